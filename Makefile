@@ -1,0 +1,54 @@
+# One venv, made once, by uv where there is one and by venv and pip where not.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SOAK   ?= 1
+
+.PHONY: demo test check check-types check-rest bench soak fmt dist clean setup
+.DEFAULT_GOAL := test
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Callboard needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python"; exit 1; }
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && VIRTUAL_ENV=$(VENV) uv pip install -q -e '.[dev]'; \
+	else \
+	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'; \
+	fi
+	@touch $@
+
+demo: setup
+	@$(BIN)/callboard demo
+
+check: setup
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-types check-rest
+
+check-types:
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+check-rest:
+	@$(BIN)/ruff format --check runtime tests bench
+	@$(BIN)/ruff check runtime tests bench
+	@$(BIN)/lint-imports --no-cache --config .importlinter
+	@$(BIN)/python -m pytest tests/core tests/test_architecture.py tests/test_docs.py
+
+test: setup
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+soak: setup
+	@SOAK=$(SOAK) $(BIN)/python -m pytest -n 2 --dist loadgroup -m soak
+
+bench: setup
+	@for b in bench/step.py bench/start.py; do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python $$b || exit 1; done
+
+fmt: setup
+	@$(BIN)/ruff check --fix -q runtime tests bench; $(BIN)/ruff format -q runtime tests bench
+
+dist: setup
+	@$(BIN)/python -m build --outdir dist
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,63 @@
+"""The baseline: an agent loop as one writes it in an afternoon with the vendor's SDK. Streams, plain dicts, one tool.
+
+`python bench/bare.py` works in the current folder against `ANTHROPIC_BASE_URL` until the model makes no call. It stores
+nothing, asks nobody and recovers from nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from anthropic import AsyncAnthropic
+
+MODEL = "claude-opus-4-8"
+TOOL = {
+    "name": "read_file",
+    "description": "Read a text file of the workspace.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+
+
+async def reply(client: AsyncAnthropic, history: list[Any]) -> list[dict[str, Any]]:
+    """One model call, its events put together to plain blocks."""
+    blocks: list[dict[str, Any]] = []
+    partial = ""
+    stream = await client.messages.create(
+        model=MODEL, max_tokens=8_000, messages=history, tools=[TOOL], system="You read files.", stream=True
+    )
+    async for event in stream:
+        if event.type == "content_block_start":
+            blocks.append(event.content_block.model_dump(include={"type", "text", "id", "name", "input"}))
+            partial = ""
+        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+            blocks[-1]["text"] += event.delta.text
+        elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
+            partial += event.delta.partial_json
+        elif event.type == "content_block_stop" and blocks[-1]["type"] == "tool_use":
+            blocks[-1]["input"] = json.loads(partial or "{}")
+    return blocks
+
+
+def result(call: dict[str, Any]) -> dict[str, Any]:
+    """One tool call, run."""
+    text = Path(call["input"]["path"]).read_text()
+    return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+
+
+async def main() -> None:
+    history: list[Any] = [{"role": "user", "content": "Read the notes, part by part."}]
+    async with AsyncAnthropic(max_retries=0) as client:
+        while True:
+            blocks = await reply(client, history)
+            history.append({"role": "assistant", "content": blocks})
+            calls = [block for block in blocks if block["type"] == "tool_use"]
+            if not calls:
+                return
+            history.append({"role": "user", "content": [result(call) for call in calls]})
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,74 @@
+"""Runs a command as a child process and tells what it cost: its own CPU and wall time, nothing of the bench's.
+
+Every side of a comparison is a child of the same kind with the same environment: the two differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_SECONDS = 600.0
+"""A child that takes longer hangs: it is ended, and the bench says so."""
+
+_KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+
+
+class ChildFailed(Exception):
+    """A child ended with another exit code than 0; the message holds the end of what it wrote."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU (user and system, all threads and the child's own waited-for children) and wall time, in seconds."""
+
+    cpu: float
+    wall: float
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """A small environment: no key, proxy or setting of the person's, and byte code is written, as for any user."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, "HOME": str(home), "NO_COLOR": "1", **more}
+
+
+def run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Cost:
+    """Run a command to its end. Raises `ChildFailed` for an exit code other than 0 and for one that hangs."""
+    log = folder / "child.log"
+    with log.open("wb") as out:
+        started = time.perf_counter()
+        child = subprocess.Popen(
+            command, env=dict(env), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+        watch = threading.Timer(LONGEST_SECONDS, end, (child,))
+        watch.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - started
+        watch.cancel()
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        said = log.read_text(errors="replace")[-2_000:]
+        raise ChildFailed(f"{' '.join(command)}: exit code {child.returncode} after {wall:.1f} s\n{said}")
+    return Cost(usage.ru_utime + usage.ru_stime, wall)
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """End a child and the processes it started."""
+    if child.returncode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Text columns: the first to the left, the others to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
+    )

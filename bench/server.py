@@ -1,0 +1,111 @@
+"""A model service for benches: asks for one tool call after the other, as a stream of events, and thinks nothing.
+
+`python bench/server.py` prints its port and serves until it is ended. Base URL: `http://127.0.0.1:PORT/STEPS/LABEL`.
+A conversation with fewer than STEPS tool results is answered with a call of `read_file`, else with a last word. What
+the newest request of a LABEL held is told at `/LABEL/seen`, so that a bench can see that both sides sent the same
+history. The service checks nothing else; strictness is the rehearsal's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+from aiohttp import web
+
+FILE = "notes.txt"
+"""What each call asks to read; the bench puts it into the workspace."""
+
+WORDS = ("I read ", "the next ", "part of ", "the notes ", "and go on.")
+LARGEST_REQUEST = 64 * 1024 * 1024
+
+SEEN: web.AppKey[dict[str, dict[str, int]]] = web.AppKey("seen", dict)
+
+
+def event(name: str, **data: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps({'type': name, **data}, separators=(',', ':'))}\n\n".encode()
+
+
+def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
+    """One reply: a few words, and a call unless it is the last."""
+    usage = {"input_tokens": tokens, "output_tokens": 1}
+    yield event(
+        "message_start",
+        message={
+            "id": f"msg_{number:024}",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-opus-4-8",
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {**usage, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0},
+        },
+    )
+    yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    for word in WORDS:
+        yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
+    yield event("content_block_stop", index=0)
+    if not last:
+        call = {"type": "tool_use", "id": f"toolu_{number:024}", "name": "read_file", "input": {}}
+        yield event("content_block_start", index=1, content_block=call)
+        for part in ('{"pa', 'th": ', f'"{FILE}"}}'):
+            yield event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": part})
+        yield event("content_block_stop", index=1)
+    stop = {"stop_reason": "end_turn" if last else "tool_use", "stop_sequence": None}
+    yield event("message_delta", delta=stop, usage={"output_tokens": 40})
+    yield event("message_stop")
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    body = await request.read()
+    results = body.count(b'"tool_result"')  # counted, not parsed: only the client is to have work
+    request.app[SEEN][request.match_info["label"]] = {"results": results, "bytes": len(body)}
+    response = web.StreamResponse(headers={"content-type": "text/event-stream", "request-id": f"req_{results:024}"})
+    await response.prepare(request)
+    last = results >= int(request.match_info["steps"])
+    for part in events(results, last=last, tokens=len(body) // 4):
+        await response.write(part)
+    await response.write_eof()
+    return response
+
+
+async def model(request: web.Request) -> web.Response:
+    return web.json_response(
+        {
+            "type": "model",
+            "id": request.match_info["model"],
+            "display_name": request.match_info["model"],
+            "created_at": "2026-01-01T00:00:00Z",
+            "max_input_tokens": 1_000_000,
+            "max_tokens": 128_000,
+        }
+    )
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    return web.json_response({"input_tokens": len(await request.read()) // 4})
+
+
+async def seen(request: web.Request) -> web.Response:
+    return web.json_response(request.app[SEEN].get(request.match_info["label"], {}))
+
+
+async def serve() -> None:
+    app = web.Application(client_max_size=LARGEST_REQUEST)
+    app[SEEN] = {}
+    app.router.add_post("/{steps}/{label}/v1/messages", messages)
+    app.router.add_post("/{steps}/{label}/v1/messages/count_tokens", count_tokens)
+    app.router.add_get("/{steps}/{label}/v1/models/{model}", model)
+    app.router.add_get("/{label}/seen", seen)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

@@ -1,0 +1,137 @@
+"""The command `callboard`: an error becomes one line and an exit code, a bug a file, never a screen of traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+import click
+
+from callboard import __version__
+from callboard.faces.cli import cli
+from callboard.faces.cli_options import Given
+from callboard.words.errors import CallboardError
+
+BUG, INTERRUPTED, TERMINATED = 70, 130, 143
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    given = Given()
+    _open_standard_streams()
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=given)
+    except BaseException as error:  # noqa: BLE001  the outermost frame: what comes here is told once, and nowhere else
+        return _told(error, given)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return code if isinstance(code, int) else 0
+
+
+def _open_standard_streams() -> None:
+    """Put /dev/null where a caller closed a standard stream: else a file of ours would be opened in its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    sys.exit(TERMINATED)
+
+
+def _told(error: BaseException, given: Given) -> int:
+    """Say what happened on stderr; the exit code."""
+    cause = _alone(error)
+    if given.debug and isinstance(cause, Exception) and not isinstance(cause, click.ClickException):
+        _say("".join(traceback.format_exception(error)))
+    match cause:
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED
+        case SystemExit():  # a command that was ended by a signal, or click's completion
+            return cause.code if isinstance(cause.code, int) else 1
+        case BrokenPipeError():
+            _drop_stdout()
+            return 0
+        case click.ClickException():
+            _say(f"callboard: {cause.format_message()}")
+            if isinstance(cause, click.UsageError) and cause.ctx is not None:
+                _say(f"Try: {cause.ctx.command_path} --help")
+            return cause.exit_code
+        case CallboardError():
+            _say(f"callboard: {cause}")
+            return cause.exit_code
+        case _:
+            return _bug(error, cause)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The one error that a group stands for: a wish to leave, then an error of ours, then a bug."""
+    inner = _flat(error)
+    for kind in (KeyboardInterrupt, SystemExit, CallboardError):
+        found = next((one for one in inner if isinstance(one, kind)), None)
+        if found is not None:
+            return found
+    return inner[0]
+
+
+def _flat(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+    return [leaf for one in inner for leaf in _flat(one)]
+
+
+def _bug(error: BaseException, cause: BaseException) -> int:
+    about = f"callboard {__version__}, python {sys.version.split()[0]}, {sys.platform}\n{' '.join(sys.argv[:2])}\n\n"
+    where = _keep(about + "".join(traceback.format_exception(error)))
+    _say(f"callboard: a bug of ours: {type(cause).__name__}: {str(cause)[:300]}")
+    _say(f"The details are in {where}. The session is kept: `callboard resume` goes on with it.")
+    return BUG
+
+
+def _keep(text: str) -> str:
+    """Write the crash file, readable by its owner alone: in the state folder, else where temporary files go."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "callboard" / "crashes"
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+    for folder in (state, Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(file, "w", errors="backslashreplace") as kept:
+                kept.write(text)
+        except OSError:
+            continue  # the next folder may take it
+        return str(folder / name)
+    return "no file: nowhere to write; run again with --debug"
+
+
+def _say(text: str) -> None:
+    """One line of the runtime itself, when there is no terminal of ours any more."""
+    cleaned = "".join(char if char in "\n\t" or char.isprintable() else "?" for char in text)
+    try:
+        sys.stderr.write(f"{cleaned}\n")
+        sys.stderr.flush()
+    except OSError:
+        return  # stderr is closed: the exit code is what is left
+
+
+def _drop_stdout() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

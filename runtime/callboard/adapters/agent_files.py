@@ -1,0 +1,194 @@
+"""Agent files: Markdown whose front matter says what an agent type may do, and whose body is its system prompt.
+
+The fields are those that people already write for Claude Code. Whatever is not honoured is told with file and field; a
+file without a name, a description or any tool that exists is not loaded. A workspace cannot lift its own permissions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from callboard.adapters.files import Loaded, Note, Places, Scope, Shelf, agent_paths, sources, withheld, words
+from callboard.adapters.yaml_files import load_front_matter
+from callboard.core.toolset import our_names
+from callboard.words.errors import SettingsError
+from callboard.words.specs import PermissionMode
+
+AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+
+_LATER = "is not honoured in this version"
+_NOT_HONOURED: Mapping[str, str] = MappingProxyType(
+    {
+        "mcpServers": _LATER,
+        "hooks": _LATER,
+        "memory": _LATER,
+        "background": "every agent runs beside its caller already",
+        "effort": _LATER,
+        "isolation": _LATER,
+        "color": "agents are told apart by name",
+        "initialPrompt": _LATER,
+    }
+)
+_HONOURED = frozenset(
+    {"name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills"}
+)
+_MODES: Mapping[str, PermissionMode] = MappingProxyType(
+    {
+        "default": "default",
+        "manual": "default",
+        "acceptEdits": "acceptEdits",
+        "plan": "plan",
+        "dontAsk": "dontAsk",
+        "bypassPermissions": "bypassPermissions",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFile:
+    """One agent type, as its file says. `tools`, `denied`: as written, for `core.toolset.tools_for`."""
+
+    name: str
+    description: str
+    instructions: str
+    path: str
+    scope: Scope
+    tools: tuple[str, ...] | None = None
+    """None: all that its kind may have."""
+    denied: tuple[str, ...] = ()
+    model: str | None = None
+    """An id or an alias; None: its parent's."""
+    permission_mode: PermissionMode | None = None
+    max_turns: int | None = None
+    """Model steps in one turn."""
+    skills: tuple[str, ...] = ()
+    """Skills whose whole text it has from the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One file while it is read: its fields, and the notes taken so far."""
+
+    path: str
+    scope: Scope
+    fields: Mapping[str, object]
+    notes: list[Note]
+
+    def ignored(self, field: str, why: str) -> None:
+        self.notes.append(Note(self.path, field, "ignored", why))
+
+    def refused(self, field: str, why: str) -> None:
+        self.notes.append(Note(self.path, field, "refused", why))
+
+
+def load_agents(places: Places) -> Loaded[AgentFile]:
+    """Every agent type that these places define, the winning file of each name."""
+    shelf = Shelf[AgentFile](notes=withheld("agents", places))
+    for source in sources("agents", places):
+        found = agent_paths(source)
+        shelf.notes.extend(found.notes)
+        for path in found.paths:
+            agent = _read(path, source.scope, shelf.notes)
+            if agent is not None:
+                shelf.add(agent.name, agent, path)
+    return shelf.loaded()
+
+
+def _read(path: Path, scope: Scope, notes: list[Note]) -> AgentFile | None:
+    try:
+        fields, body = load_front_matter(path)
+    except SettingsError as error:
+        notes.append(Note(str(path), "", "refused", str(error).removeprefix(f"{path}: ")))
+        return None
+    reading = _Reading(str(path), scope, fields, notes)
+    name, description = _text(reading, "name"), _text(reading, "description")
+    if not AGENT_TYPE.fullmatch(name):
+        reading.refused("name", "write lower-case letters, digits and hyphens" if name else "is missing")
+        return None
+    if not description:
+        reading.refused("description", "is missing: say when to use this agent")
+        return None
+    tools = _tools(reading)
+    if tools == ():
+        reading.refused("tools", f"none of these is a tool here: {', '.join(words(fields['tools']))}")
+        return None
+    _tell_rest(reading)
+    return AgentFile(
+        name=name,
+        description=" ".join(description.split()),
+        instructions=body.strip(),
+        path=str(path),
+        scope=scope,
+        tools=tools,
+        denied=_known(reading, "disallowedTools"),
+        model=_model(reading),
+        permission_mode=_mode(reading),
+        max_turns=_max_turns(reading),
+        skills=words(fields.get("skills")),
+    )
+
+
+def _text(reading: _Reading, field: str) -> str:
+    value = reading.fields.get(field)
+    return value.strip() if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _tools(reading: _Reading) -> tuple[str, ...] | None:
+    """The allowlist; None when there is none; empty when nothing in it is a tool of ours."""
+    value = reading.fields.get("tools")
+    if value is None or value == "*" or not words(value):
+        return None
+    return _known(reading, "tools")
+
+
+def _known(reading: _Reading, field: str) -> tuple[str, ...]:
+    """The entries that stand for a tool of ours; the others are told."""
+    entries = words(reading.fields.get(field))
+    for entry in entries:
+        if not our_names(entry):
+            reading.ignored(field, f"there is no tool {entry} here")
+        elif "(" in entry:
+            reading.ignored(field, f"{entry}: the whole tool is meant, what stands in brackets is not heeded")
+    return tuple(entry for entry in entries if our_names(entry))
+
+
+def _model(reading: _Reading) -> str | None:
+    model = _text(reading, "model")
+    return None if model in {"", "inherit"} else model
+
+
+def _mode(reading: _Reading) -> PermissionMode | None:
+    """A mode `auto` counts as `default`; a workspace never puts itself into `bypassPermissions`."""
+    written = _text(reading, "permissionMode")
+    if not written:
+        return None
+    if written == "auto":
+        reading.ignored("permissionMode", "auto is read as default")
+        return "default"
+    if written not in _MODES:
+        reading.ignored("permissionMode", f"{written} is no mode: write one of {', '.join(_MODES)}")
+        return None
+    if written == "bypassPermissions" and reading.scope == "workspace":
+        reading.refused("permissionMode", "a workspace cannot lift its own permissions")
+        return None
+    return _MODES[written]
+
+
+def _max_turns(reading: _Reading) -> int | None:
+    value = reading.fields.get("maxTurns")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        reading.ignored("maxTurns", "write a whole number from 1")
+        return None
+    return value
+
+
+def _tell_rest(reading: _Reading) -> None:
+    for field in reading.fields:
+        if field not in _HONOURED:
+            reading.ignored(field, _NOT_HONOURED.get(field, "is no field of an agent file"))

@@ -1,0 +1,289 @@
+"""The Messages API through the SDK's client: the one importer of `anthropic`.
+
+The SDK does authentication, headers, base URL, proxies and TLS. The body is bytes that are ready, and the events are
+read lightly (docs/decisions/0003-request-bytes-and-light-parsing.md). Retries are not made here, redirects are not
+followed (they would carry the key elsewhere), and whatever a library raises becomes a `CallFault`, once, here.
+It runs on asyncio only, because the SDK's transport does.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import cast
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import anyio
+import httpx2  # the SDK's own HTTP library: its `post` is asked for this library's response
+from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, DefaultAioHttpClient
+
+from callboard.adapters.anthropic_faults import Answer, Wording, fault_of_answer, fault_of_event
+from callboard.adapters.anthropic_reply import ReplyBuilder, ServiceError
+from callboard.adapters.anthropic_sse import BadEvent, EventReader
+from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.words.errors import CredentialsMissing, SettingsError
+from callboard.words.values import Fault
+
+OnHeaders = Callable[[Mapping[str, str]], None]
+"""Gets the `anthropic-ratelimit-*` headers of each answer, lower-case names. Never blocks, never raises."""
+
+_PIECE = 48 * 1024
+"""Bytes of a body that are handed over at once: what a socket takes without keeping a copy (measured: a third less CPU
+for two megabytes than in larger pieces). In one piece, the transport warns of a blocked event loop above 1 MiB."""
+_CONNECT_S = 20.0
+_KEEP_ALIVE_S = 20.0
+_CLOSING_S = 0.25
+"""How long the end of a stream, or of a connection, may take: the reply is known, or given up, by then."""
+_CONNECTIONS = 1_000
+
+_FOREIGN = (AnthropicError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
+"""What the SDK and the libraries under it raise. `OSError` holds resets, TLS errors and time-outs of the system."""
+
+
+class AnthropicModel:
+    """A model service that speaks the Messages API. One object, one connection pool, for all agents of a key."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None,
+        api_key: str | None,
+        auth_token: str | None = None,
+        wording: Wording | None = None,
+        on_headers: OnHeaders | None = None,
+    ) -> None:
+        """Raises `CredentialsMissing` without a usable key, `SettingsError` for a base URL that is none."""
+        self._secret, kind = _credential(api_key, auth_token)
+        self._wording, self._on_headers = wording or Wording(), on_headers
+        _check_url(base_url)
+        http = DefaultAioHttpClient(
+            limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_S),
+            timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+            # Loading the trust store takes 65 ms. Plain HTTP needs none; this empty one would trust nobody.
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if (base_url or "").startswith("http://") else True,
+        )
+        self._client = AsyncAnthropic(
+            api_key=self._secret if kind == "key" else None,
+            auth_token=self._secret if kind == "token" else None,
+            base_url=base_url,
+            max_retries=0,
+            http_client=http,
+        )
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        """Make one call. Raises `CallFault` and nothing else."""
+        call = _Call(request, ReplyBuilder(on_delta))
+        try:
+            with call.scope:
+                return await self._stream(call)
+        except ServiceError as error:
+            fault = fault_of_event(error.error, call.request_id, self._wording)
+        except BadEvent as error:
+            fault = Fault(kind="bad_reply", message=f"the service sent {error}", request_id=call.request_id)
+        except APIStatusError as error:
+            fault = self._fault_of_status(error)
+        except _Lost as error:
+            fault = Fault(kind="connection", message=str(error), request_id=call.request_id)
+        except _FOREIGN as error:
+            fault = Fault(kind="connection", message=_words(error), request_id=call.request_id)
+        else:
+            fault = call.silence()
+        raise self._failed(call, fault, on_delta)
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._client.close()
+
+    async def _stream(self, call: _Call) -> Reply:
+        response = await self._send(call.request)
+        try:
+            headers = _plain(response)
+            call.request_id = headers.get("request-id")
+            self._tell_limits(headers)
+            async with aclosing(response.aiter_bytes()) as chunks:
+                await _read(call, chunks)
+                reply = call.builder.reply()
+                await _read_end(chunks)
+                return reply
+        finally:
+            # Cancelled or not: the connection goes back to the pool, or is closed if its stream did not end.
+            with anyio.move_on_after(_CLOSING_S, shield=True):
+                await response.aclose()
+
+    async def _send(self, request: ModelRequest) -> httpx2.Response:
+        pieces = body_pieces(request)
+        size = sum(map(len, pieces))
+        # `post` is generic over what the answer is parsed to; asked for its own library's response, it parses nothing.
+        response = await self._client.post(
+            "/v1/messages",
+            cast_to=httpx2.Response,
+            content=_content(pieces, size),
+            options={"headers": _headers(request, size), "follow_redirects": False},
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+        return cast("httpx2.Response", cast("object", response))
+
+    def _tell_limits(self, headers: Mapping[str, str]) -> None:
+        if self._on_headers is not None:
+            limits = {name: value for name, value in headers.items() if name.startswith("anthropic-ratelimit-")}
+            if limits:
+                self._on_headers(limits)
+
+    def _fault_of_status(self, error: APIStatusError) -> Fault:
+        headers = _plain(error.response)
+        self._tell_limits(headers)
+        return fault_of_answer(Answer(error.status_code, headers, error.body, time.time()), self._wording)
+
+    def _failed(self, call: _Call, fault: Fault, on_delta: OnDelta) -> CallFault:
+        message = fault.message.replace(self._secret, "[key]")  # services have been seen to quote it
+        fault = fault.model_copy(update={"message": message, "usage": call.builder.usage})
+        if call.builder.streamed:
+            on_delta(Delta("dropped", f"{fault.kind}: {message}"))
+        return CallFault(fault, call.builder.partial)
+
+
+class _Lost(Exception):
+    """The stream ended before the message was complete."""
+
+
+class _Call:
+    """One call under way: its time limits as one cancel scope, whose deadline moves with the content."""
+
+    def __init__(self, request: ModelRequest, builder: ReplyBuilder) -> None:
+        now = anyio.current_time()
+        self.request, self.builder = request, builder
+        self.request_id: str | None = None
+        self.received = 0
+        self._end = now + request.total_timeout
+        self._waiting = request.first_byte_timeout
+        self.scope = anyio.CancelScope(deadline=min(self._end, now + self._waiting))
+
+    def content_came(self) -> None:
+        """Something other than a ping arrived: wait anew for what comes next."""
+        self._waiting = self.request.idle_timeout
+        self.scope.deadline = min(self._end, anyio.current_time() + self._waiting)
+
+    def silence(self) -> Fault:
+        """Why the scope ended the call."""
+        if self.scope.deadline >= self._end:
+            what = f"the reply took longer than {self.request.total_timeout:g} s"
+        elif self.builder.begun:
+            what = f"no content for {self._waiting:g} s in the middle of the reply"
+        else:
+            what = f"no reply within {self._waiting:g} s"
+        return Fault(kind="silence", message=what, request_id=self.request_id)
+
+
+async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
+    """Read until `message_stop`. Raises `_Lost` when the stream ends before it."""
+    reader = EventReader()
+    async for chunk in chunks:
+        call.received += len(chunk)
+        content = False
+        for event in reader.feed(chunk):
+            content = content or event.get("type") != "ping"
+            call.builder.take(event)
+            if call.builder.complete:
+                return
+        if content:
+            call.content_came()
+    if call.received and not call.builder.begun:
+        raise BadEvent("an answer that is no event stream")
+    raise _Lost("the stream ended before the message was complete")
+
+
+async def _read_end(chunks: AsyncIterator[bytes]) -> None:
+    """Read past the end, so that the connection can be used again; whatever happens here no longer matters."""
+    try:
+        with anyio.move_on_after(_CLOSING_S):
+            async for _ in chunks:
+                pass
+    except _FOREIGN:
+        return  # the reply is whole: a connection lost after it is no fault of the call
+
+
+def body_pieces(request: ModelRequest) -> list[bytes]:
+    """The body of a request, to be joined by nothing: JSON that was ready is not looked into, and copied once.
+
+    Pieces are of `_PIECE` bytes or of one message: a long history costs this copy and the sending, nothing else.
+    """
+    head = f'{{"model":{json.dumps(request.model)},"max_tokens":{request.max_tokens:d},"stream":true'.encode()
+    if request.system not in (b"", b"[]"):
+        head += b',"system":' + request.system
+    if request.tools not in (b"", b"[]"):
+        head += b',"tools":' + request.tools
+    pieces = [head + b',"messages":[']
+    group: list[bytes] = []
+    size = 0
+    for message in request.messages:
+        group.append(message)
+        size += len(message)
+        if size >= _PIECE:
+            pieces.append(b",".join(group))
+            group, size = [b""], 0  # the comma between this group and the next
+    pieces.append(b",".join(group) + b"]}" if group != [b""] else b"]}")
+    return pieces
+
+
+def _content(pieces: Sequence[bytes], size: int) -> bytes | AsyncIterator[bytes]:
+    return b"".join(pieces) if size <= _PIECE else _one_by_one(pieces)
+
+
+async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def _headers(request: ModelRequest, size: int) -> dict[str, str]:
+    return {
+        "content-type": "application/json",
+        "content-length": str(size),
+        "x-callboard-agent": quote(f"{request.session}/{request.agent}", safe="/:.@"),
+        "x-callboard-call": str(request.ordinal),
+        "x-callboard-purpose": request.purpose,
+    }
+
+
+def _plain(response: httpx2.Response) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
+
+
+def _credential(api_key: str | None, auth_token: str | None) -> tuple[str, str]:
+    """The secret and which of the two it is; the key wins, as in the SDK. Never put it into a message."""
+    for name, kind, value in (
+        ("ANTHROPIC_API_KEY", "key", api_key),
+        ("ANTHROPIC_AUTH_TOKEN", "token", auth_token),
+    ):
+        secret = (value or "").strip()
+        if not secret:
+            continue
+        if not (secret.isascii() and secret.isprintable()) or " " in secret:
+            raise CredentialsMissing(f"{name} holds characters that no key has (a line break, a blank?): set it again")
+        return secret, kind
+    raise CredentialsMissing(
+        "no key for the model service: neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set in the environment; "
+        "set one of them, or use a rehearsed model (--model rehearsal:SCENARIO), which needs none"
+    )
+
+
+def _check_url(base_url: str | None) -> None:
+    if base_url is None:
+        return
+    try:
+        url = urlsplit(base_url)
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:  # an unclosed bracket, a port that is no number
+        usable = False
+    if not usable:
+        raise SettingsError(f"{base_url!r} is not an http or https URL", "base URL of the model service")
+
+
+def _words(error: BaseException) -> str:
+    """What a library's exception says, with its cause: the SDK's own words for all of them are 'Connection error.'."""
+    cause = error.__cause__ if isinstance(error, AnthropicError) and error.__cause__ else error
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__

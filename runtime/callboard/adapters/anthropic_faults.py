@@ -1,0 +1,172 @@
+"""Say what went wrong with a model call, as a `Fault`: by the error's type, then its status, then the transport. Pure.
+
+Wording decides in two places only, where the API gives nothing better: a prompt that is too long (400 and 413), and a
+budget that is used up (400 and 429). A number inside a text never decides anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import cast
+
+from callboard.words.values import Fault, FaultKind, Json
+
+_BY_TYPE: dict[str, FaultKind] = {
+    "overloaded_error": "overloaded",
+    "rate_limit_error": "rate_limited",
+    "api_error": "server",
+    "timeout_error": "server",
+    "authentication_error": "credentials",
+    "permission_error": "credentials",
+    "billing_error": "payment",
+    "not_found_error": "not_found",
+    "request_too_large": "too_long",
+    "invalid_request_error": "invalid",
+}
+_BY_STATUS: dict[int, FaultKind] = {
+    401: "credentials",
+    402: "payment",
+    403: "credentials",
+    404: "not_found",
+    408: "server",
+    409: "server",
+    413: "too_long",
+    429: "rate_limited",
+    529: "overloaded",
+}
+_SPEND_CODES = ("spend_limit", "billing", "credit", "quota", "budget")
+"""Parts of error codes that mean money, not speed."""
+_LONGEST = 500
+"""Characters of a message that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Texts, lower case, by which two faults are known. Other endpoints word them in other ways: settable."""
+
+    too_long: tuple[str, ...] = (
+        "prompt is too long",
+        "prompt_too_long",
+        "too many tokens",
+        "context_length_exceeded",
+        "exceed context limit",
+    )
+    spend_limit: tuple[str, ...] = ("credit balance is too low", "api usage limits", "spend limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An error as it came: the status, the headers (lower-case names), and the body, parsed where it is JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: object
+    now: float
+    """Unix seconds, to read a `retry-after` that is a date."""
+
+
+def fault_of_answer(answer: Answer, wording: Wording) -> Fault:
+    """The fault of an HTTP error."""
+    body = _object(answer.body)
+    error: object = body.get("error")
+    known = _object(error)
+    kind = _kind(answer.status, known, wording)
+    request_id = body.get("request_id") or answer.headers.get("request-id")
+    return Fault(
+        kind=kind,
+        message=_message(answer, known, error),
+        status=answer.status,
+        type=_text(known.get("type")),
+        retry_after=retry_after(answer.headers, answer.now),
+        request_id=request_id if isinstance(request_id, str) else None,
+    )
+
+
+def fault_of_event(error: Json, request_id: str | None, wording: Wording) -> Fault:
+    """The fault of an error event in a stream that began with a 200."""
+    return Fault(
+        kind=_kind(200, error, wording),
+        message=_text(error.get("message"))[:_LONGEST] or "the service ended the stream with an error",
+        status=200,
+        type=_text(error.get("type")),
+        request_id=request_id,
+    )
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The seconds to wait that the service asked for: milliseconds, seconds or a date; None when it asked nothing."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        raw = headers.get(name)
+        if raw is None:
+            continue
+        try:
+            seconds = float(raw) * unit
+        except ValueError:
+            seconds = _until(raw, now)
+        if seconds is not None and math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def _until(date: str, now: float) -> float | None:
+    try:
+        when = parsedate_to_datetime(date)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, OverflowError):
+        return None
+
+
+def _kind(status: int, error: Json, wording: Wording) -> FaultKind:
+    message = _text(error.get("message")).lower()
+    if _means_money(status, error, message, wording):
+        return "spend_limit"
+    if status in (400, 413) and any(words in _searched(error, message) for words in wording.too_long):
+        return "too_long"
+    by_type = _BY_TYPE.get(_text(error.get("type")))
+    if by_type is not None:
+        return by_type
+    return _BY_STATUS.get(status) or ("server" if status >= 500 or status < 300 else "invalid")
+
+
+def _means_money(status: int, error: Json, message: str, wording: Wording) -> bool:
+    if status not in (400, 403, 429):
+        return False
+    code = _code(error).lower()
+    return any(part in code for part in _SPEND_CODES) or any(words in message for words in wording.spend_limit)
+
+
+def _searched(error: Json, message: str) -> str:
+    return f"{message} {_code(error).lower()} {_text(error.get('type')).lower()}"
+
+
+def _code(error: Json) -> str:
+    return (
+        _text(_object(error.get("details")).get("error_code"))
+        or _text(error.get("code"))
+        or _text(error.get("error_code"))
+    )
+
+
+def _message(answer: Answer, known: Json, error: object) -> str:
+    """One line for a person. What is no error of the API's is described, not quoted at length."""
+    text = _text(known.get("message")) or _text(error)
+    if text:
+        return text[:_LONGEST]
+    raw = answer.body if isinstance(answer.body, str) else ""
+    if raw.lstrip()[:1] == "<":
+        return f"HTTP {answer.status} with a web page instead of the API's answer (a proxy, or a wrong base URL)"
+    if 300 <= answer.status < 400:
+        return f"HTTP {answer.status}: the service points elsewhere; state the final base URL"
+    return f"HTTP {answer.status}: {' '.join(raw.split())[:200] or 'no explanation'}"
+
+
+def _object(value: object) -> Json:
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

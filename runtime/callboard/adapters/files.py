@@ -1,0 +1,225 @@
+"""Where agent and skill files are found, in which order, and which of them are not read.
+
+One way for both kinds: bundled, the person's, the workspace's once it is trusted, and the compatible `.claude` folders.
+Ours win over the compatible ones, and the nearer over the farther; a name that stands behind another is told, never
+dropped in silence. A file that a link leads out of its folder is refused, and so is whatever is no regular file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Literal, TypeVar, cast
+
+Kind = Literal["agents", "skills", "hooks"]
+Scope = Literal["bundled", "person", "workspace"]
+
+LARGEST_FILE = 1_000_000
+"""Bytes. What a model is told in one file is far smaller; a larger one is a mistake."""
+MOST_FILES = 2_000
+"""Files looked at in one folder: a link to a home folder must not take minutes."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A file, field or rule that is not honoured, and why. `field` is empty when the whole file is meant."""
+
+    path: str
+    field: str
+    verdict: Literal["ignored", "refused"]
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.field + ': ' if self.field else ''}{self.verdict}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[T]):
+    """What there is, by name and sorted by it, and what was not honoured on the way."""
+
+    items: Mapping[str, T]
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folders to look in. None: that scope has none."""
+
+    workspace: Path | None = None
+    config: Path | None = None
+    """The person's own folder of ours (`~/.config/callboard`)."""
+    home: Path | None = None
+    """The person's home, for its `.claude`."""
+    trusted: bool = False
+    """A person trusted what the workspace brings; until then none of it is read."""
+    bundled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One folder of definitions."""
+
+    folder: Path
+    scope: Scope
+    root: Path
+    """Its real folder must lie in here: the workspace, or wherever the person's own folder really is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files of one source, that may be read, in a fixed order."""
+
+    paths: tuple[Path, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass
+class Shelf(Generic[T]):
+    """Collects definitions; the first of a name stays, the others are told."""
+
+    items: dict[str, T] = field(default_factory=dict[str, T])
+    paths: dict[str, str] = field(default_factory=dict[str, str])
+    notes: list[Note] = field(default_factory=list[Note])
+
+    def add(self, name: str, item: T, path: Path) -> None:
+        """Take `item` unless its name is taken."""
+        if name in self.items:
+            self.notes.append(Note(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already"))
+            return
+        self.items[name] = item
+        self.paths[name] = str(path)
+
+    def loaded(self) -> Loaded[T]:
+        """What was collected."""
+        return Loaded({name: self.items[name] for name in sorted(self.items)}, tuple(self.notes))
+
+
+def builtin(kind: Kind) -> Path:
+    """The folder of our own definitions: in the installed package, or in the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "_builtin" / kind
+    return installed if installed.is_dir() else package.parents[1] / kind
+
+
+def sources(kind: Kind, places: Places) -> list[Source]:
+    """The folders that may be read, the winning one first. For `.claude` skills the person's beat the workspace's."""
+    ours = [
+        *_workspace_source(places, ".callboard", kind),
+        *([Source(places.config / kind, "person", places.config / kind)] if places.config else []),
+    ]
+    theirs = [
+        *_workspace_source(places, ".claude", kind),
+        *([Source(_claude(places.home, kind), "person", _claude(places.home, kind))] if places.home else []),
+    ]
+    if kind == "skills":
+        theirs.reverse()
+    bundled = [Source(builtin(kind), "bundled", builtin(kind))] if places.bundled else []
+    return [*ours, *theirs, *bundled]
+
+
+def withheld(kind: Kind, places: Places) -> list[Note]:
+    """What an untrusted workspace brings and is not read."""
+    if places.trusted or places.workspace is None:
+        return []
+    folders = [places.workspace / name / kind for name in (".callboard", ".claude")]
+    why = "not read until a person trusts this workspace"
+    return [Note(str(folder), "", "refused", why) for folder in folders if folder.is_dir()]
+
+
+def agent_paths(source: Source) -> Found:
+    """The `*.md` files of a source, in folders of any depth."""
+    return _checked(source, (path for path in _files(source.folder) if path.suffix == ".md"))
+
+
+def skill_paths(source: Source) -> Found:
+    """The `SKILL.md` of each folder in a source."""
+    try:
+        folders = sorted(source.folder.iterdir())[:MOST_FILES]
+    except OSError:  # a missing folder is no error
+        return Found()
+    candidates = (folder / "SKILL.md" for folder in folders)
+    return _checked(source, (path for path in candidates if os.path.lexists(path)))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, whatever its encoding: what is no UTF-8 shows as replacement characters."""
+    return path.read_bytes().decode("utf-8-sig", errors="replace")
+
+
+def body_after_front_matter(text: str) -> str:
+    """What follows the second `---` line; the whole text when there are not two."""
+    lines = text.splitlines(keepends=True)
+    marks = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
+    return "".join(lines[marks[1] + 1 :]) if len(marks) > 1 and marks[0] == 0 else text
+
+
+def words(value: object) -> tuple[str, ...]:
+    """A list of words, written as a YAML list or separated by commas; commas inside brackets do not separate."""
+    if isinstance(value, (list, tuple)):
+        items = (str(item).strip() for item in cast("Sequence[object]", value))
+        return tuple(item for item in items if item)
+    if not isinstance(value, str):
+        return ()
+    parts, depth = [""], 0
+    for character in value:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _claude(home: Path, kind: Kind) -> Path:
+    return home / ".claude" / kind
+
+
+def _workspace_source(places: Places, name: str, kind: Kind) -> list[Source]:
+    if places.workspace is None or not places.trusted:
+        return []
+    return [Source(places.workspace / name / kind, "workspace", places.workspace)]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below, sorted, links to folders not followed."""
+    left = MOST_FILES
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names)[:left]:
+            yield Path(parent, name)
+        left -= len(names)
+        if left <= 0:
+            return
+
+
+def _checked(source: Source, candidates: Iterator[Path]) -> Found:
+    """Those that may be read; a note for each that may not."""
+    paths: list[Path] = []
+    notes: list[Note] = []
+    for path in candidates:
+        why = _why_not(source, path)
+        if why:
+            notes.append(Note(str(path), "", "refused", why))
+        else:
+            paths.append(path)
+    return Found(tuple(paths), tuple(notes))
+
+
+def _why_not(source: Source, path: Path) -> str:
+    try:
+        root, folder, real = source.root.resolve(), source.folder.resolve(), path.resolve(strict=True)
+        facts = real.stat()
+    except (OSError, RuntimeError) as error:  # a dangling link; a circle of links
+        return f"cannot be read: {error}"
+    if not folder.is_relative_to(root) or not real.is_relative_to(folder):
+        return "a link leads out of its folder"
+    if not stat.S_ISREG(facts.st_mode):
+        return "is not a regular file"
+    if facts.st_size > LARGEST_FILE:
+        return f"is larger than {LARGEST_FILE:,} bytes"
+    return ""

@@ -1,0 +1,123 @@
+"""Logs: one JSON line for each journal event, and whatever the runtime has to say for itself, into the session's file.
+
+One subscriber writes the events, never the loop. Nothing is ever logged to the screen, and no content of a
+conversation: what was said stands in the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import structlog
+
+from callboard.ports.model import Delta
+from callboard.words.events import CallFailed, ContextEdited, Event, ModelReplied, ToolFinished, TurnBegan, TurnEnded
+from callboard.words.values import Envelope
+
+_QUIET = frozenset({"tool_settled", "injection_queued", "envelope_received"})
+"""Events that another line tells as well: logged at debug level only."""
+
+
+@contextmanager
+def logging_to(path: Path, *, debug: bool = False) -> Generator[None]:
+    """Send all logs of this process to a file (0600) while the block lasts, JSON lines. For the composition root."""
+    file = _LogFile(path)
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, _line],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", file)),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        file.close()
+
+
+class _LogFile:
+    """The file that lines are written to, as far as it takes them: no session ends for want of a log."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return  # the store says what is wrong with this folder, in better words
+
+    def write(self, text: str) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            return  # a full disk: what happened stands in the journal
+
+    def flush(self) -> None:
+        """Each line is written at once."""
+
+    def close(self) -> None:
+        """What is logged from now on goes nowhere."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
+    """One line. All in one step, since a step of an agent writes several."""
+    return json.dumps({"at": time.time(), "level": level, **event}, default=str, ensure_ascii=False)
+
+
+class EventLog:
+    """The observer that writes the lines of events."""
+
+    def __init__(self, session: str) -> None:
+        self._log = structlog.get_logger("callboard.events").bind(session=session)
+        self._turns: dict[str, tuple[str, int]] = {}
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        if event.t in _QUIET:
+            return
+        if isinstance(event, TurnBegan):
+            self._turns[agent] = (event.turn, 0)
+        turn, step = self._turns.get(agent, ("", 0))
+        if isinstance(event, ModelReplied):
+            step += 1
+            self._turns[agent] = (turn, step)
+        self._log.info(event.t, agent=agent, turn=turn, step=step, seq=seq, **_facts(event))
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """What streams is not logged."""
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """What is received stands in the journal."""
+
+
+def _facts(event: Event) -> dict[str, object]:
+    """What a line says of an event, without anybody's words."""
+    match event:
+        case ModelReplied():
+            used = event.usage
+            return {
+                "model": event.model,
+                "input": used.prompt_tokens,
+                "output": used.output_tokens,
+                "usd": used.cost_usd,
+            }
+        case CallFailed():
+            return {"fault": event.fault.kind, "status": event.fault.status, "attempt": event.attempt}
+        case ToolFinished():
+            return {"call": event.call, "error": event.is_error}
+        case ContextEdited():
+            return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after}
+        case TurnEnded():
+            return {"reason": event.reason}
+        case _:
+            return {}

@@ -1,0 +1,260 @@
+"""Where paths lead, as the kernel resolves them, and how to open them without a race.
+
+`PathJudge` answers the questions of the permission judge: it follows links, `..` and globs on the real file system, and
+says in which of the known folders the end lies. Its answer can be out of date a moment later, so whoever acts opens by
+`open_beneath`: the kernel itself then refuses to leave the folder, whatever was swapped in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import os
+import stat
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from callboard.core.permission.git import config_is_quiet
+from callboard.core.permission.never import critical, harmless_device
+from callboard.core.permission.paths import is_protected, is_secret
+from callboard.core.permission.values import PathFact, PathQuery, Place
+
+MOST_MATCHES = 1_000
+MOST_ENTRIES = 5_000
+"""A tree is searched for secrets and links out of it up to this many entries."""
+
+_LONGEST = 4_095
+_WORST: Sequence[Place] = ("inside", "readable", "protected", "settings", "secret", "outside", "malformed", "own")
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_BENEATH = 0x08
+
+
+class PathJudge:
+    """The `PathFacts` of real use, for one agent's folder.
+
+    `root` is the folder; `readable` are folders outside that may be read (an agent's own large results);
+    `own` are the runtime's files and folders, which nobody may touch; `settings` those that may be read and never
+    changed (default: `.callboard` in the folder).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        readable: Sequence[Path] = (),
+        own: Sequence[Path] = (),
+        settings: Sequence[Path] | None = None,
+        home: Path | None = None,
+    ) -> None:
+        self._root = os.path.realpath(root)
+        self._readable = tuple(os.path.realpath(path) for path in readable)
+        self._own = tuple(os.path.realpath(path) for path in own)
+        guarded = [root / ".callboard"] if settings is None else settings
+        self._settings = tuple(os.path.realpath(path) for path in guarded)
+        self._home = str(home or Path.home())
+
+    @property
+    def root(self) -> str:
+        """The agent's folder, absolute and without links."""
+        return self._root
+
+    @property
+    def home(self) -> str:
+        """The home directory that a tilde stands for."""
+        return self._home
+
+    @property
+    def git_quiet(self) -> bool:
+        """Whether the repository's own configuration runs no program. True where there is no repository at the root."""
+        return git_is_quiet(Path(self._root))
+
+    def look(self, queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:
+        """Return one fact for each query. Never raises."""
+        return {query: self._fact(query) for query in queries}
+
+    def _fact(self, query: PathQuery) -> PathFact:
+        try:
+            return self._glob(query) if query.glob else self._one(query.text, tree=query.tree)
+        except (OSError, ValueError, RecursionError) as error:
+            return PathFact("malformed", why=f"it cannot be resolved ({type(error).__name__})")
+
+    def _glob(self, query: PathQuery) -> PathFact:
+        facts = [self._one(glob.escape(query.text), tree=False)] if not glob.has_magic(query.text) else []
+        head = query.text[: min(i for c in "*?[" if (i := query.text.find(c)) >= 0)] if not facts else query.text
+        facts.append(self._one(head.rpartition("/")[0] or ("/" if query.text.startswith("/") else "."), tree=False))
+        for index, match in enumerate(glob.iglob(query.text, root_dir=self._root, recursive=False)):  # noqa: PTH207
+            if index >= MOST_MATCHES:
+                return PathFact("malformed", why="the pattern has too many matches to be judged")
+            facts.append(self._one(match, tree=query.tree))
+        worst = max(facts, key=lambda fact: _WORST.index(fact.place))
+        return replace(worst, matches=tuple(fact.resolved for fact in facts))
+
+    def _one(self, text: str, *, tree: bool) -> PathFact:
+        text.encode("utf-8")  # lone surrogates raise ValueError here
+        if not text or "\0" in text or len(os.fsencode(text)) > _LONGEST:
+            return PathFact("malformed", why="it is empty, too long or holds a NUL character")
+        full = os.path.join(self._root, text)  # noqa: PTH118 - Path would drop what the kernel sees (`a/../b`)
+        if harmless_device(full):
+            return PathFact("readable", full, device=True, exists=True)
+        resolved = os.path.realpath(full)
+        kind = _kind(resolved)
+        if kind is not None and not (
+            stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
+        ):
+            return PathFact("malformed", resolved, why="it is a pipe or a socket")
+        place, why = self._place(resolved, os.path.normpath(full))
+        directory = kind is not None and stat.S_ISDIR(kind)
+        if tree and directory and place == "inside":
+            place, why = self._tree(resolved)
+        return PathFact(
+            place,
+            resolved,
+            critical=critical(resolved, self._home),
+            device=kind is not None and (stat.S_ISBLK(kind) or stat.S_ISCHR(kind)),
+            directory=directory,
+            exists=kind is not None,
+            holds_own=any(_within(o, resolved) is not None and os.path.lexists(o) for o in self._own + self._settings),
+            why=why,
+        )
+
+    def _place(self, resolved: str, written: str) -> tuple[Place, str]:
+        if any(_within(path, own) is not None for own in self._own for path in (resolved, written)):
+            return "own", "it belongs to the runtime"
+        if any(_within(path, kept) is not None for kept in self._settings for path in (resolved, written)):
+            return "settings", "it holds the runtime's settings"
+        parts = _within(resolved, self._root)
+        if parts is None:
+            if any(_within(resolved, readable) is not None for readable in self._readable):
+                return "readable", ""
+            return "outside", "it lies outside the workspace"
+        written_parts = _within(written, self._root) or ()
+        if is_secret(parts) or is_secret(written_parts):
+            return "secret", "its name is one of those that hold secrets"
+        if is_protected(parts) or is_protected(written_parts):
+            return "protected", "other tools run or obey it"
+        return "inside", ""
+
+    def _tree(self, folder: str) -> tuple[Place, str]:
+        """Look for secrets and for links that lead out, beneath a folder that a command reads as a whole."""
+        todo, seen = [folder], 0
+        while todo and seen < MOST_ENTRIES:
+            with os.scandir(todo.pop()) as found:
+                entries = list(found)
+            seen += len(entries)
+            for entry in entries:
+                place, _ = self._place(os.path.realpath(entry.path), entry.path)
+                if place in ("secret", "outside", "own"):
+                    return "secret", f"it holds {entry.name!r}"
+            todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return "inside", ""
+
+
+def _within(path: str, folder: str) -> tuple[str, ...] | None:
+    """Return the components of `path` beneath `folder`, or None when it lies elsewhere."""
+    if path == folder:
+        return ()
+    prefix = folder.rstrip("/") + "/"
+    return tuple(path[len(prefix) :].split("/")) if path.startswith(prefix) else None
+
+
+def _kind(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def git_is_quiet(root: Path) -> bool:
+    """Whether the repository at `root` has a configuration that runs nothing. Unreadable is not quiet."""
+    try:
+        folder = root / ".git"
+        if folder.is_file():
+            target = folder.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+            folder = root / target
+            common = folder / "commondir"
+            folder = folder / common.read_text(encoding="utf-8").strip() if common.is_file() else folder
+        if not folder.exists():
+            return not (root / "HEAD").exists()
+        if (folder / "modules").exists():
+            return False  # git also obeys the configuration of each submodule
+        return config_is_quiet((folder / "config").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600) -> int:
+    """Open a path beneath the folder that `root_fd` is open on, and return the descriptor.
+
+    Nothing outside the folder is ever opened, whatever links there are or appear meanwhile. What is no regular file and
+    no folder is refused, without waiting for a pipe's other end. Raises OSError (`EXDEV` or `ELOOP`: it leads out;
+    `EINVAL`: not a file), ValueError for a NUL character.
+    """
+    if "\0" in relative:
+        raise ValueError("a path cannot hold a NUL character")
+    if relative.startswith("/"):
+        raise OSError(errno.EXDEV, "an absolute path leads out of the folder", relative)
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    truncate = flags & os.O_TRUNC
+    descriptor = _openat2(root_fd, relative, flags & ~os.O_TRUNC, mode)
+    if descriptor is None:
+        descriptor = open_by_walking(root_fd, relative, flags & ~os.O_TRUNC, mode)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise OSError(errno.EINVAL, "not a regular file", relative)
+        if truncate:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _openat2(root_fd: int, relative: str, flags: int, mode: int) -> int | None:
+    """Return a descriptor, or None where the kernel has no such call."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    creates = bool(flags & os.O_CREAT)
+    how = _OpenHow(flags, mode if creates else 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
+        result = libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(root_fd),
+            ctypes.c_char_p(os.fsencode(relative)),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        if result >= 0:
+            return int(result)
+        code = ctypes.get_errno()
+        if code in (errno.ENOSYS, errno.EPERM):
+            return None
+        if code not in (errno.EAGAIN, errno.EINTR):
+            raise OSError(code, os.strerror(code), relative)
+    raise OSError(errno.EAGAIN, "the path kept changing", relative)
+
+
+def open_by_walking(root_fd: int, relative: str, flags: int, mode: int = 0o600) -> int:
+    """Open component by component, following no link at all: the way for kernels without `openat2`."""
+    parts = [part for part in relative.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise OSError(errno.EXDEV, "a path with `..` is not walked", relative)
+    folder = os.dup(root_fd)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW, mode, dir_fd=folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,78 @@
+"""Composes an agent's system prompt and tool list from what there is: files, skills, tools.
+
+Nothing that changes by the step stands here, so that the same session gives the same bytes (docs/context.md).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio.to_thread
+
+from callboard.core.context.anchors import anchored_list
+from callboard.core.context.prompt import ProjectFile, PromptFacts, SkillLine, system_prompt
+from callboard.core.context.tokens import estimate_json
+from callboard.ports.tool import Skills, ToolSpec
+from callboard.ports.world import PromptParts
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Json
+
+INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md")
+MOST_INSTRUCTIONS = 60_000
+"""Characters of one instruction file; what follows is left out, and the prompt says so."""
+Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]
+"""(agent, what is true here) -> what its prompt says."""
+
+
+class WorkspacePrompts:
+    """The port `Prompts`, for one workspace."""
+
+    def __init__(
+        self, workspace: Path, skills: Skills, appended: str = "", facts: Facts = lambda _, real: real
+    ) -> None:
+        """`facts`: what is said to an agent of the machine, given what is true of it."""
+        self._workspace = workspace
+        self._skills = skills
+        self._appended = appended
+        self._facts = facts
+
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
+        files = await anyio.to_thread.run_sync(_instructions, self._workspace)
+        skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue())
+        can_load = any(tool.name == "load_skill" for tool in tools)
+        facts = PromptFacts(
+            workspace=spec.folder or str(self._workspace),
+            facts=self._facts(spec.name, _platform(self._workspace)),
+            instructions=files,
+            skills=skills if can_load else (),
+        )
+        blocks = system_prompt(spec, facts)
+        if self._appended:
+            blocks.append({"type": "text", "text": self._appended})
+        listed: list[Json] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema} for tool in tools
+        ]
+        system = anchored_list(blocks)
+        names = anchored_list(listed) if listed else b"[]"
+        return PromptParts(system, names, estimate_json(system) + estimate_json(names))
+
+
+def _instructions(workspace: Path) -> tuple[ProjectFile, ...]:
+    """The instruction files of the workspace; one with the same text as another stands once."""
+    found: dict[str, str] = {}
+    for name in INSTRUCTION_FILES:
+        path = workspace / name
+        if path.is_file() and not path.is_symlink():
+            text = path.read_text(encoding="utf-8", errors="replace").strip()
+            if len(text) > MOST_INSTRUCTIONS:
+                text = f"{text[:MOST_INSTRUCTIONS]}\n[Cut: {len(text):,} characters. Read the file for the rest.]"
+            if text and text not in found.values():
+                found[str(path)] = text
+    return tuple(ProjectFile(path, text) for path, text in found.items())
+
+
+def _platform(workspace: Path) -> tuple[str, ...]:
+    git = "It is a git repository." if (workspace / ".git").exists() else "It is not a git repository."
+    return (f"Platform: {platform.system()} {platform.machine()}.", git)

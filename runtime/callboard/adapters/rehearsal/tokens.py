@@ -1,0 +1,195 @@
+"""Token estimates and the prompt cache, as honest as an emulator can be: what a prompt would cost, and what it reads.
+
+`survey` walks a request once; each block is serialised once, and hashed on top of what stood before it. `PromptCache`
+remembers prefixes by those hashes: entries are written at `cache_control` marks and found again by a look-back of 20
+blocks, live for 5 minutes or 1 hour by the caller's clock, and can be read once the reply that wrote them began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from callboard.adapters.rehearsal.api import ModelSpec
+
+Json = dict[str, object]
+
+_CJK = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+_IMAGE_TOKENS = 1_600
+BLOCK_TOKENS = 3
+"""What the structure round one block costs."""
+_LOOK_BACK = 20
+"""Blocks: positions looked at for each mark, the marked block being the first."""
+_TTL_S = {"5m": 300.0, "1h": 3600.0}
+
+
+def estimate(text: str) -> int:
+    """Tokens of a text: a quarter for each byte, 1.5 for each CJK character, rounded up."""
+    if text.isascii():
+        return -(-len(text) // 4)
+    rest, wide = _CJK.subn("", text)
+    return math.ceil(len(rest.encode("utf-8", "surrogatepass")) / 4 + wide * 1.5)
+
+
+class Prefix(NamedTuple):
+    """A prompt up to the end of one block."""
+
+    digest: bytes
+    tokens: int
+    """Of the whole prefix."""
+    ttl: str | None
+    """The block's own cache mark: `5m`, `1h`, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the API would bill for the input, in tokens."""
+
+    uncached: int
+    written_5m: int
+    written_1h: int
+    read: int
+
+    @property
+    def total(self) -> int:
+        """The whole prompt."""
+        return self.uncached + self.written_5m + self.written_1h + self.read
+
+    def as_json(self, output: int) -> Json:
+        """The `usage` object of a reply that made `output` tokens so far."""
+        return {
+            "input_tokens": self.uncached,
+            "cache_creation_input_tokens": self.written_5m + self.written_1h,
+            "cache_read_input_tokens": self.read,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": self.written_5m,
+                "ephemeral_1h_input_tokens": self.written_1h,
+            },
+            "output_tokens": output,
+            "service_tier": "standard",
+        }
+
+
+def survey(request: Json) -> list[Prefix]:
+    """A valid request as its growing prefixes, in the cache's order: tools, system, messages. One entry a block."""
+    prefixes: list[Prefix] = []
+    digest, tokens = b"", 0
+    for kind, block in _blocks(request):
+        mark = block.get("cache_control")
+        plain = block if mark is None else {name: value for name, value in block.items() if name != "cache_control"}
+        # `repr` of plain JSON data says all of it, and costs half of what `json.dumps` does.
+        raw = f"{kind} {plain!r}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(digest + raw, digest_size=16).digest()
+        tokens += block_tokens(block)
+        prefixes.append(Prefix(digest, tokens, str(cast("Json", mark).get("ttl", "5m")) if mark else None))
+    if prefixes and isinstance(request.get("cache_control"), dict):
+        last = prefixes[-1]
+        ttl = str(cast("Json", request["cache_control"]).get("ttl", "5m"))
+        prefixes[-1] = Prefix(last.digest, last.tokens, last.ttl or ttl)
+    return prefixes
+
+
+def _blocks(request: Json) -> Iterator[tuple[str, Json]]:
+    for tool in cast("list[Json]", request.get("tools") or []):
+        yield "tool", tool
+    yield from (("system", block) for block in _as_blocks(request.get("system")))
+    # What changes how messages are rendered makes other prefixes of them, though not of tools and system.
+    rendering = json.dumps([request.get("tool_choice"), request.get("thinking")], sort_keys=True)
+    for message in cast("list[Json]", request["messages"]):
+        kind = f"{message['role']} {rendering}"
+        yield from ((kind, block) for block in _as_blocks(message["content"]))
+
+
+def _as_blocks(content: object) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return cast("list[Json]", content or [])
+
+
+def block_tokens(block: Json) -> int:
+    """The estimate of one block or tool."""
+    kind = block.get("type")
+    if kind == "text":
+        return BLOCK_TOKENS + estimate(cast("str", block["text"]))
+    if kind == "tool_result":
+        inner = sum(block_tokens(part) for part in _as_blocks(block.get("content")))
+        return BLOCK_TOKENS + 8 + inner
+    if kind == "tool_use":
+        return BLOCK_TOKENS + 8 + estimate(cast("str", block["name"])) + estimate(json.dumps(block["input"]))
+    if kind == "image":
+        return BLOCK_TOKENS + _IMAGE_TOKENS
+    if kind == "thinking":
+        return BLOCK_TOKENS + estimate(cast("str", block["thinking"]))
+    return BLOCK_TOKENS + estimate(json.dumps({k: v for k, v in block.items() if k != "cache_control"}))
+
+
+def prompt_tokens(prefixes: list[Prefix]) -> int:
+    """The estimate of a whole prompt."""
+    return prefixes[-1].tokens if prefixes else 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    expires: float
+    ttl: str
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """What one request reads and will write. `PromptCache.began` makes it so."""
+
+    usage: Usage
+    model: str
+    writes: tuple[tuple[bytes, str], ...]
+    reads: tuple[bytes, ...]
+
+
+class PromptCache:
+    """The prefixes that the provider would remember. Times are seconds of any one clock."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, bytes], _Entry] = {}
+
+    def plan(self, prefixes: list[Prefix], spec: ModelSpec, now: float) -> CachePlan:
+        """What a request with these prefixes reads at `now`, and what it would write."""
+        marks = [n for n, prefix in enumerate(prefixes) if prefix.ttl and prefix.tokens >= spec.min_cache]
+        hits = {hit for mark in marks if (hit := self._hit(prefixes, mark, spec.id, now)) is not None}
+        read = max((prefixes[hit].tokens for hit in hits), default=0)
+        writes = [prefixes[mark] for mark in marks if prefixes[mark].tokens > read]
+        total, longest = prompt_tokens(prefixes), max((prefix.tokens for prefix in writes), default=read)
+        hour = max((prefix.tokens for prefix in writes if prefix.ttl == "1h"), default=read)
+        usage = Usage(uncached=total - longest, written_5m=longest - hour, written_1h=hour - read, read=read)
+        return CachePlan(
+            usage,
+            spec.id,
+            tuple((prefix.digest, prefix.ttl or "5m") for prefix in writes),
+            tuple(prefixes[hit].digest for hit in hits),
+        )
+
+    def began(self, plan: CachePlan, now: float) -> None:
+        """The reply to a planned request began: its prefixes can be read from now on, and those it read live on."""
+        for digest in plan.reads:
+            entry = self._entries.get((plan.model, digest))
+            if entry is not None:
+                entry.expires = now + _TTL_S[entry.ttl]
+        for digest, ttl in plan.writes:
+            self._entries[plan.model, digest] = _Entry(now + _TTL_S[ttl], ttl)
+        if len(self._entries) > 10_000:
+            self._entries = {key: entry for key, entry in self._entries.items() if entry.expires > now}
+
+    def _hit(self, prefixes: list[Prefix], mark: int, model: str, now: float) -> int | None:
+        for position in range(mark, max(mark - _LOOK_BACK, -1), -1):
+            entry = self._entries.get((model, prefixes[position].digest))
+            if entry is not None and entry.expires > now:
+                return position
+        return None
+
+
+def output_tokens(blocks: Sequence[Mapping[str, object]]) -> int:
+    """The estimate of a reply; even an empty one costs something."""
+    return 1 + sum(block_tokens(dict(block)) for block in blocks)

@@ -1,0 +1,104 @@
+"""The folder of a store: private, ours, on a disk of this machine; and the lock files in it.
+
+It refuses a folder of another user, and file systems whose locks do not hold between machines: SQLite's log needs
+shared memory, and two hosts on one file would lose each other's writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from callboard.words.errors import WorkspaceUnusable
+
+DATABASE = "callboard.db"
+_NETWORK = re.compile(
+    "9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|smb3|smbfs"
+    r"|fuse\.(ceph|davfs2|gcsfuse|glusterfs|goofys|rclone|s3fs|smbnetfs|sshfs)"
+)
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, or see that it is ours alone. Raises `WorkspaceUnusable`, `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise WorkspaceUnusable(
+            f"the state folder {folder} belongs to user {found.st_uid}, not to {os.geteuid()}: "
+            "run as its owner, or choose another folder"
+        )
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+    refuse_network(folder, file_system(folder))
+    for part in ("blobs", "damaged", "leases", "run"):
+        (folder / part).mkdir(exist_ok=True, mode=0o700)
+
+
+def refuse_network(folder: Path, kind: str) -> None:
+    """Raise `WorkspaceUnusable` when `kind` is a network file system."""
+    if _NETWORK.fullmatch(kind):
+        raise WorkspaceUnusable(
+            f"the state folder {folder} lies on a network file system ({kind}), where file locks cannot be relied on: "
+            "set XDG_STATE_HOME to a folder on a disk of this machine"
+        )
+
+
+def file_system(folder: Path, mountinfo: str | None = None) -> str:
+    """The type of the file system under the folder, as the kernel names it; "" where it does not tell.
+
+    `mountinfo` is in the form of /proc/self/mountinfo (man 5 proc_pid_mountinfo), which is the default.
+    """
+    if mountinfo is None:
+        try:
+            mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+        except OSError:
+            return ""  # no such table on this system: a local disk is the best guess, and the common case
+    real = folder.resolve()
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 5 or not after:
+            continue
+        mount = Path(fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n"))
+        if real.is_relative_to(mount) and len(mount.parts) >= best:  # a later mount hides an earlier one
+            best, kind = len(mount.parts), after.split()[0]
+    return kind
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor to lock with; closed in a program that this process executes, private to the user."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(descriptor: int, operation: int) -> bool:
+    """Lock without waiting (`fcntl.LOCK_EX` or `LOCK_SH`); whether it was granted."""
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(descriptor: int) -> Generator[None, None, None]:
+    """Hold the lock for a while. Waits as long as it takes: holders only keep it for one transaction."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in the folder durable: a new or renamed file survives a power cut only after this."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,191 @@
+"""Where a file tool may go: inside the agent's folder, and for reading its own large results and transcripts.
+
+The judge has been asked before; this holds all the same, whatever was approved. Links are followed as the kernel does,
+then every folder on the way is opened without following any, so that a link swapped in meanwhile leads nowhere.
+Refuses what lies outside, the runtime's own files, pipes, sockets and devices, without ever waiting for one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from callboard.adapters.paths import PathJudge, open_beneath
+from callboard.core.permission.values import PathQuery
+from callboard.ports.tool import Folders
+from callboard.words.errors import ToolRefused
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A path that a tool may use. `path` is absolute with every link followed; `base` the folder it lies beneath."""
+
+    path: Path
+    base: Path
+    shown: str
+    """Relative to the agent's folder where it lies in it, else absolute."""
+
+    @property
+    def relative(self) -> str:
+        """The path from `base` on; `.` for `base` itself."""
+        return str(self.path.relative_to(self.base))
+
+
+def find_spot(text: str, folders: Folders, *, write: bool = False) -> Spot:
+    """Where the text leads. Raises `ToolRefused` when a tool has no business there."""
+    if text.startswith("~"):
+        raise ToolRefused(f"{text}: a tilde is not resolved here; write the path relative to {folders.root}")
+    readable = () if write else (folders.tool_results, folders.transcripts)
+    query = PathQuery(text)
+    fact = PathJudge(folders.root, readable, folders.own_state).look((query,))[query]
+    if fact.place == "own":
+        raise ToolRefused(f"{text} belongs to the runtime: tools neither show nor change it")
+    if fact.place == "malformed":
+        raise ToolRefused(f"{text[:200]!r} cannot be used as a path: {fact.why}")
+    if fact.device:
+        raise ToolRefused(f"{text} is a device, not a file")
+    path = Path(fact.resolved)
+    for base in (folders.root, *readable):
+        base = Path(os.path.realpath(base))
+        if write and path == base:
+            raise ToolRefused(f"{text} is your folder itself, not a file")
+        if path.is_relative_to(base):
+            return Spot(path, base, _shown(path, base, folders))
+    raise ToolRefused(f"{text} lies outside your folder {folders.root}; file tools stay inside it")
+
+
+def _shown(path: Path, base: Path, folders: Folders) -> str:
+    inside = base == Path(os.path.realpath(folders.root))
+    return str(path.relative_to(base)) if inside else str(path)
+
+
+@contextmanager
+def opened(spot: Spot) -> Generator[int]:
+    """A descriptor of the file, for reading. Raises `ToolRefused` when it is none, or cannot be read."""
+    with telling(spot):
+        base = os.open(spot.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = open_beneath(base, spot.relative, os.O_RDONLY)
+        finally:
+            os.close(base)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def folder_of(spot: Spot, *, make: bool) -> Generator[int]:
+    """A descriptor of the folder that the file stands in, made with its parents when asked to. Raises `ToolRefused`."""
+    with telling(spot):
+        descriptor = os.open(spot.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in Path(spot.relative).parts[:-1]:
+                inner = _enter(descriptor, part, make=make)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _enter(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        pass  # somebody else made it just now
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def read_in(folder: int, name: str, most: int) -> tuple[bytes, int] | None:
+    """Content and mode of a file in an open folder; None when there is none.
+
+    Raises OSError (`EINVAL`: not a regular file; `EFBIG`: more than `most` bytes).
+    """
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+        told = os.fstat(descriptor)
+        if stat.S_ISDIR(told.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(told.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content, stat.S_IMODE(told.st_mode)
+
+
+def put_in(folder: int, name: str, content: bytes, mode: int | None) -> None:
+    """Make `name` in an open folder hold this content: whole or not at all, durable, with its mode kept.
+
+    A link of that name is replaced, never followed. Raises OSError.
+    """
+    part = f".{name[:100]}.{secrets.token_hex(6)}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(part, flags, 0o666, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - there is a descriptor and no path
+            file.write(content)
+            file.flush()
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(part, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+_SAID = {
+    errno.EISDIR: "it is a folder; use glob to see what is in it",
+    errno.ENOTDIR: "a part of its path is no folder",
+    errno.ELOOP: "its path changed while it was opened, or links lead in a circle",
+    errno.EXDEV: "its path changed while it was opened",
+    errno.EINVAL: "it is a pipe, a socket or a device, not a file",
+    errno.ENXIO: "it is a pipe, a socket or a device, not a file",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EFBIG: "it is too large to be changed by this tool; use bash",
+    errno.EACCES: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOSPC: "the disk is full",
+}
+
+
+@contextmanager
+def telling(spot: Spot) -> Generator[None]:
+    """Turn what the system says of a file into a refusal that the model can act on."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ToolRefused(f"{spot.shown} does not exist.{_near(spot)}") from error
+    except OSError as error:
+        why = _SAID.get(error.errno or 0, error.strerror or type(error).__name__)
+        raise ToolRefused(f"{spot.shown}: {why}") from error
+
+
+def _near(spot: Spot) -> str:
+    """Names beside it that look alike: a wrong path is most often a misspelt one."""
+    try:
+        names: Sequence[str] = os.listdir(spot.path.parent)  # noqa: PTH208 - names only
+    except OSError:
+        return ""
+    alike = get_close_matches(spot.path.name, names, 3)
+    return f" Near it there are: {', '.join(alike)}" if alike else ""

@@ -1,0 +1,220 @@
+"""The team's tools: make teammates, write to each other, ask one to stop.
+
+A message to one agent wakes it: a teammate that writes to its lead waits for a word, and nobody else would tell the
+lead. A broadcast only queues: it is news for whoever works, not a reason to start fifty agents. Mail is delivered
+between steps by the runtime; no tool here returns any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from callboard.adapters.tools.board import find_task, put_task, task_line
+from callboard.adapters.tools.control import listed
+from callboard.adapters.tools.mail import GONE, envelope, member, team, teammate
+from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
+from callboard.core import tasks
+from callboard.core.names import agent_key, request_key, short_id
+from callboard.core.requests import digest_of
+from callboard.core.toolset import tools_for
+from callboard.ports.store import Put, Write
+from callboard.ports.tool import Tool, ToolContext, ToolOutcome
+from callboard.words.errors import ToolRefused
+from callboard.words.specs import AgentSpec
+from callboard.words.values import AGENT_NAME, RESERVED_NAMES, AgentRow, Json, Request
+
+SHUTDOWN_SECONDS = 120.0
+"""How long a teammate has to end in order before the runtime ends it."""
+
+_SPAWN = """\
+Add a teammate: an agent with a name, a role and a mailbox that works beside you, keeps its context, and goes idle \
+between pieces of work. It sees nothing of your conversation: put everything it needs into prompt - the goal, the \
+files that are its own, what to leave alone, how to tell that it is done. Give two teammates different files. Set \
+plan_required when the work is risky or hard to undo: it then reads only until its plan is approved. With task_id the \
+task is its own from the start. Its reports, questions and plans come to you as messages and wake you: do not poll, do \
+not ask how far it is. For one question with one answer use task instead."""
+_LIST = "List the lead and the teammates: role, what each is doing or waiting for, and its task."
+_SEND = """\
+Write to one agent of the team by name; it reads the message before its next step, and is woken if it is idle. Say \
+everything needed in one message; do not send thanks or 'ok'. Your final report goes by report, not by message."""
+_BROADCAST = """\
+Write to all other agents at once, for news that each of them has to know (a changed interface, a stopped plan). Those \
+at work read it before their next step, idle ones when they are next woken."""
+_INBOX = "Ask for the delivery of your messages. You need not: they come by themselves before your next step."
+_SHUTDOWN = """\
+Ask a teammate to finish and stop. It ends what it does, gives back its task, reports, and stops for good. Do this \
+when its work is done and checked; an idle teammate costs nothing, so keep those you may need again."""
+
+
+class _Spawn(Input):
+    name: str = Field(description="Lower-case letters, digits and hyphens: 'parser', 'test-writer'")
+    role: str = Field(min_length=1, description="A few words, shown to person and team: 'writes the cron parser'")
+    prompt: str = Field(min_length=1, description="Its assignment, whole")
+    agent_type: str = Field(default="teammate", description="Which type of agent")
+    plan_required: bool = Field(default=False, description="Reads only until its plan is approved")
+    task_id: str = Field(default="", description="A ready task of the board that becomes its own")
+
+
+class _Send(Input):
+    to: str = Field(description="The agent's name, as list_team shows it")
+    content: str = Field(min_length=1)
+
+
+class _Broadcast(Input):
+    content: str = Field(min_length=1)
+
+
+class _Nothing(Input):
+    pass
+
+
+class _Shutdown(Input):
+    teammate: str
+    reason: str = Field(default="", description="What it should know before it stops")
+
+
+def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
+    """The team's tools. `types`: the agent types and when to use each, for the model to read."""
+    return (
+        store_tool("spawn_teammate", _SPAWN + listed(types), _Spawn, _spawn_teammate),
+        look_tool("list_team", _LIST, _Nothing, _list_team),
+        store_tool("send_message", _SEND, _Send, _send_message),
+        store_tool("broadcast", _BROADCAST, _Broadcast, _broadcast),
+        look_tool("check_inbox", _INBOX, _Nothing, _check_inbox),
+        store_tool("request_shutdown", _SHUTDOWN, _Shutdown, _request_shutdown),
+    )
+
+
+def _spawn_teammate(given: _Spawn, context: ToolContext) -> ToolOutcome:
+    _refuse_name(given.name, context)
+    spec = context.spawner.spec_for(given.agent_type, given.name, context.spec)
+    spec = _as_teammate(spec, given, context)
+    prompt = given.prompt
+    if given.task_id:
+        prompt += _about_task(given.task_id, context)
+    writes = context.spawner.teammate_writes(spec, prompt, call=context.call, now=context.now)
+    if given.task_id:
+        writes = (*writes, _assigned(given, writes, context))
+    text = (
+        f"{given.name} ({given.role}) is starting. Its reports, questions and plans come to you as messages and wake "
+        "you: there is no need to poll. Go on with your own work, or end your turn."
+    )
+    return ToolOutcome(text, writes=writes, data={"name": given.name, "agent_type": given.agent_type})
+
+
+def _refuse_name(name: str, context: ToolContext) -> None:
+    if name in RESERVED_NAMES:
+        raise ToolRefused(f"name: {name!r} is reserved ({', '.join(sorted(RESERVED_NAMES))})")
+    if not AGENT_NAME.fullmatch(name):
+        raise ToolRefused(
+            f"name: {name!r} is not a name: write a lower-case letter, then letters, digits and hyphens, at most 64"
+        )
+    found = context.board.agent(name)
+    if found is not None and found[0].life != "stopped":
+        raise ToolRefused(f"name: {name} is in the team already ({found[0].role}): write to it, or take another name")
+
+
+def _as_teammate(spec: AgentSpec, given: _Spawn, context: ToolContext) -> AgentSpec:
+    """Who can change files takes tasks from the board by itself; a reader would take what it cannot finish."""
+    tools = tools_for("teammate", spec.tools).names
+    return spec.model_copy(
+        update={
+            "name": given.name,
+            "kind": "teammate",
+            "role": " ".join(given.role.split()),
+            "parent": context.spec.name,
+            "tools": tools,
+            "plan_required": given.plan_required or spec.plan_required,
+            "claims_tasks": bool({"edit_file", "write_file"} & set(tools)),
+        }
+    )
+
+
+def _about_task(task_id: str, context: ToolContext) -> str:
+    task, _ = find_task(context, task_id)
+    about = f"\n\nYour task on the board: {task.id} {task.subject}"
+    if task.description:
+        about += f"\n{task.description}"
+    return f"{about}\nIt is yours already: complete_task when it is done and checked, then report."
+
+
+def _assigned(given: _Spawn, writes: Sequence[Write], context: ToolContext) -> Put:
+    """The task in the new teammate's hands, in the commit that makes the teammate."""
+    task, revision = find_task(context, given.task_id)
+    key = agent_key(context.session, given.name)
+    rows = [AgentRow.model_validate_json(put.value) for put in writes if isinstance(put, Put) and put.key == key]
+    holder = tasks.Holder(given.name, rows[0].incarnation if rows else 1)
+    board = tasks.by_id(context.board.tasks())
+    return put_task(context, tasks.claim(task, holder, board, context.now), revision)
+
+
+def _list_team(given: _Nothing, context: ToolContext) -> ToolOutcome:
+    board = tasks.by_id(context.board.tasks())
+    rows = team(context)
+    lines = [_member_line(row, board, context) for row in rows]
+    return ToolOutcome("\n".join(lines), data={"team": [row.model_dump(mode="json") for row in rows]})
+
+
+def _member_line(row: AgentRow, board: tasks.Tasks, context: ToolContext) -> str:
+    you = " (you)" if row.name == context.spec.name else ""
+    doing = f"waiting for {row.waiting_for}" if row.life == "waiting" and row.waiting_for else row.life
+    line = f"{row.name}{you}: {row.role or row.kind} [{doing}]"
+    held = tasks.held_by(board, tasks.Holder(row.name, row.incarnation))
+    return "\n".join([line, *(f"  {task_line(task, board)}" for task in held)])
+
+
+def _send_message(given: _Send, context: ToolContext) -> ToolOutcome:
+    row = member(context, given.to)
+    content = _words(given.content)
+    text = f"Sent to {row.name}."
+    if row.life == "crashed":
+        text += " It has crashed: it reads this when it is running again."
+    return ToolOutcome(text, writes=(envelope(context, row, "message", content),), data={"to": row.name})
+
+
+def _broadcast(given: _Broadcast, context: ToolContext) -> ToolOutcome:
+    content = _words(given.content)
+    others = [row for row in team(context) if row.name != context.spec.name and row.life not in GONE]
+    if not others:
+        raise ToolRefused("nobody else is in the team")
+    writes = tuple(envelope(context, row, "broadcast", content, wake=False) for row in others)
+    return ToolOutcome(f"Sent to {', '.join(row.name for row in others)}.", writes=writes)
+
+
+def _words(content: str) -> str:
+    if not content.strip():
+        raise ToolRefused("content: the message is empty")
+    return content
+
+
+def _check_inbox(given: _Nothing, context: ToolContext) -> ToolOutcome:
+    return ToolOutcome("Mail is delivered by itself before your next step; if nothing follows, there is none.")
+
+
+def _request_shutdown(given: _Shutdown, context: ToolContext) -> ToolOutcome:
+    row = teammate(context, given.teammate)
+    for asked in context.board.requests():
+        if asked.kind == "shutdown" and asked.status == "pending" and row.name in asked.may_answer:
+            raise ToolRefused(f"{row.name} was asked to stop already ({asked.id}): its answer comes as a message")
+    payload: Json = {"teammate": row.name, "incarnation": row.incarnation, "reason": given.reason}
+    request = Request(
+        id=short_id("req", context.call),
+        kind="shutdown",
+        asked_by=context.spec.name,
+        incarnation=context.incarnation,
+        may_answer=(row.name,),
+        subject=f"{row.name}: finish and stop",
+        payload=payload,
+        digest=digest_of("shutdown", payload),
+        created_at=context.now,
+        expires_at=context.now + SHUTDOWN_SECONDS,
+    )
+    content = given.reason.strip() or "Finish what you are doing, report, and stop."
+    writes = (
+        Put(request_key(context.session, request.id), request.encode(), 0),
+        envelope(context, row, "shutdown_request", content, request_id=request.id),
+    )
+    text = f"Asked {row.name} to stop ({request.id}). Its answer comes as a message."
+    return ToolOutcome(text, writes=writes, data={"request_id": request.id})

@@ -1,0 +1,178 @@
+"""Which files there are beneath a folder, without those that git ignores: for glob and grep.
+
+Every folder is opened from its parent's descriptor without following links, so that the walk never leaves the root.
+Hidden files are there, `.git` is not. Refuses to go on for ever: it stops at a number of files, at a depth, and when
+its caller has gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pathspec import GitIgnoreSpec
+
+MOST_FILES = 200_000
+DEEPEST = 200
+_RULES = 1_000_000
+"""Bytes of a .gitignore that are read."""
+_ODD_SET = re.compile(r"\[[^\]]*(\[|--|&&|~~|\|\|)")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file, its path from the root on, and when it was changed (ns)."""
+
+    path: str
+    changed: int
+    link: bool = False
+
+
+class Gone(Exception):
+    """The caller was cancelled: nobody wants the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """One .gitignore: it speaks of what lies beneath `folder` (empty: the root)."""
+
+    folder: str
+    spec: GitIgnoreSpec
+
+
+@dataclass
+class Walk:
+    """One walk beneath `root`. `cut` says that there were more files than were looked at."""
+
+    root: str
+    stop: threading.Event
+    cut: bool = False
+    _seen: int = 0
+    _rules: list[_Rules] = field(default_factory=list[_Rules])
+
+    def files(self, folder: str) -> list[FoundFile]:
+        """All files beneath a folder (relative to the root, empty for the root itself), newest first.
+
+        Ignore files from the root down to the folder hold too. Raises OSError when the folder cannot be read, `Gone`.
+        """
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._rules = self._start(descriptor)
+            parts = folder.split("/") if folder else []
+            for index, part in enumerate(parts):
+                self._take_rules(descriptor, "/".join(parts[:index]))
+                inner = os.open(part, _FOLDER, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            found = list(self._beneath(descriptor, folder, 0))
+        finally:
+            os.close(descriptor)
+        return sorted(found, key=lambda file: (-file.changed, file.path))
+
+    def _start(self, root: int) -> list[_Rules]:
+        """What the repository excludes for this copy alone."""
+        text = _small_file(root, ".git/info/exclude")
+        return [_Rules("", read_rules(text))] if text else []
+
+    def _take_rules(self, folder: int, name: str) -> bool:
+        text = _small_file(folder, ".gitignore")
+        if text:
+            self._rules.append(_Rules(name, read_rules(text)))
+        return bool(text)
+
+    def _beneath(self, folder: int, name: str, depth: int) -> Iterator[FoundFile]:
+        added = self._take_rules(folder, name)
+        for entry in self._entries(folder):
+            if self.stop.is_set():
+                raise Gone
+            path = f"{name}/{entry.name}" if name else entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name == ".git" or self._ignored(path + "/" if is_folder else path):
+                continue
+            if not is_folder:
+                yield from self._file(entry, path)
+            elif depth < DEEPEST:
+                yield from self._enter(folder, entry.name, path, depth)
+        if added:
+            self._rules.pop()
+
+    def _file(self, entry: os.DirEntry[str], path: str) -> Iterator[FoundFile]:
+        self._seen += 1
+        try:
+            told = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return  # it has gone in this moment
+        if stat.S_ISREG(told.st_mode) or stat.S_ISLNK(told.st_mode):
+            yield FoundFile(path, told.st_mtime_ns, stat.S_ISLNK(told.st_mode))
+
+    def _entries(self, folder: int) -> Iterator[os.DirEntry[str]]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if self._seen >= MOST_FILES:
+                    self.cut = True
+                    return
+                yield entry
+
+    def _enter(self, parent: int, name: str, path: str, depth: int) -> Iterator[FoundFile]:
+        try:
+            folder = os.open(name, _FOLDER, dir_fd=parent)
+        except OSError:
+            return  # unreadable, or swapped for a link in this moment: not ours to show
+        try:
+            yield from self._beneath(folder, path, depth + 1)
+        finally:
+            os.close(folder)
+
+    def _ignored(self, path: str) -> bool:
+        """What git would say: the innermost file that speaks of the path decides."""
+        for rules in reversed(self._rules):
+            inner = path[len(rules.folder) + 1 :] if rules.folder else path
+            told = rules.spec.check_file(inner).include
+            if told is not None:
+                return told
+        return False
+
+
+def _small_file(folder: int, name: str) -> str:
+    """The text of a file that configures us; empty when it is none, or a link."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return ""
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(_RULES).decode(errors="replace")
+
+
+def read_rules(text: str) -> GitIgnoreSpec:
+    """The rules of an ignore file. A line that is no rule counts for nothing, as in git.
+
+    So does one with more than three stars in a name or more than three `**`: matching it could take for ever, and a
+    repository may bring any text; and one with a set inside a set. What it would have ignored is then shown.
+    """
+    lines = [line for line in text.splitlines() if _is_quick(line)]
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except (ValueError, re.error):
+        return GitIgnoreSpec.from_lines([line for line in lines if _is_rule(line)])
+
+
+def _is_quick(line: str) -> bool:
+    if _ODD_SET.search(line):
+        return False
+    parts = line.split("/")
+    return len(line) <= 1_000 and parts.count("**") <= 3 and all(part == "**" or part.count("*") <= 3 for part in parts)
+
+
+def _is_rule(line: str) -> bool:
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True

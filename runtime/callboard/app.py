@@ -1,0 +1,373 @@
+"""The composition root: opens a session on a workspace, hosts its team, and hands faces what they may see and do.
+
+    async with open_session(Options(Path("."), model="claude-..."), observers=[...]) as session:
+        await session.say("Mend the failing test")
+        end = await session.finished()
+
+Nothing is decided here that a rule could decide; what is chosen here is chosen once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, cast
+
+import anyio
+
+from callboard.adapters.agent_files import load_agents
+from callboard.adapters.archive import FileArchive, make_private
+from callboard.adapters.clock import SystemClock, SystemDice
+from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.judging import PolicyJudge, parse_rules
+from callboard.adapters.launcher import ShellLauncher
+from callboard.adapters.logs import EventLog, logging_to
+from callboard.adapters.memory import MemoryStore
+from callboard.adapters.prompting import WorkspacePrompts
+from callboard.adapters.skill_files import SkillLibrary
+from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store
+from callboard.core.names import agent_key, session_key
+from callboard.core.permission.values import Floor
+from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, summarise
+from callboard.engine.host import Host, Money, Ports
+from callboard.engine.memory import recall
+from callboard.engine.requests import answer_request
+from callboard.engine.sessions import (
+    Action,
+    Command,
+    create_session,
+    find_session,
+    mark_ended,
+    send_command,
+    send_prompt,
+)
+from callboard.engine.team import Team
+from callboard.hooking import fill_registry
+from callboard.ports.store import Lease, LeaseHolder, Put, Store
+from callboard.ports.world import Answer, Approver, Observer
+from callboard.settings import Loaded, load_settings
+from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
+from callboard.words.errors import CallboardError, SessionHosted, UsageError
+from callboard.words.values import AgentRow, Json, Request, Schedule, SessionRow, Task, Usage
+
+__all__ = ["AgentSummary", "End", "Options", "Session", "open_session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person asked for. `flags` are settings by dotted name (`permission.mode`)."""
+
+    workspace: Path
+    flags: Mapping[str, object] = field(default_factory=dict[str, object])
+    session: str | None = None
+    """Which session to resume; None with `resume`: the newest."""
+    resume: bool = False
+    trust: bool = False
+    record: Path | None = None
+    live_tools: bool = False
+    """A replay runs the tools, instead of taking their recorded results."""
+    model: str | None = None
+    """A model's name, `rehearsal:FILE` or `cassette:FILE`; None: as the session or the settings say."""
+    attended: bool = False
+    """A person is there to answer."""
+    disallowed: tuple[str, ...] = ()
+    """Tools that the lead does not have."""
+    appended: str = ""
+    """A text at the end of every system prompt."""
+    max_cost_usd: float | None = None
+    """For the whole session."""
+
+
+GO_ON = "Go on where you stopped."
+"""What `callboard resume` says for the person to a lead whose last turn was cut short."""
+
+
+class Session:
+    """A hosted session, as a face sees it."""
+
+    def __init__(self, host: Host, team: Team, places: Places, wiring: Wiring, *, cut_short: bool) -> None:
+        self.id = host.session
+        self.model = wiring.chosen.name
+        self.places = places
+        self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
+        self._began = host.clock.now()  # what went unanswered before is not the fault of this run
+
+    @property
+    def workspace(self) -> Path:
+        return self.places.workspace
+
+    async def say(self, text: str, to: str = "lead") -> None:
+        """A person's words. Raises `UsageError` for an unknown agent."""
+        await self._name_session(text)
+        nonce = self._wiring.nonce(secrets.token_hex(8))
+        await send_prompt(self._store, self.id, text, to=to, now=self._now, nonce=nonce)
+
+    async def go_on(self) -> None:
+        """Go on with a turn that failed, reached a limit or was interrupted before this process hosted the session.
+        What was merely cut off by the end of its process goes on by itself."""
+        if self._cut_short:
+            await self.say(GO_ON)
+
+    async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
+        """`interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""
+        nonce = secrets.token_hex(8)
+        await send_command(self._store, self.id, Command(action, to, text), now=self._now, nonce=nonce)
+
+    async def interrupt(self) -> None:
+        """Stop the turn of the lead, and of everyone who is at work: the lead waits for them."""
+        for row in self._host.board.agents():
+            if row.name == "lead" or row.life in ("starting", "working", "waiting"):
+                await self.command("interrupt", to=row.name)
+
+    async def answer(
+        self, request_id: str, status: Literal["approved", "rejected", "answered"], reason: str = ""
+    ) -> str | None:
+        """Answer a request as the person. None: it counts; else why it does not."""
+        answer = Answer(status, "person", reason)
+        return await answer_request(self._store, self.id, request_id, answer, self._now, self._host.fence)
+
+    async def finished(self) -> End:
+        """Wait until nothing is left to do, then say how the session ended."""
+        await self._team.quiet()
+        return self.end()
+
+    def end(self) -> End:
+        """How the session stands now, as the end of a run."""
+        lead = self._team.state("lead")
+        row = self._host.board.agent("lead")
+        asked = [r for r in self.requests(pending_only=False) if (r.expires_at or r.created_at) >= self._began]
+        code, why = exit_code_of(row[0] if row else None, lead, asked)
+        crashed = [one.name for one in self._host.board.agents() if one.life == "crashed"]
+        if crashed and code == DONE:
+            code, why = FAILED, f"{', '.join(crashed)} crashed again and again: the session's log has the details"
+        text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
+        differs = self._wiring.verdict()
+        if differs:
+            code, why = code or FAILED, differs
+        return End(code, text, why, self.usage(), self.team())
+
+    def team(self) -> list[AgentSummary]:
+        """Every agent that lived in this process, the lead first."""
+        return [summarise(row, self._team.state(row.name, row.incarnation)) for row in self._host.board.agents()]
+
+    def usage(self) -> Usage:
+        """What all agents have used."""
+        total = Usage()
+        for one in self.team():
+            total = total.plus(one.usage)
+        return total
+
+    def tasks(self) -> list[Task]:
+        return list(self._host.board.tasks())
+
+    def requests(self, *, pending_only: bool = True) -> list[Request]:
+        return [r for r in self._host.board.requests() if not pending_only or r.status == "pending"]
+
+    def schedules(self) -> list[Schedule]:
+        return list(self._host.board.schedules())
+
+    async def _name_session(self, text: str) -> None:
+        """The first words of the person stand in the session's row, for lists."""
+        row = await self._store.get(session_key(self.id))
+        if row is not None and row.value is not None:
+            now = SessionRow.model_validate_json(row.value)
+            if not now.prompt:
+                named = now.model_copy(update={"prompt": " ".join(text.split())[:200]})
+                await self._store.commit(Put(row.key, named.encode(), expected=row.revision), fence=self._host.fence)
+
+    async def mark_ended(self, code: int) -> None:
+        """Note in the session's row how this run ended."""
+        row = await self._store.get(session_key(self.id))
+        if row is not None and row.value is not None:
+            now = SessionRow.model_validate_json(row.value)
+            await self._store.commit(mark_ended(now, row.revision, self._now, code), fence=self._host.fence)
+
+    @property
+    def _store(self) -> Store:
+        return self._host.ports.store
+
+    @property
+    def _now(self) -> float:
+        return self._host.clock.now()
+
+
+@asynccontextmanager
+async def open_session(
+    options: Options, *, observers: Sequence[Observer] = (), approvers: Sequence[Approver] = ()
+) -> AsyncGenerator[Session]:
+    """Host a session, new or resumed, for as long as the block lasts; its journals stay for the next time.
+
+    Raises the errors of `PersonCanAct` for what a person can mend, `SessionHosted` when another process hosts it,
+    and `NobodyCanAct` when the store is damaged, full or taken over: before the block, or out of it.
+    """
+    async with AsyncExitStack() as stack:
+        opened = await _open(options, find_places(options.workspace), stack)
+        row, places = opened.row, opened.places
+        lease = await _host_lease(opened.store, row.id)
+        stack.push_async_callback(lease.release)
+        make_private(places.session_data(row.id))
+        wiring = await stack.enter_async_context(_wired(options, opened))
+        host = await _host(options, opened, wiring, lease)
+        log = places.session_data(row.id) if opened.replay else places.state / "log"
+        stack.enter_context(logging_to(log / f"{row.id}.jsonl"))
+        ports = replace(host.ports, observers=(*observers, EventLog(row.id)), approvers=approvers)
+        host.ports = wiring.wrap(ports)
+        cut_short = options.resume and await _was_cut_short(host)
+        team = Team(host, os.getpid())
+        async with _hosting(team, wiring):
+            yield Session(host, team, places, wiring, cut_short=cut_short)
+
+
+async def _was_cut_short(host: Host) -> bool:
+    row = await host.ports.store.get(agent_key(host.session, "lead"))
+    if row is None or row.value is None:
+        return False
+    lead = AgentRow.model_validate_json(row.value)
+    state = await recall(host.ports.store, host.session, lead.name, lead.incarnation)
+    return state.turn is None and state.last_reason in ("failed", "limit", "interrupted")
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A session before anyone hosts it."""
+
+    places: Places
+    row: SessionRow
+    store: Store
+    loaded: Loaded
+    attended: bool
+    """Whether a person is there to answer, or was when it was recorded."""
+    replay: Replay | None = None
+
+
+async def _open(options: Options, places: Places, stack: AsyncExitStack) -> _Opened:
+    """The session to be hosted: a replay, a new one or the one to be resumed. Raises `UsageError` for two at once."""
+    flags = {name: value for name, value in options.flags.items() if value is not None}
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=options.trust, flags=flags)
+    replay = await find_replay(options.model or ("" if options.resume else loaded.settings.model), stack)
+    if options.record is not None and (replay or options.resume):
+        raise UsageError("--record goes with a new session: one is recorded from its beginning")
+    if replay is None:
+        return await _open_row(options, places, loaded, stack)
+    if options.resume:
+        raise UsageError("a replay is a session of its own, which begins anew: leave --continue and --resume out")
+    store = MemoryStore()
+    stack.push_async_callback(store.aclose)
+    row = SessionRow(
+        id=replay.session,
+        workspace=str(places.workspace),
+        created_at=SystemClock().now(),
+        model=f"{CASSETTE}:{replay.file}",
+        settings={"max_cost_usd": options.max_cost_usd},
+    )
+    attended = options.attended if options.live_tools else replay.attended
+    return _Opened(replace(places, data=replay.data), row, store, loaded, attended, replay)
+
+
+def _wired(options: Options, opened: _Opened) -> AbstractAsyncContextManager[Wiring]:
+    """The model of the session, with what records or replays it."""
+    places, row = opened.places, opened.row
+    if opened.replay is not None:
+        return wired_for_replay(opened.replay, opened.loaded, places, options.live_tools)
+    model = str(row.settings["model"])
+    return wired(model, opened.loaded, places, row.id, options.record, options.attended)
+
+
+async def _open_row(options: Options, places: Places, loaded: Loaded, stack: AsyncExitStack) -> _Opened:
+    """The session's row, a new one or the one to be resumed, with the store and the settings in force."""
+    flags = {name: value for name, value in options.flags.items() if value is not None}
+    store = await open_store(places, loaded.settings.durability)
+    stack.push_async_callback(store.aclose)
+    if not options.resume:
+        model = options.model or loaded.settings.model
+        settings = {"model": model, "flags": flags, "trust": options.trust, "max_cost_usd": options.max_cost_usd}
+        now = SystemClock().now()
+        name = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
+        return _Opened(places, row, store, loaded, options.attended)
+    row = await find_session(store, options.session)
+    kept = {**row.settings.get("flags", {}), **flags}  # what the session was begun with, and what is said now
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=options.trust, flags=kept)
+    update: Json = {**row.settings, "flags": kept, "model": options.model or row.settings.get("model", row.model)}
+    return _Opened(places, row.model_copy(update={"settings": update}), store, loaded, options.attended)
+
+
+async def _host_lease(store: Store, session: str) -> Lease:
+    """The right to host this session. Raises `SessionHosted` with the process that has it."""
+    lease = await store.acquire(f"host-{session}")
+    if isinstance(lease, LeaseHolder):
+        raise SessionHosted(
+            f"session {session} is hosted by process {lease.pid}: use `callboard plans`, `approve` and `team` beside "
+            "it, or stop that process first",
+            lease.pid,
+        )
+    return lease
+
+
+async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease) -> Host:
+    """Everything that the agents of the session share; a new session gets its first records."""
+    places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
+    settings = loaded.settings
+    files = FilePlaces(workspace=places.workspace, config=places.config, home=Path.home(), trusted=options.trust)
+    definitions = load_agents(files).items
+    types = AgentTypes(definitions, loaded, wiring.chosen, opened.attended)
+    spec = types.lead("lead", options.disallowed)
+    if await store.get(session_key(row.id)) is None:
+        await create_session(store, row, spec, lease.fence)
+    permission = settings.permission
+    floor = Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
+    skills = SkillLibrary(files)
+    own = (places.state, places.config)
+    ports = Ports(
+        store=store,
+        model=wiring.chosen.model,
+        clock=SystemClock(),
+        dice=SystemDice(),
+        tools=all_tools(types.descriptions(), places.workspace),
+        judge=PolicyJudge(
+            parse_rules(permission.allow, "permission.allow"),
+            parse_rules(permission.ask, "permission.ask"),
+            parse_rules(permission.deny, "permission.deny"),
+            floor,
+        ),
+        prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
+        archive=FileArchive(places.workspace, places.session_data(row.id), own),
+        launcher=ShellLauncher(places.workspace, os.environ),
+        skills=skills,
+        hooks=fill_registry(loaded, places.workspace, dict(os.environ), trusted=options.trust),
+    )
+    limit = options.max_cost_usd if options.max_cost_usd is not None else settings.limits.cost_usd
+    money = Money(limit=limit if limit is not None else row.settings.get("max_cost_usd"))
+    return Host(row.id, ports, lease.fence, types.spawned, settings.team.max_agents, money)
+
+
+@asynccontextmanager
+async def _hosting(team: Team, wiring: Wiring) -> AsyncGenerator[None]:
+    """The team lives while the block lasts. What nobody can act on leaves as itself, not as a group."""
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(team.run, wiring.schedules)
+            group.start_soon(wiring.feed, team.host)
+            yield
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failed:
+        raise _only(failed) from failed
+
+
+def _only(failed: BaseException) -> BaseException:
+    """The one exception that matters in a group: an error of ours before anything else."""
+    inside = _flat(failed)
+    ours = [one for one in inside if isinstance(one, CallboardError)]
+    return (ours or inside)[0]
+
+
+def _flat(failed: BaseException) -> list[BaseException]:
+    if isinstance(failed, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", failed)
+        return [inner for one in group.exceptions for inner in _flat(one)]
+    return [failed]

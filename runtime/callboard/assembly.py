@@ -1,0 +1,272 @@
+"""Chooses what a session stands on: folders, store, model, tools, rules, prompts. Part of the composition root.
+
+Adapters are imported here when they are chosen, so that a command that needs none of them starts fast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import platformdirs
+
+from callboard.adapters.agent_files import AgentFile
+from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
+from callboard.ports.model import Model
+from callboard.ports.store import Store
+from callboard.ports.tool import Tool
+from callboard.settings import Loaded, pipeline_of
+from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
+from callboard.words.specs import AgentSpec, Limits, ModelLimits
+from callboard.words.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a workspace's things are kept. All absolute."""
+
+    workspace: Path
+    state: Path
+    """The store and logs: denied to agents."""
+    data: Path
+    """Large results, transcripts, worktrees."""
+    config: Path
+    """The person's own settings, agents, skills."""
+
+    def session_data(self, session: str) -> Path:
+        return self.data / session
+
+
+def find_places(workspace: Path, *, writable: bool = True) -> Places:
+    """The folders of a workspace. Raises `WorkspaceUnusable` for one that is not there or cannot be written."""
+    try:
+        root = workspace.resolve(strict=True)
+    except OSError as missing:
+        raise WorkspaceUnusable(f"{workspace}: {missing.strerror}: give an existing folder with --cwd") from missing
+    if not root.is_dir():
+        raise WorkspaceUnusable(f"{root} is not a folder: give one with --cwd")
+    if writable and not os.access(root, os.W_OK):
+        raise WorkspaceUnusable(f"{root} cannot be written (read-only mount, or not yours): remount or copy it first")
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", root.name)[:40] or "root"
+    own = f"{name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+    return Places(
+        workspace=root,
+        state=platformdirs.user_state_path("callboard") / own,
+        data=platformdirs.user_data_path("callboard") / own,
+        config=platformdirs.user_config_path("callboard"),
+    )
+
+
+async def open_store(places: Places, durability: str) -> Store:
+    """The workspace's store. Raises `WorkspaceUnusable`, `StoreDamaged`, `StoreFull`."""
+    from callboard.adapters.sqlite import open_store as open_sqlite
+
+    return await open_sqlite(places.state, durability="process" if durability == "process" else "full")
+
+
+# The model
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model service, and what is known of the models behind it."""
+
+    model: Model
+    name: str
+    """What `AgentSpec.model` says."""
+    limits: Mapping[str, ModelLimits]
+    fallbacks: tuple[str, ...] = ()
+
+
+@asynccontextmanager
+async def choose_model(wanted: str, loaded: Loaded, places: Places, session: str) -> AsyncGenerator[Chosen]:
+    """`rehearsal:FILE`, or the name of a model of the service. Closed at the end.
+
+    Raises `CredentialsMissing`, `UnknownModel`, `SettingsError`.
+    """
+    kind, _, rest = wanted.partition(":")
+    if kind == "rehearsal" and rest:
+        async with _rehearsal(Path(rest), places, session) as chosen:
+            yield chosen
+    else:
+        settings = loaded.settings
+        names = (wanted, *settings.fallback_models, *([settings.small_model] if settings.small_model else []))
+        limits = {name: settings.limits_of(name) for name in names}
+        model = await anyio.to_thread.run_sync(_service, settings.base_url, tuple(settings.recovery.too_long))
+        try:
+            yield Chosen(model, wanted, limits, settings.fallback_models)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await model.aclose()
+
+
+def _service(base_url: str | None, too_long: tuple[str, ...]) -> Model:
+    """The real service. Importing its SDK takes a second, so this runs in a thread."""
+    from callboard.adapters.anthropic import AnthropicModel
+    from callboard.adapters.anthropic_faults import Wording
+
+    wording = Wording(too_long=(*Wording().too_long, *too_long))
+    key, token = os.environ.get("ANTHROPIC_API_KEY"), os.environ.get("ANTHROPIC_AUTH_TOKEN")
+    return AnthropicModel(base_url=base_url, api_key=key, auth_token=token, wording=wording)
+
+
+@asynccontextmanager
+async def _rehearsal(scenario_file: Path, places: Places, session: str) -> AsyncGenerator[Chosen]:
+    """The rehearsal model over real HTTP and SSE on a loopback port of this process."""
+    from callboard.adapters.anthropic import AnthropicModel
+    from callboard.adapters.rehearsal.emulator import Options, serve
+    from callboard.adapters.rehearsal.scenario_file import load_scenario
+
+    if not await anyio.Path(scenario_file).is_file():
+        raise SettingsError("there is no such scenario file", str(scenario_file))
+    scenario = await anyio.to_thread.run_sync(load_scenario, scenario_file)
+    state = places.session_data(session) / "rehearsal.jsonl"
+    server = await serve(scenario, options=Options(state=state, keep_bodies=0))
+    # A key that no message holds by chance: keys are blacked out in what the service says.
+    model = AnthropicModel(base_url=server.url, api_key=secrets.token_hex(16))
+    limits = {
+        name: ModelLimits(window=spec.window, max_output=spec.max_output) for name, spec in scenario.models.items()
+    }
+    others = tuple(name for name in limits if name != scenario.default_model)
+    try:
+        yield Chosen(model, scenario.default_model, limits, others)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await model.aclose()
+            await server.aclose()
+
+
+# Tools and specs
+
+
+def all_tools(types: Mapping[str, str], workspace: Path) -> dict[str, Tool]:
+    """Every tool of the runtime. `types`: the agent types and when to use each, for the model to read."""
+    from callboard.adapters.tools.background import background_tools
+    from callboard.adapters.tools.board import board_tools
+    from callboard.adapters.tools.control import control_tools
+    from callboard.adapters.tools.cron import cron_tools
+    from callboard.adapters.tools.files import file_tools
+    from callboard.adapters.tools.plan import plan_tools
+    from callboard.adapters.tools.search import search_tools
+    from callboard.adapters.tools.shell import shell_tools
+    from callboard.adapters.tools.skills import skill_tools
+    from callboard.adapters.tools.team import team_tools
+    from callboard.adapters.tools.todo import todo_tools
+
+    families = (
+        background_tools(),
+        board_tools(),
+        control_tools(types),
+        cron_tools(),
+        file_tools(),
+        plan_tools(),
+        search_tools(workspace, os.environ),
+        shell_tools(),
+        skill_tools(),
+        team_tools(types),
+        todo_tools(),
+    )
+    return {tool.spec.name: tool for family in families for tool in family}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTypes:
+    """The agent types of a session, and how a spec is made of one."""
+
+    definitions: Mapping[str, AgentFile]
+    loaded: Loaded
+    chosen: Chosen
+    attended: bool
+
+    def descriptions(self) -> dict[str, str]:
+        """What the model reads of the types that may be spawned."""
+        return {name: one.description for name, one in self.definitions.items() if name != "lead"}
+
+    def lead(self, agent_type: str, denied: Sequence[str] = ()) -> AgentSpec:
+        """The spec of a session's lead. Raises `UsageError` for an unknown type."""
+        definition = self.definitions.get(agent_type)
+        if definition is None:
+            raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.definitions)}")
+        settings = self.loaded.settings
+        mode = definition.permission_mode or settings.permission.mode
+        tools = tools_for("lead", definition.tools, [*definition.denied, *denied], plan_mode=mode == "plan").names
+        limits = settings.limits
+        return self._spec(
+            definition,
+            name="lead",
+            kind="lead",
+            tools=tools,
+            permission_mode=mode,
+            limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
+        )
+
+    def spawned(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
+        """The spec of an agent that another one starts. Raises `ToolRefused` with the types that there are."""
+        definition = self.definitions.get(agent_type)
+        if definition is None or agent_type == "lead":
+            known = ", ".join(one for one in self.definitions if one != "lead")
+            raise ToolRefused(f"agent_type: there is no type {agent_type!r}; there are: {known}")
+        settings = self.loaded.settings
+        kind = "teammate" if agent_type == "teammate" else "subagent"
+        steps = definition.max_turns or (None if kind == "teammate" else settings.limits.subagent_steps)
+        return self._spec(
+            definition,
+            name=name,
+            kind=kind,
+            tools=_named(definition),
+            permission_mode=_narrower(parent.permission_mode, definition.permission_mode),
+            limits=Limits(steps=steps, seconds=settings.limits.seconds),
+        ).model_copy(update={"parent": parent.name, "model": self._model_of(definition, parent)})
+
+    def _model_of(self, definition: AgentFile, parent: AgentSpec) -> str:
+        """Its own model where the session knows it, else its parent's."""
+        return definition.model if definition.model and definition.model in self.chosen.limits else parent.model
+
+    def _spec(self, definition: AgentFile, **fields: object) -> AgentSpec:
+        settings = self.loaded.settings
+        recovery = settings.recovery
+        base: Json = {
+            "agent_type": definition.name,
+            "instructions": definition.instructions,
+            "model": self.chosen.name,
+            "fallback_models": self.chosen.fallbacks,
+            "small_model": settings.small_model,
+            "models": dict(self.chosen.limits),
+            "output_tokens": recovery.output_tokens,
+            "output_escalated": recovery.output_escalated,
+            "attempts": recovery.attempts if self.attended else recovery.unattended_attempts,
+            "max_wait": recovery.max_wait,
+            "first_byte": recovery.first_byte,
+            "idle": recovery.idle,
+            "total": recovery.total,
+            "pipeline": pipeline_of(settings),
+            "context_limit": settings.context.limit,
+            "todo_reminder_steps": settings.context.todo_reminder_steps,
+            "plan_approver": settings.plan.approver,
+            "plan_deadline": settings.plan.deadline,
+            "ask_deadline": settings.ask.deadline if self.attended else 0,
+        }
+        return AgentSpec.model_validate({**base, **fields})
+
+
+def _named(definition: AgentFile) -> tuple[str, ...]:
+    """What its file allows and does not deny; who starts it narrows that to its kind."""
+    denied = {name for entry in definition.denied for name in our_names(entry)}
+    asked = ALL_TOOLS if definition.tools is None else {n for entry in definition.tools for n in our_names(entry)}
+    return tuple(sorted(asked - denied))
+
+
+_WIDTH = ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions")
+
+
+def _narrower(parent: str, own: str | None) -> str:
+    """A child's rights are within its parent's."""
+    return parent if own is None else min(parent, own, key=_WIDTH.index)

@@ -1,0 +1,163 @@
+"""What each event changes: `state = apply(state, event)`. Pure; one function for each event, found by its type.
+
+The journal position of an event is `state.seq + 1`: it names the messages and calls that the event opens. Here stand
+its life, its mail, its turns and what waits to be said; `apply_calls` and `apply_tools` hold the other themes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from callboard.core import recovery as rec
+from callboard.core.apply_calls import CALL_RULES
+from callboard.core.apply_tools import TOOL_RULES
+from callboard.core.changes import Rule, queue, said_to
+from callboard.core.context.view import with_overhead
+from callboard.core.frozen import replace
+from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
+from callboard.words import events as ev
+from callboard.words.values import Envelope
+
+RUNTIME_MAIL = frozenset({"command", "shutdown_request", "plan_approval_response", "permission_response"})
+"""Envelopes that the runtime heeds at receipt and that never enter a conversation: the row is the truth of an answer,
+the envelope only rings the bell."""
+
+
+def apply(state: AgentState, event: ev.Event) -> AgentState:
+    """The state after one more record. Raises `KeyError` for an event that no rule knows: a bug, not damage."""
+    return replace(_RULES[type(event)](state, event), seq=state.seq + 1)
+
+
+def fold(events: Iterable[ev.Event], state: AgentState | None = None) -> AgentState:
+    """The state after all of `events`, from `state` or from nothing."""
+    state = state or AgentState()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def _started(state: AgentState, e: ev.AgentStarted) -> AgentState:
+    gate = Gate("required") if e.spec.plan_required else Gate()
+    return replace(state, spec=e.spec, session=e.session, incarnation=e.incarnation, gate=gate, assignment=e.assignment)
+
+
+def _same(state: AgentState, e: ev.Event) -> AgentState:
+    return state
+
+
+def _prompt_set(state: AgentState, e: ev.PromptSet) -> AgentState:
+    conversation = with_overhead(state.conversation, e.overhead_tokens)
+    return replace(state, system=e.system, tools=e.tools, conversation=conversation)
+
+
+def _spec_changed(state: AgentState, e: ev.SpecChanged) -> AgentState:
+    return replace(state, spec=e.spec)
+
+
+def _stop_asked(state: AgentState, e: ev.StopAsked) -> AgentState:
+    return replace(state, stop="asked", stop_by=e.by, stop_request=e.request_id)
+
+
+def _stopped(state: AgentState, e: ev.AgentStopped) -> AgentState:
+    return replace(state, ended=Ended(e.outcome, e.result), turn=None, wants_reply=False)
+
+
+def _received(state: AgentState, e: ev.EnvelopeReceived) -> AgentState:
+    envelope = e.envelope
+    state = replace(state, position=max(state.position, envelope.seq))
+    if envelope.type in RUNTIME_MAIL:
+        return _heed(state, envelope)
+    if envelope.type == "plan_request":
+        state = replace(state, gate=Gate("required"), calls=tuple(_rejudged(one) for one in state.calls))
+    return replace(state, mail=(*state.mail, envelope))
+
+
+def _rejudged(one: CallState) -> CallState:
+    """A call that was allowed under the open gate and has not begun is judged again, now that the gate is closed."""
+    return replace(one, stage="proposed") if one.stage == "allowed" else one
+
+
+def _heed(state: AgentState, envelope: Envelope) -> AgentState:
+    """The envelope is for the runtime: it takes effect with its receipt."""
+    action = str(envelope.metadata.get("action", "")) if envelope.type == "command" else envelope.type
+    if action in ("shutdown_request", "stop"):
+        return replace(state, stop="asked", stop_by=envelope.sender, stop_request=envelope.request_id)
+    if action == "interrupt" and state.turn:
+        return replace(state, turn=replace(state.turn, interrupted=True))
+    if action == "compact":
+        return replace(state, compact=envelope.content, compact_by="person")
+    return state
+
+
+def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
+    gone = set(e.ids)
+    taken = [envelope for envelope in state.mail if envelope.id in gone]
+    owes = any(envelope.metadata.get("assignment") for envelope in taken)
+    turn = state.turn
+    if turn:
+        turn = replace(turn, wakes=(*turn.wakes, *(envelope.type for envelope in taken)), stop_asked=False)
+    return replace(
+        said_to(state, e.blocks, e.at),
+        mail=tuple(envelope for envelope in state.mail if envelope.id not in gone),
+        heard=state.heard + 1,
+        turn=turn,
+        assignment=state.assignment or owes,
+        reported="" if owes else state.reported,
+        gate=Gate("required") if owes and state.me.plan_required else state.gate,
+    )
+
+
+def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
+    left = tuple(envelope for envelope in state.mail if envelope.id not in set(e.ids))
+    return replace(state, mail=left, heard=state.heard + 1)
+
+
+def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
+    turn = Turn(id=e.turn, began_at=e.at, cause=e.cause, depth=e.depth)
+    return replace(state, turn=turn, turns=state.turns + 1, tried=frozenset())
+
+
+def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
+    return replace(state, turn=replace(state.turn, interrupted=True)) if state.turn else state
+
+
+def _turn_ended(state: AgentState, e: ev.TurnEnded) -> AgentState:
+    return replace(
+        state,
+        turn=None,
+        wants_reply=False,
+        last_text=e.text,
+        last_reason=e.reason,
+        last_why=e.why,
+        recovery=rec.on_turn_end(state.recovery),
+        compact=None if state.compact_by == "tool" else state.compact,
+        summary=None,
+    )
+
+
+def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
+    return queue(state, e.injection)
+
+
+def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
+    return replace(said_to(state, e.blocks, e.at), injections=())
+
+
+_RULES: Mapping[type, Rule] = {
+    ev.AgentStarted: _started,
+    ev.AgentResumed: _same,
+    ev.PromptSet: _prompt_set,
+    ev.SpecChanged: _spec_changed,
+    ev.StopAsked: _stop_asked,
+    ev.AgentStopped: _stopped,
+    ev.EnvelopeReceived: _received,
+    ev.EnvelopesDelivered: _delivered,
+    ev.EnvelopesDropped: _dropped,
+    ev.TurnBegan: _turn_began,
+    ev.Interrupted: _interrupted,
+    ev.TurnEnded: _turn_ended,
+    ev.InjectionQueued: _queued,
+    ev.InjectionsDelivered: _injected,
+    **CALL_RULES,
+    **TOOL_RULES,
+}

@@ -1,0 +1,143 @@
+"""What the events of model calls and of context management change. Pure; `apply.py` finds the rule of an event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callboard.core import recovery as rec
+from callboard.core.changes import Rule, billed, said_to
+from callboard.core.context.view import add_assistant, edited, usage_seen
+from callboard.core.frozen import replace
+from callboard.core.state import AgentState, CallState
+from callboard.words import events as ev
+from callboard.words.context import Placed
+from callboard.words.values import Json
+
+
+def _called(state: AgentState, e: ev.ModelCalled) -> AgentState:
+    if e.purpose == "summary":
+        return state
+    recovery = replace(state.recovery, waiting_until=0.0, parked=False)
+    return replace(state, call=e, asked=state.asked + 1, heard=0, recovery=recovery)
+
+
+def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
+    cut = e.stop_reason == "max_tokens"
+    conversation = usage_seen(state.conversation, e.usage)
+    turn = state.turn
+    if turn:
+        text = _text_of(e.blocks) or turn.text
+        turn = replace(turn, steps=turn.steps + 1, usage=turn.usage.plus(e.usage), text=text)
+    if e.blocks:
+        conversation = add_assistant(conversation, state.seq + 1, e.blocks, e.at, turn.id if turn else "")
+    return replace(
+        state,
+        call=None,
+        ordinal=e.ordinal,
+        conversation=conversation,
+        turn=turn,
+        calls=tuple(CallState(call) for call in e.calls),
+        recovery=rec.on_reply(state.recovery, cut=cut),
+        wants_reply=e.stop_reason == "pause_turn",
+        stop_reason=e.stop_reason,
+        last_fault="",
+        usage=state.usage.plus(e.usage),
+        steps=state.steps + 1,
+        steps_since_todo=state.steps_since_todo + 1,
+    )
+
+
+def _reply_dropped(state: AgentState, e: ev.ReplyDropped) -> AgentState:
+    return billed(replace(state, call=None, ordinal=e.ordinal, wants_reply=True), e.usage)
+
+
+def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
+    conversation = state.conversation
+    if e.text.strip():
+        blocks = ({"type": "text", "text": e.text.rstrip()},)
+        conversation = add_assistant(conversation, state.seq + 1, blocks, e.at, state.turn.id if state.turn else "")
+    return replace(state, call=None, ordinal=e.ordinal, conversation=conversation, wants_reply=False)
+
+
+def _call_failed(state: AgentState, e: ev.CallFailed) -> AgentState:
+    state = billed(state, e.fault.usage) if e.fault.usage else state
+    if e.purpose == "summary":
+        return state
+    return replace(state, call=None, recovery=rec.on_failed(state.recovery, e), last_fault=e.fault.kind)
+
+
+def _retry_planned(state: AgentState, e: ev.RetryPlanned) -> AgentState:
+    return replace(state, recovery=rec.on_retry(state.recovery, e.until, e.parked))
+
+
+def _switched(state: AgentState, e: ev.ModelSwitched) -> AgentState:
+    return replace(state, recovery=rec.on_switched(state.recovery, e.model))
+
+
+def _raised(state: AgentState, e: ev.OutputRaised) -> AgentState:
+    return replace(state, recovery=replace(state.recovery, output_limit=e.limit, escalated=True))
+
+
+def _continued(state: AgentState, e: ev.ContinuationAsked) -> AgentState:
+    prompt = Placed(data={"type": "text", "text": rec.CONTINUATION_PROMPT}, source="reminder")
+    state = replace(state, recovery=replace(state.recovery, continuations=e.count, cut=False))
+    return said_to(state, (prompt,), e.at)
+
+
+def _react_asked(state: AgentState, e: ev.ReactAsked) -> AgentState:
+    return replace(state, recovery=replace(state.recovery, failure=None, react=True, reacted=True))
+
+
+def _text_of(blocks: tuple[Json, ...]) -> str:
+    return "\n".join(str(b.get("text", "")) for b in blocks if b.get("type") == "text").strip()
+
+
+def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
+    state = billed(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
+    if not e.edits:
+        return replace(_compacted(state, e), tried=state.tried | {(e.stage, e.revision)})
+    return replace(
+        _compacted(state, e),
+        conversation=edited(state.conversation, e.edits),
+        tried=frozenset(),
+        compactions=state.compactions + 1,
+    )
+
+
+def _compacted(state: AgentState, e: ev.ContextEdited) -> AgentState:
+    """What had asked for this compaction has had it."""
+    turn = replace(state.turn, summaries_failed=0) if state.turn and state.summary and e.edits else state.turn
+    recovery = replace(state.recovery, react=False) if e.trigger == "reactive" else state.recovery
+    compact = None if e.trigger == "manual" else state.compact
+    return replace(state, summary=None, summary_transcript="", turn=turn, recovery=recovery, compact=compact)
+
+
+def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:
+    return replace(state, summary=e.wanted, summary_transcript=e.transcript)
+
+
+def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
+    state = billed(state, e.usage)
+    turn = replace(state.turn, summaries_failed=state.turn.summaries_failed + 1) if state.turn else None
+    wanted = state.summary
+    tried = state.tried | {(wanted.stage, state.conversation.revision)} if wanted else state.tried
+    compact = None if wanted and wanted.trigger == "manual" else state.compact
+    return replace(state, turn=turn, summary=None, summary_transcript="", tried=tried, compact=compact)
+
+
+CALL_RULES: Mapping[type, Rule] = {
+    ev.ModelCalled: _called,
+    ev.ModelReplied: _replied,
+    ev.ReplyDropped: _reply_dropped,
+    ev.ReplyInterrupted: _reply_interrupted,
+    ev.CallFailed: _call_failed,
+    ev.RetryPlanned: _retry_planned,
+    ev.ModelSwitched: _switched,
+    ev.OutputRaised: _raised,
+    ev.ContinuationAsked: _continued,
+    ev.ContextEdited: _edited,
+    ev.SummaryBegan: _summary_began,
+    ev.SummaryFailed: _summary_failed,
+    ev.ReactAsked: _react_asked,
+}
+"""Model calls, recovery, edits and summaries."""

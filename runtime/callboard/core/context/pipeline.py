@@ -1,0 +1,198 @@
+"""Which stage to ask now: the pipeline is a list of stages, cheap before dear. Pure.
+
+`react` and `truncate_oldest` stand behind every pipeline. It refuses names and parameters that it does not know, and to
+have a summary made while large results that the model has not seen could go to files instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+
+from callboard.core.context.folding import render_state, split, tail_start
+from callboard.core.context.stages import CHOICES, DEFAULTS, STAGES, Found, summary_size
+from callboard.core.context.view import Conversation, edited, held
+from callboard.words.context import Edit, StateBlock, SummaryWanted
+from callboard.words.specs import ModelLimits, StageSpec
+
+BREAKER = 3
+"""Failed summaries in a row after which no more are asked for in the turn."""
+
+PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
+    {
+        "simple": (
+            StageSpec(stage="persist_large_results"),
+            StageSpec(stage="clear_old_results"),
+            StageSpec(stage="summarize_all"),
+        ),
+    }
+)
+DEFAULT_PIPELINE = PRESETS["simple"]
+
+_ENOUGH = 70
+"""Per cent of the view (or of the budget, if that is less) that a refused view is brought down to, where it can be."""
+_LISTED = ("persist_large_results", "clear_old_results", "summarize_all")
+_FROM_HERE = frozenset({"folder", "transcript", "state", "force"})
+_PERSIST_EACH = StageSpec(stage="persist_large_results", params={"trigger": "each"})
+_CLEAR_ALL = StageSpec(stage="clear_old_results", params={"keep": 0, "over": 0.0, "at_least": 0.0})
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a stage needs to know besides the view and the budget."""
+
+    now: float
+    """Unix seconds."""
+    folder: str
+    """Where the agent's large results are written: `tool-results/<agent>`."""
+    transcript: str = ""
+    """The file that would hold the transcript, if one is written at this position of the journal."""
+    tried: frozenset[tuple[str, int]] = frozenset()
+    """(stage, revision) that brought nothing, or failed."""
+    summaries_failed: int = 0
+    """Failed summaries in a row in this turn."""
+    state: StateBlock | None = None
+    """Rendered by `truncate_oldest`; None: what stands in the view is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCall:
+    """What a stage wants: edits, or a summary that the engine has made. Exactly one of the two."""
+
+    stage: str
+    edits: tuple[Edit, ...] = ()
+    wanted: SummaryWanted | None = None
+    transcript: bool = False
+    """The transcript must be written to `Situation.transcript` before this is recorded."""
+    prepares: bool = False
+    """It makes room for a stage that is to be asked right after it, before the model is."""
+
+
+def check_pipeline(specs: Sequence[StageSpec]) -> list[str]:
+    """What is wrong with a pipeline, for a person to read; empty when nothing is."""
+    return [problem for number, spec in enumerate(specs) for problem in _problems(number, spec)]
+
+
+def budget_of(limits: ModelLimits, output_tokens: int, overhead: int, context_limit: int | None) -> int:
+    """Tokens that the messages may take: the window minus output reserve, system and tools; or `context_limit`."""
+    room = max(0, limits.window - output_tokens - overhead)
+    return room if context_limit is None else max(0, min(room, context_limit))
+
+
+def next_stage(
+    pipeline: Sequence[StageSpec], conv: Conversation, budget: int, situation: Situation
+) -> StageCall | None:
+    """The first stage that has something to do. None: the model may be asked (or refuses, and `react_stage` is due).
+
+    A stage is passed over at a revision for which it was tried, and a summary after `BREAKER` failures.
+    """
+    for spec in pipeline:
+        found = _ask(spec, conv, budget, situation)
+        if isinstance(found, SummaryWanted):
+            return _summary(found, conv, budget, situation)
+        if found:
+            return StageCall(spec.stage, edits=tuple(found))
+    return _truncation(conv, budget, situation, force=False) if held(conv) > budget else None
+
+
+def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
+    """After the service refused the prompt as too long, whatever the thresholds say. None: `ContextOverflow`.
+
+    To be asked again after a call that only `prepares`, and after a summary that failed: then it is done without one.
+    """
+    found = _ask(StageSpec(stage="react"), conv, budget, situation)
+    if isinstance(found, SummaryWanted):
+        return _summary(found, conv, budget, situation)
+    return _without_summary(conv, budget, situation)
+
+
+def manual_summary(conv: Conversation, focus: str, *, in_turn: bool = False) -> SummaryWanted | None:
+    """What `/compact [focus]` and the `compact` tool ask for, at any size. None: there is nothing to summarise.
+
+    `in_turn`: a reply at the end of the view is a paused one, and stays.
+    """
+    upto = tail_start(conv.messages, between_turns=not in_turn)
+    folded = split(conv.messages, upto, conv.tokens).folded_tokens
+    if not folded:
+        return None
+    return SummaryWanted(
+        stage="summarize_all",
+        trigger="manual",
+        message=conv.messages[0].id,
+        last=conv.messages[upto - 1].id,
+        focus=focus,
+        max_tokens=summary_size(folded, int(DEFAULTS["summarize_all"]["max_tokens"])),
+    )
+
+
+def _ask(spec: StageSpec, conv: Conversation, budget: int, situation: Situation) -> Found:
+    if (spec.stage, conv.revision) in situation.tried:
+        return None
+    if spec.stage in ("summarize_all", "react") and situation.summaries_failed >= BREAKER:
+        return None
+    given = {**spec.params, "folder": situation.folder, "transcript": situation.transcript}
+    return STAGES[spec.stage](conv, budget, situation.now, given)
+
+
+def _summary(wanted: SummaryWanted, conv: Conversation, budget: int, situation: Situation) -> StageCall:
+    """The summary, unless large results that nobody has seen are to be persisted first."""
+    first = _ask(_PERSIST_EACH, conv, budget, situation)
+    if first and not isinstance(first, SummaryWanted):
+        return StageCall(_PERSIST_EACH.stage, edits=tuple(first), prepares=True)
+    return StageCall(wanted.stage, wanted=wanted, transcript=True)
+
+
+def _truncation(conv: Conversation, budget: int, situation: Situation, *, force: bool) -> StageCall | None:
+    found = _ask(_truncate(situation, force=force), conv, budget, situation)
+    if not found or isinstance(found, SummaryWanted):
+        return None
+    return StageCall("truncate_oldest", edits=tuple(found), transcript=True)
+
+
+def _truncate(situation: Situation, *, force: bool) -> StageSpec:
+    state = render_state(situation.state) if situation.state else ""
+    return StageSpec(stage="truncate_oldest", params={"force": force, "state": state})
+
+
+def _without_summary(conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
+    """Large results, answered results, the oldest exchanges: whatever can go, until a good part of the view is gone."""
+    view, edits, stage = conv, list[Edit](), ""
+    enough = min(held(conv), budget) * _ENOUGH // 100
+    for spec in (_PERSIST_EACH, _CLEAR_ALL, _truncate(situation, force=True)):
+        found = _ask(spec, view, budget, situation)
+        if found and not isinstance(found, SummaryWanted) and held(view) > enough:
+            view, stage = edited(view, found), spec.stage
+            edits += found
+    return StageCall(stage, edits=tuple(edits), transcript=stage == "truncate_oldest") if edits else None
+
+
+def _problems(number: int, spec: StageSpec) -> Iterator[str]:
+    where = f"pipeline[{number}]"
+    if spec.stage in DEFAULTS and spec.stage not in _LISTED:
+        yield f"{where}: `{spec.stage}` stands behind every pipeline and is not listed"
+        return
+    if spec.stage not in DEFAULTS:
+        yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(_LISTED)}"
+        return
+    known = {name: value for name, value in DEFAULTS[spec.stage].items() if name not in _FROM_HERE}
+    for name, value in spec.params.items():
+        if name not in known:
+            yield f"{where}.{name}: `{spec.stage}` has no such parameter; it has {', '.join(known)}"
+        elif wrong := _wrong(name, value, known[name]):
+            yield f"{where}.{name}: {wrong}, not {value!r}"
+
+
+def _wrong(name: str, value: Any, default: Any) -> str:
+    """What the value of a parameter should be, if it is not."""
+    if name in CHOICES:
+        return "" if value in CHOICES[name] else f"must be one of {', '.join(CHOICES[name])}"
+    if isinstance(default, str):
+        return "" if isinstance(value, str) and value.strip() else "must be a text"
+    if isinstance(default, tuple):
+        names = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
+        return "" if all(isinstance(entry, str) for entry in names) else "must be a list of names"
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return "must be a number, 0 or more"
+    return "must be a whole number" if isinstance(default, int) and not isinstance(value, int) else ""

@@ -1,0 +1,385 @@
+"""What an agent does next: `decide(state, facts) -> Step`, an ordered list of rules; the first that fits wins.
+
+A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
+
+    ended -> stop and interrupt -> answers to requests -> work without an owner -> failure of a model call ->
+    calls of the reply (barrier, permission, run, settle, merge) -> end asked for -> plan pending -> compaction ->
+    injections -> mail -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
+
+A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
+the journal. So every call of `decide` brings the agent on, or waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from callboard.core import recovery as rec
+from callboard.core.context.pipeline import Situation, StageCall, budget_of, manual_summary, next_stage, react_stage
+from callboard.core.delivery import await_recorded, deliverable
+from callboard.core.gate import NOT_RUN
+from callboard.core.state import AgentState, CallState, Facts
+from callboard.words import steps as st
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Request
+
+Rule = Callable[[AgentState, Facts], st.Step | None]
+
+READS_AT_ONCE = 10
+"""Shared calls of one reply that run together."""
+MAX_DEPTH = 6
+"""Hops between agents without a person, a schedule, or a change to a task or file."""
+MODEL, SUMMARY, STOP_HOOKS, PROMPT_HOOKS = "model", "summary", "stop-hooks", "prompt-hooks"
+
+
+def decide(state: AgentState, facts: Facts) -> st.Step:
+    """The next step. Total: some rule always fits, at last `idle`."""
+    found: Iterator[st.Step] = (step for rule in RULES if (step := rule(state, facts)) is not None)
+    return next(found)
+
+
+def ended(state: AgentState, facts: Facts) -> st.Step | None:
+    if state.ended is None:
+        return None
+    return st.Done(state.ended.outcome, state.ended.result)
+
+
+def stopping(state: AgentState, facts: Facts) -> st.Step | None:
+    """Stop, shutdown or interrupt: cancel what runs, settle what is open, end the turn, and the life if asked."""
+    turn = state.turn
+    why = _why_halt(state, facts)
+    if not why:
+        return None
+    running = tuple(sorted(op for op in facts.running if state.stop or not op.startswith("bg:")))
+    if running:
+        return st.Cancel(running)
+    if state.call is not None or any(one.stage != "settled" for one in state.calls) or state.summary:
+        return st.Interrupt("stopped" if state.stop else why)
+    if state.calls:
+        return st.Merge()
+    if turn is not None:
+        if state.stop or why != "limit":
+            return st.EndTurn("stopped" if state.stop else "interrupted")
+        return st.EndTurn("limit", out_of_time(state.me))
+    return st.Stop("stopped", state.reported or state.last_text) if state.stop else None
+
+
+def _why_halt(state: AgentState, facts: Facts) -> str:
+    if state.stop:
+        return "stopped"
+    if state.turn is None:
+        return ""
+    if state.turn.interrupted:
+        return "interrupted"
+    seconds = state.me.limits.seconds
+    return "limit" if seconds is not None and facts.now - state.turn.began_at >= seconds else ""
+
+
+def out_of_time(spec: AgentSpec) -> str:
+    """What a turn says that its time limit ended."""
+    return f"the time limit of a turn ({spec.limits.seconds:g} s) is reached"
+
+
+def answers(state: AgentState, facts: Facts) -> st.Step | None:
+    """Requests of this agent that are no longer pending, or past their deadline."""
+    for request in _open_requests(state, facts):
+        if request.status != "pending":
+            return st.TakeAnswer(request)
+        if request.expires_at is not None and facts.now >= request.expires_at:
+            return st.Expire(request)
+    return None
+
+
+def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
+    ids = [one.request_id for one in state.calls if one.stage == "asking"]
+    if state.gate.gate == "pending":
+        ids.append(state.gate.request_id)
+    for request_id in ids:
+        if request_id and request_id in facts.requests:
+            yield facts.requests[request_id]
+
+
+def orphans(state: AgentState, facts: Facts) -> st.Step | None:
+    """Work that the journal says is under way and that nobody here owns: its process died."""
+    if state.call is not None and state.call.purpose == "turn" and MODEL not in facts.running:
+        return st.LoseCall()
+    if state.summary is not None and SUMMARY not in facts.running:
+        return st.Summarise(state.summary, begun=True)
+    lost = tuple(c.call.id for c in state.calls if c.stage == "started" and f"tool:{c.call.id}" not in facts.running)
+    if lost:
+        return st.Repair(lost)
+    unwatched = tuple(
+        one for one, bg in state.background.items() if bg.status == "running" and f"bg:{one}" not in facts.running
+    )
+    return st.Watch(unwatched) if unwatched else None
+
+
+def failure(state: AgentState, facts: Facts) -> st.Step | None:
+    """A failed model call: what recovery says."""
+    if state.recovery.failure is None or state.turn is None:
+        return None
+    return rec.recover(state.recovery.failure, state.recovery, state.me, facts.now)
+
+
+def calls(state: AgentState, facts: Facts) -> st.Step | None:
+    """The tool calls of the reply, each as far as it can go while its siblings wait."""
+    if not state.calls:
+        return None
+    barrier = _barrier(state, facts)
+    after = [] if barrier is None else [c for c in state.calls[barrier + 1 :] if c.stage == "proposed"]
+    if after:
+        return st.Skip(tuple(c.call.id for c in after), f"{NOT_RUN}." if _submits(state, barrier) else "Not run.")
+    before_done = barrier is None or all(c.stage == "settled" for c in state.calls[:barrier])
+    judge = tuple(
+        c.call.id
+        for place, c in enumerate(state.calls)
+        if c.stage == "proposed" and f"judge:{c.call.id}" not in facts.running and (place != barrier or before_done)
+    )
+    if judge:
+        return st.Judge(judge)
+    run = runnable(state.calls, facts)
+    if run:
+        return st.Run(run)
+    settle = tuple(
+        c.call.id for c in state.calls if c.stage == "finished" and f"settle:{c.call.id}" not in facts.running
+    )
+    if settle:
+        return st.Settle(settle)
+    if all(c.stage == "settled" for c in state.calls):
+        return st.Merge()
+    return st.Wait(_next_time(state, facts), _waiting_for(state))
+
+
+def _submits(state: AgentState, barrier: int | None) -> bool:
+    return barrier is not None and state.calls[barrier].call.name == "submit_plan"
+
+
+def _barrier(state: AgentState, facts: Facts) -> int | None:
+    """The place of the first call that lets nothing after it run."""
+    for place, one in enumerate(state.calls):
+        tool = facts.tools.get(one.call.name)
+        if tool is not None and tool.barrier and not one.denied:
+            return place
+    return None
+
+
+def runnable(calls: tuple[CallState, ...], facts: Facts) -> tuple[str, ...]:
+    """The allowed calls that may start now: shared ones together, keyed ones one by one for each key, exclusive ones
+    alone. An exclusive call waits for all earlier ones that may still run, and later ones wait for it."""
+    run: list[str] = []
+    kinds = [_concurrency(c, facts) for c in calls]
+    begun = [c.stage == "started" or (c.stage == "allowed" and f"tool:{c.call.id}" in facts.running) for c in calls]
+    if any(runs and kind == "exclusive" for runs, kind in zip(begun, kinds, strict=True)):
+        return ()
+    reads = sum(1 for c, runs in zip(calls, begun, strict=True) if runs and c.call.name != "task")
+    busy = {facts.keys.get(c.call.id, "") for c, runs in zip(calls, begun, strict=True) if runs}
+    for one, kind, runs in zip(calls, kinds, begun, strict=True):
+        waits = one.stage == "allowed" and not runs
+        if kind == "exclusive" and waits:
+            return tuple(run) if run or any(begun) else (one.call.id,)
+        key = facts.keys.get(one.call.id, "") if kind == "keyed" else ""
+        room = reads < READS_AT_ONCE or one.call.name == "task"
+        if waits and room and not (key and key in busy):
+            run.append(one.call.id)
+            reads += one.call.name != "task"
+        if key and one.open:
+            busy.add(key)
+    return tuple(run)
+
+
+def _concurrency(one: CallState, facts: Facts) -> str:
+    """A tool that is not known any more runs alone."""
+    tool = facts.tools.get(one.call.name)
+    return tool.concurrency if tool else "exclusive"
+
+
+def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
+    busy = state.call is not None or state.summary is not None or facts.running & {STOP_HOOKS, PROMPT_HOOKS}
+    if not busy:
+        return None
+    return st.Wait(_next_time(state, facts), "model")
+
+
+def ending(state: AgentState, facts: Facts) -> st.Step | None:
+    """A tool asked for the end of the turn, and its result is merged."""
+    if state.turn is None or not state.turn.ending:
+        return None
+    return st.EndTurn("end")
+
+
+def cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
+    """The newest reply was cut at the highest output limit."""
+    if state.turn is None or not state.recovery.cut:
+        return None
+    return rec.after_cut(state.recovery)
+
+
+def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:
+    """A plan waits: no model call until the answer; mail stays in the mailbox."""
+    if state.gate.gate != "pending":
+        return None
+    return st.Wait(_next_time(state, facts), f"plan {state.gate.request_id}")
+
+
+def compaction(state: AgentState, facts: Facts) -> st.Step | None:
+    """Asked for, forced by the service, or over the budget: the next stage that was not tried at this revision."""
+    if state.compact is not None and (state.turn is None or state.wants_reply):
+        wanted = manual_summary(state.conversation, state.compact, in_turn=state.turn is not None)
+        return st.Summarise(wanted, begun=False) if wanted else st.EditView("summarize_all", "manual", ())
+    if state.turn is None or not state.wants_reply:
+        return None
+    spec, situation = state.me, _situation(state, facts)
+    limits = spec.limits_of(rec.model_in_use(state.recovery, spec))
+    budget = budget_of(limits, rec.output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
+    if state.recovery.react:
+        found = react_stage(state.conversation, budget, situation)
+        nothing = st.EndTurn("overflow", "the conversation does not fit, and nothing in it can be compacted")
+        return _stage(found, "reactive") if found else nothing
+    found = next_stage(spec.pipeline, state.conversation, budget, situation)
+    return _stage(found, "auto") if found else None
+
+
+def _stage(found: StageCall, trigger: Literal["auto", "reactive"]) -> st.Step:
+    if found.wanted is not None:
+        return st.Summarise(found.wanted, begun=False)
+    # Edits that prepare a reactive summary do not answer for it: it is still due.
+    return st.EditView(found.stage, "auto" if found.prepares else trigger, found.edits, found.transcript)
+
+
+def _situation(state: AgentState, facts: Facts) -> Situation:
+    failed = state.turn.summaries_failed if state.turn else 0
+    return Situation(facts.now, facts.folder, transcript_path(state, facts), state.tried, failed, facts.known)
+
+
+def transcript_path(state: AgentState, facts: Facts) -> str:
+    """The file for a transcript written at this position of the journal: no two are alike."""
+    return f"{facts.transcripts}/{state.me.name}-{state.seq}.jsonl"
+
+
+def injections(state: AgentState, facts: Facts) -> st.Step | None:
+    """Waiting injections go into the user message that is about to be sent; alone they wake nobody."""
+    if state.turn is None or not state.injections:
+        return None
+    return st.Inject() if state.wants_reply or deliverable(state, facts) else None
+
+
+def mail(state: AgentState, facts: Facts) -> st.Step | None:
+    """All mail that may enter goes into one user message; mail that wakes begins a turn."""
+    if state.recovery.waiting_until > facts.now and state.turn is not None:
+        return None
+    ready = deliverable(state, facts)
+    too_deep = tuple(e.id for e in ready if e.depth > MAX_DEPTH)
+    if too_deep:
+        return st.Drop(too_deep, f"more than {MAX_DEPTH} hops between agents with no task or file changed")
+    if state.turn is None and state.wants_reply and state.injections:
+        return st.BeginTurn(state.injections[0].key or state.injections[0].kind)
+    if not ready:
+        return await_recorded(state, facts)
+    if state.turn is None:
+        waking = next((e for e in ready if e.mode == "wake"), None)
+        return st.BeginTurn(waking.id) if waking else None
+    return st.Deliver(tuple(e.id for e in ready))
+
+
+def ask(state: AgentState, facts: Facts) -> st.Step | None:
+    """The model's turn to speak: unless a limit is reached, or it must wait."""
+    if state.turn is None or not state.wants_reply:
+        return None
+    reached = limit_reached(state, facts)
+    if reached:
+        return st.EndTurn("limit", reached)
+    wait = max(state.recovery.waiting_until, facts.parked_until)
+    if wait > facts.now:
+        return st.Wait(min(wait, _next_time(state, facts) or wait), "rate")
+    spec = state.me
+    return st.AskModel(
+        state.ordinal + 1,
+        state.recovery.attempts + 1,
+        rec.model_in_use(state.recovery, spec),
+        rec.output_limit(state.recovery, spec),
+    )
+
+
+def limit_reached(state: AgentState, facts: Facts) -> str:
+    """Which limit of the turn or the session stops the next model call; empty when none does. 0 means none."""
+    turn, limits = state.turn, state.me.limits
+    if turn is None:
+        return ""
+    if limits.steps is not None and turn.steps >= limits.steps:
+        return f"the limit of {limits.steps} model steps in a turn is reached"
+    tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
+    if limits.tokens is not None and tokens >= limits.tokens:
+        return f"the limit of {limits.tokens:,} tokens in a turn is reached"
+    if limits.cost_usd is not None and turn.usage.cost_usd >= limits.cost_usd:
+        return f"the limit of ${limits.cost_usd:.2f} in a turn is reached"
+    if facts.cost_left is not None and facts.cost_left <= 0:
+        return "the money limit of the session is reached"
+    return ""
+
+
+def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
+    """The model has said all it wants: Stop hooks, then the end."""
+    turn = state.turn
+    if turn is None or (turn.wakes == () and turn.steps == 0):
+        return st.EndTurn("end") if turn is not None else None
+    if state.stop_reason == "refusal":
+        return st.EndTurn("refused", "the model refused to go on")
+    if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
+        return st.AskStopHooks()
+    return st.EndTurn("end")
+
+
+def rest(state: AgentState, facts: Facts) -> st.Step | None:
+    """Between turns: a subagent is done, a teammate looks at the board, everyone else is idle."""
+    if state.me.kind == "subagent" and state.turns > 0 and not state.mail:
+        return st.Stop(_outcome(state), state.last_text or state.last_why)
+    if state.me.claims_tasks and facts.claimable and not state.tasks and state.gate.gate != "pending":
+        return st.Claim(facts.claimable)
+    return st.Wait(None, "idle")
+
+
+def _outcome(state: AgentState) -> st.Outcome:
+    """How a life of one turn ended."""
+    match state.last_reason:
+        case "end":
+            return "done"
+        case "limit":
+            return "limit"
+        case "stopped" | "interrupted":
+            return "stopped"
+        case _:
+            return "failed"
+
+
+def _next_time(state: AgentState, facts: Facts) -> float | None:
+    """The next moment at which time alone changes the decision."""
+    times = [r.expires_at for r in _open_requests(state, facts) if r.expires_at is not None]
+    if state.turn is not None and state.me.limits.seconds is not None:
+        times.append(state.turn.began_at + state.me.limits.seconds)
+    return min(times) if times else None
+
+
+def _waiting_for(state: AgentState) -> str:
+    asking = [one.request_id for one in state.calls if one.stage == "asking"]
+    return f"permission {asking[0]}" if asking else "tools"
+
+
+RULES: tuple[Rule, ...] = (
+    ended,
+    stopping,
+    answers,
+    orphans,
+    failure,
+    calls,
+    model_under_way,
+    ending,
+    cut_reply,
+    plan_pending,
+    compaction,
+    injections,
+    mail,
+    ask,
+    end_of_turn,
+    rest,
+)

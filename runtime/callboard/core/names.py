@@ -1,0 +1,69 @@
+"""The names of streams and keys in the store, and the ids that people see. One place, so that nobody spells them twice.
+
+s/<session>                      SessionRow
+s/<session>/agent/<name>         AgentRow            s/<session>/task/<id>       Task
+s/<session>/request/<id>         Request             s/<session>/schedule/<id>   Schedule
+j/<session>/<name>.<inc>         an agent's journal (stream)
+m/<session>/<name>.<inc>         its mailbox (stream)
+snap/<session>/<name>.<inc>      the newest snapshot of its state
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+
+def session_key(session: str) -> str:
+    return f"s/{session}"
+
+
+def agent_key(session: str, name: str) -> str:
+    return f"s/{session}/agent/{name}"
+
+
+def task_key(session: str, task_id: str) -> str:
+    return f"s/{session}/task/{task_id}"
+
+
+def request_key(session: str, request_id: str) -> str:
+    return f"s/{session}/request/{request_id}"
+
+
+def schedule_key(session: str, schedule_id: str) -> str:
+    return f"s/{session}/schedule/{schedule_id}"
+
+
+def rows_prefix(session: str) -> str:
+    """All rows of a session: agents, tasks, requests, schedules."""
+    return f"s/{session}/"
+
+
+def journal(session: str, name: str, incarnation: int) -> str:
+    return f"j/{session}/{name}.{incarnation}"
+
+
+def snapshot_key(session: str, name: str, incarnation: int) -> str:
+    """The newest snapshot of an agent's state."""
+    return f"snap/{session}/{name}.{incarnation}"
+
+
+def mailbox(session: str, name: str, incarnation: int) -> str:
+    return f"m/{session}/{name}.{incarnation}"
+
+
+def short_id(prefix: str, *origin: object) -> str:
+    """`req_`, `task_`, `cron_` ... + 12 base32 characters, from what caused it: the same cause has the same id."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in origin).encode()).digest()
+    return f"{prefix}_{base64.b32encode(digest[:8]).decode().lower()[:12]}"
+
+
+def call_id(session: str, name: str, incarnation: int, ordinal: int, index: int) -> str:
+    """A tool call by the number of its model call in the journal and its place in the reply, never by the provider's
+    id alone. Not by the journal position: mail that comes earlier or later must not change it (a replay)."""
+    return short_id("call", session, name, incarnation, ordinal, index)
+
+
+def claim_envelope_id(task_id: str, attempts: int, name: str) -> str:
+    """The envelope in which an agent tells itself of the task that it took from the board, its `attempts`-th taker."""
+    return short_id("env", "claim", task_id, attempts, name)

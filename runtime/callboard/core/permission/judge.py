@@ -1,0 +1,273 @@
+"""The permission judge: a pure function from a call, the rules in force and the facts found, to a verdict.
+
+The order is fixed (docs/permissions.md, letter Q): what is never run and the runtime's own files; deny rules; the
+floor's asks and ask rules; allow rules; what is built in; last the mode. Commands are judged part by part by what they
+do; the worst part decides. A check on a command is no boundary: it gives consent its meaning, the sandbox bounds.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from callboard.core.permission import rules
+from callboard.core.permission.analysis import Analysis, analyse
+from callboard.core.permission.effects import Does, Ease, Effect, Part, Touch
+from callboard.core.permission.filetools import FILE_TOOLS, Named, named_paths
+from callboard.core.permission.git import GIT_PREMISE
+from callboard.core.permission.never import critical, harmless_device, raw_device
+from callboard.core.permission.values import CallFacts, PathFact, Policy, Rule, ToolCall, Unparsed, Verdict
+
+_UNKNOWN = PathFact("malformed", why="it was not looked up")
+_ORDER: Mapping[Ease, int] = {"mode": 0, "rule": 1, "bypass": 2, "person": 3, "never": 4}
+_READS = Verdict("allow", "R", "it only reads inside the workspace")
+
+
+def judge_call(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
+    """Decide one call. Never raises: what is not understood asks."""
+    if policy.mode == "plan":
+        policy = replace(policy, allow=())  # nothing but reading is allowed before a plan is approved
+    if call.name == "bash":
+        return _judge_shell(call, policy, facts)
+    if call.name in FILE_TOOLS:
+        return _judge_files(call, policy, facts)
+    return _judge_other(call, policy, facts)
+
+
+def only_reads(source: str, facts: CallFacts) -> bool:
+    """Whether every part of the script only reads inside the workspace (letter R). What is unknown is False."""
+    analysis = analyse(source, facts.scripts, facts.home, Policy().floor)
+    return not any(_verdicts(part, facts) for part in analysis.parts)
+
+
+# Shell commands.
+
+
+def _judge_shell(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
+    source = call.input.get("command")
+    if not isinstance(source, str):
+        return Verdict("deny", "M", "the command is not text")
+    analysis = analyse(source, facts.scripts, facts.home, policy.floor)
+    findings = [(part, _verdicts(part, facts)) for part in analysis.parts]
+    every = [finding for _, found in findings for finding in found]
+    if denied := _worst([d for d in every if d.ease == "never"]):
+        return Verdict("deny", denied.letter, denied.why)
+    if verdict := _rules_on_shell(call, policy, facts, analysis):
+        return verdict
+    if asked := _worst([d for d in every if d.ease == "person"]):
+        return _in_mode(asked, policy)
+    if verdict := _ask_rules_on_shell(call, policy, facts, analysis):
+        return _in_mode_asked(verdict, policy)
+    allow = [rule for rule in policy.allow if rules.names_tool(rule, "bash", allow=True)]
+    left = [d for part, found in findings for d in found if not _lifted(d, part, allow)]
+    if worst := _worst(left):
+        return _in_mode(worst, policy)
+    return _READS if not every else Verdict("allow", "rule", "a rule allows it")
+
+
+def _lifted(finding: Does, part: Part, allow: Sequence[Rule]) -> bool:
+    return _ORDER[finding.ease] <= _ORDER["rule"] and any(rules.covers(rule, part) for rule in allow)
+
+
+def _rules_on_shell(call: ToolCall, policy: Policy, facts: CallFacts, analysis: Analysis) -> Verdict | None:
+    for rule in policy.deny:
+        found = _matched(rule, call, facts, analysis)
+        if found == "yes":
+            return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+        if found == "maybe":
+            return _in_mode(Does("L", f"it may be what the rule {rule.source} denies", "person"), policy)
+    return None
+
+
+def _ask_rules_on_shell(call: ToolCall, policy: Policy, facts: CallFacts, analysis: Analysis) -> Verdict | None:
+    for rule in policy.ask:
+        if _matched(rule, call, facts, analysis) != "no":
+            return Verdict("ask", f"rule {rule.source}", "an ask rule matches")
+    return None
+
+
+def _matched(rule: Rule, call: ToolCall, facts: CallFacts, analysis: Analysis) -> rules.Match:
+    if rules.names_tool(rule, "bash", allow=False):
+        if rule.specifier and rules.matches_input(rule, call, allow=False):
+            return "yes"
+        found = {rules.hits(rule, part) for part in analysis.parts} if analysis.parts else set[rules.Match]()
+        return "yes" if "yes" in found else "maybe" if "maybe" in found else "no"
+    if rule.tool in ("Read", "Edit") and rule.specifier is not None:
+        paths = _paths_of(analysis, facts, writes_only=rule.tool == "Edit")
+        if any(rules.names_path(rule.specifier, path, facts.root, facts.home, anywhere=True) for path in paths):
+            return "yes"
+    return "no"
+
+
+def _paths_of(analysis: Analysis, facts: CallFacts, *, writes_only: bool) -> Iterable[str]:
+    """Yield every absolute path that a script names: as written, and where it leads."""
+    for part in analysis.parts:
+        for effect in part.effects:
+            if isinstance(effect, Touch) and not (writes_only and effect.access == "read"):
+                yield _absolute(facts.root, effect.query.text)
+                fact = facts.paths.get(effect.query, _UNKNOWN)
+                yield from (path for path in (fact.resolved, *fact.matches) if path)
+        for word in () if writes_only else part.words:
+            for text in {word, word.partition("=")[2], word.partition("@")[2], word[2:] if word[:1] == "-" else ""}:
+                yield from (_absolute(facts.root, posixpath.join(folder, text)) for folder in analysis.folders if text)
+
+
+def _absolute(root: str, text: str) -> str:
+    return "/" + posixpath.normpath(posixpath.join(root, text)).lstrip("/")
+
+
+def _verdicts(part: Part, facts: CallFacts) -> list[Does]:
+    """Return what stands against a part: nothing for one that only reads."""
+    found: list[Does] = []
+    for effect in part.effects:
+        if isinstance(effect, Touch):
+            fact = facts.paths.get(effect.query, _UNKNOWN)
+            found += _of_touch(effect, fact, facts)
+        elif effect != Does("G", GIT_PREMISE):
+            found.append(effect)
+        elif not facts.git_quiet:
+            found.append(Does("G", "the repository's own git configuration was not found to run nothing"))
+    return found
+
+
+def _of_touch(touch: Touch, fact: PathFact, facts: CallFacts) -> list[Does]:
+    path = _absolute(facts.root, touch.query.text)
+    if harmless_device(path):
+        return []
+    if touch.access != "read" and (raw_device(path) or raw_device(fact.resolved) or fact.device):
+        return [Does("S", f"it writes to a device or a switch of the kernel: {path}", "never")]
+    if touch.access == "delete" and (critical(path, facts.home, glob=touch.query.glob) or fact.critical):
+        return [Does("S", f"it deletes {path}", "never")]
+    if touch.access == "delete" and fact.holds_own:
+        return [Does("K", f"it deletes the runtime's own files with {path}", "never")]
+    return _of_place(touch, fact, path)
+
+
+def _of_place(touch: Touch, fact: PathFact, path: str) -> list[Does]:
+    read = touch.access == "read"
+    why = f": {fact.why}" if fact.why else ""
+    if fact.place == "own" or (fact.place == "settings" and not read):
+        return [Does("K", f"it touches the runtime's own files: {path}", "never")]
+    if fact.place == "malformed":
+        return [Does("M", f"the path {path!r} cannot be judged{why}", "person")]
+    if not read and any(p == "/etc" or p.startswith("/etc/") for p in (path, fact.resolved)):
+        return [Does("F", f"it writes to /etc: {path}", "person")]
+    if fact.place == "secret":
+        return [Does("O", f"{path} may hold a secret{why}", "rule" if read else "bypass")]
+    if fact.place == "outside" or (fact.place == "readable" and not read):
+        return [Does("O", f"it {'reads' if read else 'changes what is'} outside the workspace: {path}", "rule")]
+    if fact.place == "protected" and not read:
+        return [Does("H", f"other tools run or obey {path}", "bypass")]
+    if read:
+        return []
+    letter = "D" if touch.access == "delete" and touch.ease != "mode" else "E"
+    return [Does(letter, f"it changes {path}", touch.ease)]
+
+
+def _worst(findings: Sequence[Does]) -> Does | None:
+    return max(findings, key=lambda finding: _ORDER[finding.ease], default=None)
+
+
+# File tools.
+
+
+def _judge_files(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
+    named = named_paths(call)
+    if isinstance(named, Unparsed):
+        return Verdict("deny", "path", named.why)
+    found = [(n, facts.paths.get(n.query, _UNKNOWN)) for n in named]
+    if bad := next((fact for _, fact in found if fact.place == "malformed" or fact.device), None):
+        return Verdict("deny", "path", f"the path cannot be used: {bad.why or 'it is no file'}")
+    findings = [d for n, fact in found for d in _of_touch(Touch(n.access, n.query), fact, facts)]
+    if denied := _worst([d for d in findings if d.ease == "never"]):
+        return Verdict("deny", denied.letter, denied.why)
+    if rule := _first_on_files(policy.deny, call, found, facts, allow=False):
+        return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+    if asked := _worst([d for d in findings if d.ease == "person"]):
+        return _in_mode(asked, policy)
+    if rule := _first_on_files(policy.ask, call, found, facts, allow=False):
+        return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
+    covered = _first_on_files(policy.allow, call, found, facts, allow=True)
+    if worst := _worst([d for d in findings if not (covered and _ORDER[d.ease] <= _ORDER["rule"])]):
+        return _in_mode(worst, policy)
+    return Verdict("allow", "rule", "a rule allows it") if findings else _READS
+
+
+def _first_on_files(
+    among: Sequence[Rule], call: ToolCall, found: Sequence[tuple[Named, PathFact]], facts: CallFacts, *, allow: bool
+) -> Rule | None:
+    return next((rule for rule in among if _rule_on_files(rule, call, found, facts, allow=allow)), None)
+
+
+def _rule_on_files(
+    rule: Rule, call: ToolCall, found: Sequence[tuple[Named, PathFact]], facts: CallFacts, *, allow: bool
+) -> bool:
+    """Whether a rule matches: an allow rule must name the path and where it leads, others either."""
+    if not rules.names_tool(rule, call.name, allow=allow) and not (
+        rule.tool == "Read" and not allow and rule.specifier is not None
+    ):
+        return False
+    if rule.specifier is None:
+        return True
+    for named, fact in found:
+        paths = {_absolute(facts.root, named.query.text), fact.resolved or _absolute(facts.root, named.query.text)}
+        hits = [rules.names_path(rule.specifier, p, facts.root, facts.home, anywhere=not allow) for p in paths]
+        if (all(hits) if allow else any(hits)) != allow:
+            return not allow
+    return allow
+
+
+# All other tools.
+
+
+def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
+    for rule in policy.deny:
+        if rules.names_tool(rule, call.name, allow=False) and rules.matches_input(rule, call, allow=False):
+            return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+    if call.name.startswith("mcp__") and (facts.destructive or call.effect != "read"):
+        what = "annotates it as destructive" if facts.destructive else "does not annotate it as read-only"
+        return _in_mode(Does("F", f"the tool's server {what}", "person"), policy)
+    for rule in policy.ask:
+        if rules.names_tool(rule, call.name, allow=False) and rules.matches_input(rule, call, allow=False):
+            return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
+    for rule in policy.allow:
+        if rules.names_tool(rule, call.name, allow=True) and rules.matches_input(rule, call, allow=True):
+            return Verdict("allow", f"rule {rule.source}", "a rule allows it")
+    if call.effect in ("read", "store", "attach"):
+        return Verdict("allow", "built-in", "it changes nothing but the runtime's own records")
+    ease: Ease = "mode" if call.effect == "reconcile" else "rule"
+    return _in_mode(Does("X", f"what {call.name} changes is not known", ease), policy)
+
+
+# The mode.
+
+
+def _in_mode(finding: Does, policy: Policy) -> Verdict:
+    mode, rank = policy.mode, _ORDER[finding.ease]
+    if mode == "acceptEdits" and finding.ease == "mode" and finding.letter == "E":
+        return Verdict("allow", "mode acceptEdits", finding.why)
+    if mode == "bypassPermissions" and rank <= _ORDER["bypass"]:
+        return Verdict("allow", "mode bypassPermissions", finding.why)
+    return _in_mode_asked(Verdict("ask", finding.letter, finding.why), policy)
+
+
+def _in_mode_asked(verdict: Verdict, policy: Policy) -> Verdict:
+    """Turn an ask into a denial in the modes that do not ask."""
+    if policy.mode == "plan":
+        return replace(verdict, decision="deny", why=f"{verdict.why}; in plan mode only reading is allowed")
+    if policy.mode == "dontAsk":
+        return replace(verdict, decision="deny", why=f"{verdict.why}; the mode dontAsk asks nobody")
+    return verdict
+
+
+def queries_of(call: ToolCall, facts: CallFacts) -> tuple[tuple[str, ...], Iterable[Effect]]:
+    """Return the scripts that are not parsed yet, and the effects whose paths are to be looked up."""
+    if call.name == "bash":
+        source = call.input.get("command")
+        if not isinstance(source, str):
+            return (), ()
+        analysis = analyse(source, facts.scripts, facts.home, Policy().floor)
+        return analysis.missing, [effect for part in analysis.parts for effect in part.effects]
+    named = named_paths(call) if call.name in FILE_TOOLS else ()
+    return (), () if isinstance(named, Unparsed) else [Touch(n.access, n.query) for n in named]

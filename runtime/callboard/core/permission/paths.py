@@ -1,0 +1,58 @@
+"""Which files mean more than their bytes: secrets, and files that other tools run or obey. Judged by their names.
+
+The lists follow what agents' harnesses agree on (git's internals, editors, package managers, hook managers, agents'
+settings). A name is compared without regard to case, since some file systems do not heed it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from callboard.core.permission.commands import names
+
+_SECRET = re.compile(
+    r"\.env(?:\..+)?|\.envrc|.*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk)|id_(?:rsa|dsa|ecdsa|ed25519)(?:_.*)?"
+    r"|\.netrc|\.pgpass|\.npmrc|\.pypirc|\.htpasswd|\.git-credentials|credentials(?:\..+)?"
+    r"|secrets?\.(?:ya?ml|json|toml|txt)|.*\.tfstate|\.dockercfg|service[-_]account.*\.json"
+)
+_NO_SECRET = re.compile(
+    r"\.env\.(?:example|sample|template|dist|defaults?)|credentials\.(?:py|ts|js|go|rs|java|rb|md)|.*\.pub"
+)
+_SECRET_FOLDERS = names(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store")
+
+_PROTECTED_FOLDERS = names(
+    ".git .hg .svn .vscode .idea .husky .cargo .devcontainer .yarn .mvn .claude .cursor .codex "
+    ".gemini .zed .github/workflows .circleci .githooks .direnv .aider .continue .windsurf .config/git .fleet "
+    ".bundle"
+)
+_PROTECTED_FILES = names(
+    ".gitconfig .gitmodules .gitattributes .bashrc .bash_profile .bash_login .bash_logout .profile .zshrc "
+    ".zshenv .zprofile .envrc .npmrc .yarnrc .yarnrc.yml .pnp.cjs .pnp.loader.mjs .pnpmfile.cjs bunfig.toml "
+    ".bunfig.toml .bazelrc .bazelversion .bazeliskrc .pre-commit-config.yaml .pre-commit-hooks.yaml "
+    "lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml gradle-wrapper.properties maven- "
+    "wrapper.properties .devcontainer.json .ripgreprc pyrightconfig.json .mcp.json .claude.json agents.md "
+    "claude.md gemini.md .cursorrules .tool-versions .mise.toml mise.toml .python-version sitecustomize.py "
+    "usercustomize.py .pypirc pip.conf .nvmrc .vimrc .exrc .editorconfig .gitlab-ci.yml"
+)
+
+
+def is_secret(parts: Sequence[str]) -> bool:
+    """Whether the file at this path, given as its components, is one that holds secrets."""
+    lower = [part.lower() for part in parts]
+    if not lower:
+        return False
+    if any(part in _SECRET_FOLDERS for part in lower):
+        return True
+    return bool(_SECRET.fullmatch(lower[-1])) and not _NO_SECRET.fullmatch(lower[-1])
+
+
+def is_protected(parts: Sequence[str]) -> bool:
+    """Whether writing this path, given as its components inside the workspace, changes what other tools will run."""
+    lower = [part.lower() for part in parts]
+    if any(part in _PROTECTED_FOLDERS for part in lower):
+        return True
+    if any(f"{a}/{b}" in _PROTECTED_FOLDERS for a, b in pairwise(lower)):
+        return True
+    return bool(lower) and lower[-1] in _PROTECTED_FILES

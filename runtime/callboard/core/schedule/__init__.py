@@ -1,0 +1,25 @@
+"""Cron arithmetic: what an expression means, when it fires, what is due. Pure: the time comes in as an argument."""
+
+from callboard.core.schedule.cron import Cron, CronInvalid, parse_cron
+from callboard.core.schedule.describe import describe, local_time
+from callboard.core.schedule.due import Due, Rules, Slot, backoff, due, next_slot, next_wake
+from callboard.core.schedule.fires import fires_between, last_fire, next_fire, next_three
+
+__all__ = [
+    "Cron",
+    "CronInvalid",
+    "Due",
+    "Rules",
+    "Slot",
+    "backoff",
+    "describe",
+    "due",
+    "fires_between",
+    "last_fire",
+    "local_time",
+    "next_fire",
+    "next_slot",
+    "next_three",
+    "next_wake",
+    "parse_cron",
+]

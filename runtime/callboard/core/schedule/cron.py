@@ -1,0 +1,239 @@
+"""What a cron expression says: five strict fields and a time zone, read once into sets of numbers.
+
+Refused, each with the field named: six and seven fields, `L`, `W`, `#`, `?`, `H`, ranges that wrap, `@reboot`, and a
+date that no year has. What is accepted means the same as in the cron of Debian and Fedora: 0 and 7 are Sunday, `a/step`
+is `a-max/step`, and day of month and day of week must both match if either begins with a star, else either is enough.
+
+Which local minute comes next on the calendar is croniter's to say, and the only thing that it is asked: it gets plain
+numbers, told whether one day field is enough, and no zone, since its rules for stars and clock changes are others.
+This is its one importer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from zoneinfo import ZoneInfo, available_timezones
+
+from croniter import croniter
+
+LONGEST_TEXT = 512
+"""Characters; the longest sensible expression lists every minute, which takes 169."""
+
+LONGEST_GAP_YEARS = 50
+"""A 29 February on a given weekday can take 40 years when a century without a leap day lies between."""
+
+NICKNAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "@yearly": "0 0 1 1 *",
+        "@annually": "0 0 1 1 *",
+        "@monthly": "0 0 1 * *",
+        "@weekly": "0 0 * * 0",
+        "@daily": "0 0 * * *",
+        "@midnight": "0 0 * * *",
+        "@hourly": "0 * * * *",
+    }
+)
+
+_ITEM = re.compile(
+    r"""(?: (?P<star>\*) | (?P<low>[0-9]{1,2}|[a-z]{3}) (?: - (?P<high>[0-9]{1,2}|[a-z]{3}) )? )
+        (?: / (?P<step>[0-9]{1,3}) )?""",
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+_EXTENSION = re.compile(r"[L#?]|W$|^H\b|^R\b|^[0-9]+W", re.IGNORECASE)
+
+
+class CronInvalid(ValueError):
+    """The text is not a cron expression that we run. `field` names the part; `str(error)` says what to write instead.
+
+    `field` is one of `minute`, `hour`, `day-of-month`, `month`, `day-of-week`, `timezone`, `expression`.
+    """
+
+    def __init__(self, field: str, what: str) -> None:
+        super().__init__(f"{field}: {what}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """One expression, read. Days of the week count from Sunday = 0."""
+
+    text: str
+    timezone: str
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    both_days: bool
+    """Day of month and day of week must both match; else either is enough."""
+    follows_clock: bool
+    """Minute or hour begins with a star: runs by the real clock, and makes nothing up when the clock is changed."""
+    zone: ZoneInfo = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+
+    def number(self, text: str) -> int:
+        """The value of a number or of a name in any case. Raises `CronInvalid`."""
+        if text.lower() in self.names:
+            return self.low + self.names.index(text.lower())
+        if not text.isdecimal():
+            allowed = f" or a name such as {self.names[1].upper()}" if self.names else ""
+            raise CronInvalid(self.name, f"{text!r} is not known here: write a number{allowed}")
+        if not self.low <= int(text) <= self.high:
+            raise CronInvalid(self.name, f"{text} is out of range: write {self.low} to {self.high}")
+        return int(text)
+
+
+_MINUTE = _Field("minute", 0, 59)
+_HOUR = _Field("hour", 0, 23)
+_DAY = _Field("day-of-month", 1, 31)
+_MONTH = _Field("month", 1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"))
+_WEEKDAY = _Field("day-of-week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat"))
+_FIELDS = (_MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY)
+_LAST_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+def parse_cron(text: str, timezone: str = "UTC") -> Cron:
+    """Read an expression and the time zone it is meant in. Raises `CronInvalid`, and nothing else, for any text."""
+    words = _five_words(text)
+    minutes, hours, days, months, weekdays = (_read(*pair) for pair in zip(_FIELDS, words, strict=True))
+    cron = Cron(
+        text=text.strip(" \t\r\n"),
+        timezone=timezone,
+        minutes=minutes,
+        hours=hours,
+        days=days,
+        months=months,
+        weekdays=frozenset(day % 7 for day in weekdays),
+        both_days=words[2].startswith("*") or words[4].startswith("*"),
+        follows_clock=words[0].startswith("*") or words[1].startswith("*"),
+        zone=_zone(timezone),
+    )
+    _refuse_never(cron)
+    return cron
+
+
+def next_local(cron: Cron, local: datetime) -> datetime:
+    """The first local minute strictly after `local` that the fields name, zones and clock changes left aside.
+
+    Takes and returns a datetime without a zone. There always is one: `parse_cron` refuses what never fires.
+    """
+    fields = (cron.minutes, cron.hours, cron.days, cron.months, cron.weekdays)
+    plain = " ".join(",".join(map(str, sorted(values))) for values in fields)
+    calendar = croniter(
+        plain, local, day_or=not cron.both_days, max_years_between_matches=LONGEST_GAP_YEARS, ret_type=datetime
+    )
+    found: datetime = calendar.get_next()
+    return found
+
+
+def _five_words(text: str) -> list[str]:
+    """The five fields of the text, nicknames written out. Raises `CronInvalid` for the field `expression`."""
+    if len(text) > LONGEST_TEXT:
+        raise CronInvalid("expression", f"has {len(text)} characters: write at most {LONGEST_TEXT}")
+    stripped = text.strip(" \t\r\n")
+    if stripped.startswith("@"):
+        stripped = _written_out(stripped)
+    if stripped.upper().startswith(("CRON_TZ=", "TZ=")):
+        raise CronInvalid("timezone", "does not stand in the expression: give the time zone on its own")
+    words = [word for word in re.split(r"[ \t]+", stripped) if word]
+    if len(words) in {6, 7}:
+        raise CronInvalid(
+            "expression",
+            f"has {len(words)} fields: seconds and years are not understood, write five: "
+            "minute hour day-of-month month day-of-week",
+        )
+    if len(words) != len(_FIELDS):
+        raise CronInvalid(
+            "expression",
+            f"has {len(words)} fields: write five: minute hour day-of-month month day-of-week, as in '0 9 * * 1-5'",
+        )
+    return words
+
+
+def _written_out(nickname: str) -> str:
+    if nickname.lower() == "@reboot":
+        raise CronInvalid("expression", "@reboot names no time: write five fields or @daily, @hourly, ...")
+    if nickname.lower() not in NICKNAMES:
+        raise CronInvalid("expression", f"{_shown(nickname)} is not known: write one of {', '.join(NICKNAMES)}")
+    return NICKNAMES[nickname.lower()]
+
+
+def _read(spec: _Field, word: str) -> frozenset[int]:
+    """The numbers that one field names. Raises `CronInvalid` for that field."""
+    return frozenset(number for item in word.split(",") for number in _read_item(spec, item))
+
+
+def _read_item(spec: _Field, item: str) -> range:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise CronInvalid(spec.name, _why_not(spec, item))
+    low, high = _bounds(spec, match)
+    step = int(match["step"] or 1)
+    if not 1 <= step <= spec.high - spec.low + 1:
+        raise CronInvalid(
+            spec.name,
+            f"the step of {item} is out of range: write 1 to {spec.high - spec.low + 1}; "
+            "a longer period needs the fields further right, or several schedules",
+        )
+    return range(low, high + 1, step)
+
+
+def _bounds(spec: _Field, match: re.Match[str]) -> tuple[int, int]:
+    if match["star"]:
+        return spec.low, spec.high
+    low = spec.number(match["low"])
+    if match["high"] is None:
+        return low, spec.high if match["step"] else low
+    high = spec.number(match["high"])
+    if low > high:
+        raise CronInvalid(
+            spec.name,
+            f"the range {match['low']}-{match['high']} runs backwards, and ranges do not wrap: "
+            f"write {match['low']}-{spec.high},{spec.low}-{match['high']}",
+        )
+    return low, high
+
+
+def _why_not(spec: _Field, item: str) -> str:
+    if not item:
+        return "an entry of the list is empty: take out the extra comma"
+    if _EXTENSION.search(item):
+        return f"{_shown(item)} uses an extension (L, W, #, ?, H) that is not understood: list the days by number"
+    return f"{_shown(item)} is not understood: write *, a number, a range such as 1-5, or a step such as */15"
+
+
+def _zone(name: str) -> ZoneInfo:
+    """The zone of that name. Raises `CronInvalid` for the field `timezone`, with a likely name where there is one."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # zoneinfo's own words for unknown, malformed, and a folder's name
+        pass
+    by_lower = {known.lower(): known for known in available_timezones()}
+    likely = difflib.get_close_matches(name[:LONGEST_TEXT].lower(), by_lower, n=1)
+    hint = f"did you mean {by_lower[likely[0]]}?" if likely else "write one such as Europe/Berlin or UTC"
+    raise CronInvalid("timezone", f"{_shown(name)} is not a known time zone: {hint}")
+
+
+def _refuse_never(cron: Cron) -> None:
+    """Refuse a day that none of the months has. Each other expression fires: every date meets every weekday in time."""
+    longest = max(_LAST_DAYS[month - 1] for month in cron.months)
+    if cron.both_days and min(cron.days) > longest:
+        raise CronInvalid(
+            "day-of-month", f"day {min(cron.days)} does not come in the months given: this would never fire"
+        )
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,46 @@
+"""A state as bytes and back, so that a long journal need not be folded from its beginning.
+
+A snapshot is a shortcut and never the truth: it carries the digest of the shape that it was written with, and one of
+another shape, or a damaged one, is passed over and the journal is folded whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+
+from pydantic import TypeAdapter, ValidationError
+
+from callboard.core.state import AgentState
+
+EVERY = 500
+"""Events of a journal between two snapshots: what a resume folds at most, besides the newest turn."""
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[AgentState]:
+    return TypeAdapter(AgentState)
+
+
+@lru_cache(maxsize=1)
+def shape() -> str:
+    """The digest of what a state looks like in this version."""
+    schema = json.dumps(_adapter().json_schema(), sort_keys=True)
+    return hashlib.sha256(schema.encode()).hexdigest()[:16]
+
+
+def dump(state: AgentState) -> bytes:
+    """The state as JSON, behind the digest of its shape."""
+    return shape().encode() + b"\n" + _adapter().dump_json(state)
+
+
+def load(data: bytes) -> AgentState | None:
+    """The state, or None when this version did not write it."""
+    written, _, body = data.partition(b"\n")
+    if written.decode(errors="replace") != shape():
+        return None
+    try:
+        return _adapter().validate_json(body)
+    except ValidationError:
+        return None

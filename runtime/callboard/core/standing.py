@@ -1,0 +1,107 @@
+"""What an agent is doing, in one word for its row and in a line for a person; and what it owes at the end of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from callboard.core.names import short_id
+from callboard.core.state import AgentState
+from callboard.words.context import StateBlock
+from callboard.words.steps import EndTurn
+from callboard.words.values import AgentLife, AgentRow, Cause, Envelope, Schedule
+
+
+def life(state: AgentState) -> AgentLife:
+    """The word for its row."""
+    if state.ended is not None:
+        return "stopped"
+    if state.stop:
+        return "stopping"
+    if waiting_for(state):
+        return "waiting"
+    return "idle" if state.turn is None and state.turns > 0 else "working" if state.turn else "starting"
+
+
+def waiting_for(state: AgentState) -> str:
+    """The request that everything waits for; empty when something goes on."""
+    if state.gate.gate == "pending" and not state.calls:
+        return f"plan {state.gate.request_id}"
+    asking = [one.request_id for one in state.calls if one.stage == "asking"]
+    if asking and all(one.stage in ("asking", "settled") for one in state.calls):
+        return f"permission {asking[0]}"
+    return ""
+
+
+def cause_of(state: AgentState) -> Cause:
+    """Whose authority its own envelopes carry."""
+    return "lead" if state.me.kind == "lead" else "teammate"
+
+
+def farewell(state: AgentState, step: EndTurn, lead: AgentRow | None, now: float) -> tuple[Envelope, ...]:
+    """What a teammate tells its lead when a turn ends: a result if it owes one, an error if the turn failed, else that
+    it is idle (which is not sent when a result went out in the same turn). The runtime writes it, so that no teammate
+    ends in silence."""
+    if state.me.kind != "teammate" or lead is None or state.turn is None or step.reason in ("interrupted", "stopped"):
+        return ()
+    said = state.turn.text
+    if step.reason in ("failed", "overflow", "refused"):
+        text = f"{state.me.name} could not go on: {step.why}" + (f"\nIts last words: {said}" if said else "")
+        return (_to_lead(state, lead, "error", text, now, status="failed"),)
+    if step.reason == "limit":
+        text = f"{state.me.name} stopped at a limit: {step.why}" + (f"\nIts last words: {said}" if said else "")
+        return (_to_lead(state, lead, "error", text, now, status="limit"),)
+    if state.assignment:
+        text = said or "(it ended its turn without a word)"
+        return (_to_lead(state, lead, "result", text, now, status="done"),)
+    if state.reported:
+        return ()
+    return (_to_lead(state, lead, "idle_notification", said or "(idle)", now),)
+
+
+def last_words(state: AgentState, lead: AgentRow | None, why: str, now: float) -> tuple[Envelope, ...]:
+    """What the runtime tells the lead when a teammate's life ends while it still owed a report."""
+    if state.me.kind != "teammate" or lead is None or not state.assignment:
+        return ()
+    return (_to_lead(state, lead, "error", f"{state.me.name} ended without a report: {why}", now, status="stopped"),)
+
+
+def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, now: float, status: str = "") -> Envelope:
+    wakes = kind in ("result", "error")
+    return Envelope.model_validate(
+        {
+            "id": short_id("env", state.session, state.me.name, state.incarnation, state.turns, kind),
+            "sender": state.me.name,
+            "recipient": lead.name,
+            "incarnation": lead.incarnation,
+            "type": kind,
+            "mode": "wake" if wakes else "queue",
+            "content": text,
+            "cause": cause_of(state),
+            "depth": (state.turn.depth + 1) if state.turn else 1,
+            "metadata": {"status": status} if status else {},
+            "sent_at": now,
+        }
+    )
+
+
+def state_block(
+    state: AgentState, team: Sequence[AgentRow], schedules: Sequence[Schedule], tasks: Sequence[str]
+) -> StateBlock:
+    """What the runtime knows, for the words after a compaction."""
+    gate = state.gate
+    plan = ""
+    if gate.plan or gate.gate != "open":
+        plan = f"{gate.status or gate.gate}: {gate.plan}" if gate.plan else f"gate: {gate.gate}"
+    running = [f"{i}: {b.began.command} ({b.status})" for i, b in state.background.items() if b.status == "running"]
+    mates = [f"{row.name} ({row.role or row.agent_type}): {row.life}" for row in team if row.name != state.me.name]
+    return StateBlock(
+        todos=tuple(f"[{todo.status}] {todo.content}" for todo in state.todos),
+        tasks=tuple(tasks),
+        plan=plan,
+        teammates=tuple(mates),
+        background=tuple(running),
+        schedules=tuple(f"{s.id}: {s.cron} {s.timezone}: {s.prompt}" for s in schedules if s.state == "active"),
+        files_read=tuple(path for path in state.files if path not in state.changed),
+        files_changed=state.changed,
+        skills=state.skills,
+    )

@@ -1,0 +1,232 @@
+"""An agent's state: the fold of its journal, and the facts that `decide` sees beside it.
+
+Frozen throughout. Nothing here is ever stored as such except in snapshots; the journal is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from callboard.core.context.view import Conversation
+from callboard.core.recovery import RecoveryState
+from callboard.words.context import Injection, StateBlock, SummaryWanted
+from callboard.words.events import BackgroundStarted, ModelCalled
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Envelope, Json, Request, Todo, ToolCall, Usage
+
+CallStage = Literal["proposed", "asking", "allowed", "started", "finished", "settled"]
+
+
+@dataclass(frozen=True)
+class CallState:
+    """One tool call of the newest reply, until its result is merged."""
+
+    call: ToolCall
+    stage: CallStage = "proposed"
+    content: tuple[Json, ...] = ()
+    is_error: bool = False
+    effect: str = ""
+    marks: Json = field(default_factory=dict[str, object])
+    request_id: str | None = None
+    expires_at: float | None = None
+    context: tuple[str, ...] = ()
+    """Texts of hooks, beside the result."""
+    ends_turn: bool = False
+    denied: bool = False
+    data: Json = field(default_factory=dict[str, object])
+    """The structured result, for hooks."""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        """It has no result yet."""
+        return self.stage not in ("finished", "settled")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The turn under way, and what it has used."""
+
+    id: str
+    began_at: float
+    cause: str
+    depth: int = 0
+    steps: int = 0
+    usage: Usage = Usage()
+    interrupted: bool = False
+    stop_blocks: int = 0
+    """How often in a row a Stop hook kept it going."""
+    stop_asked: bool = False
+    """The Stop hooks have let it end."""
+    summaries_failed: int = 0
+    text: str = ""
+    """The text of the newest reply that had one: what the turn says in the end."""
+    ending: bool = False
+    """A tool asked for the end of the turn; it ends once results are merged."""
+    wakes: tuple[str, ...] = ()
+    """Types of the envelopes delivered in it."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The plan gate. An approval binds to one assignment and one digest."""
+
+    gate: Literal["open", "required", "pending"] = "open"
+    request_id: str | None = None
+    digest: str = ""
+    plan: str = ""
+    status: str = ""
+
+
+@dataclass(frozen=True)
+class Background:
+    """A background command of this agent."""
+
+    began: BackgroundStarted
+    status: Literal["running", "completed", "failed", "stopped", "timed_out"] = "running"
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a life ended."""
+
+    outcome: str
+    result: str
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """All that the rules look at."""
+
+    seq: int = 0
+    """The journal position of the newest event applied."""
+    spec: AgentSpec | None = None
+    session: str = ""
+    incarnation: int = 1
+    ended: Ended | None = None
+    stop: Literal["", "asked"] = ""
+    stop_by: str = ""
+    stop_request: str | None = None
+    system: str = ""
+    tools: str = ""
+    """Digests of the system prompt and tool list in use; empty before the first PromptSet."""
+
+    mail: tuple[Envelope, ...] = ()
+    """Received, not yet in the conversation."""
+    position: int = 0
+    """The mailbox number of the newest envelope received."""
+    turn: Turn | None = None
+    turns: int = 0
+    last_text: str = ""
+    last_reason: str = ""
+    last_why: str = ""
+    last_fault: str = ""
+    """The kind of the newest failed call; empty after a reply."""
+    conversation: Conversation = Conversation()
+    wants_reply: bool = False
+    stop_reason: str = ""
+    """Of the newest reply."""
+    injections: tuple[Injection, ...] = ()
+
+    ordinal: int = 0
+    """Model calls that brought a reply, or were given up: the next call's number is this plus one."""
+    asked: int = 0
+    """Model calls of turns that were begun, tries again included."""
+    heard: int = 0
+    """Records that took envelopes out of the mail since the newest of these calls."""
+    call: ModelCalled | None = None
+    """The model call under way."""
+    calls: tuple[CallState, ...] = ()
+    recovery: RecoveryState = RecoveryState()
+
+    compact: str | None = None
+    """A compaction was asked for, with this focus."""
+    compact_by: Literal["tool", "person"] = "person"
+    summary: SummaryWanted | None = None
+    summary_transcript: str = ""
+    tried: frozenset[tuple[str, int]] = frozenset()
+    """Stages already tried, with the view's revision they saw."""
+
+    gate: Gate = Gate()
+    todos: tuple[Todo, ...] = ()
+    steps_since_todo: int = 0
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    changed: tuple[str, ...] = ()
+    """Files that this agent wrote."""
+    skills: tuple[str, ...] = ()
+    background: Mapping[str, Background] = field(default_factory=dict[str, Background])
+    tasks: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tasks held: id -> subject."""
+    assignment: bool = False
+    """It owes a report on a piece of work."""
+    reported: str = ""
+    usage: Usage = Usage()
+    compactions: int = 0
+    steps: int = 0
+    """Model steps of all turns."""
+
+    @property
+    def me(self) -> AgentSpec:
+        """The spec; a state without one has not begun."""
+        assert self.spec is not None, "the first record of a journal is AgentStarted"
+        return self.spec
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """What the rules must know of a tool."""
+
+    concurrency: Literal["shared", "keyed", "exclusive"]
+    barrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Envelopes that entered a conversation together in a recorded run."""
+
+    ids: tuple[str, ...]
+    begins_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A replay: what is still to be delivered before the next model call, in order."""
+
+    deliveries: tuple[Delivery, ...]
+    until: float
+    """It holds until then (Unix seconds): moved on by whatever happens in the session."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A frozen snapshot of what is not in the journal."""
+
+    now: float
+    running: frozenset[str] = frozenset()
+    """Operations that this process owns: `model`, `summary`, `stop-hooks`, `prompt-hooks`, and `judge:`, `tool:`,
+    `settle:`, `bg:` with the id of a call or background command."""
+    requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
+    """The rows of this agent's own requests."""
+    tools: Mapping[str, ToolFacts] = field(default_factory=dict[str, ToolFacts])
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """For keyed tools: call id -> what it touches."""
+    claimable: str | None = None
+    """A ready task that this agent may claim now."""
+    cost_left: float | None = None
+    """What is left of the session's money, None without a limit."""
+    parked_until: float = 0.0
+    """The key is parked for all agents until then."""
+    folder: str = ""
+    """Where persisted results of this agent go."""
+    transcripts: str = ""
+    """Where its transcripts go."""
+    known: StateBlock | None = None
+    """What the runtime knows, for a compaction without a summary; given only where one may come."""
+    hooks: bool = False
+    """There are Stop hooks."""
+    expected: Expected | None = None
+    """What a recorded run delivered at this point; None: nothing is prescribed."""

@@ -1,0 +1,123 @@
+"""Which tools an agent has: by its kind and by what its type allows and denies, in our names or the compatible ones.
+
+Pure. Nothing is dropped silently: a name that stands for no tool here, and a tool that this kind of agent never has,
+are told beside the result. A teammate keeps the tools by which a team works, whatever its type allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+AgentKind = Literal["lead", "teammate", "subagent"]
+
+_FILES = frozenset({"read_file", "write_file", "edit_file", "glob", "grep"})
+_SHELL = frozenset({"bash", "task_output", "task_stop"})
+_OWN = frozenset({"todo_write", "load_skill", "compact"})
+_LOOK = frozenset({"list_tasks", "get_task"})
+_BOARD = _LOOK | {"create_task", "update_task", "claim_task", "complete_task", "fail_task", "release_task"}
+_TALK = frozenset({"list_team", "send_message"})
+_LEADS = frozenset({"spawn_teammate", "request_shutdown", "request_plan", "review_plan", "broadcast", "check_inbox"})
+_CRON = frozenset({"schedule_cron", "list_crons", "cancel_cron"})
+_REPORT = frozenset({"submit_plan", "report"})
+
+TOOLS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
+    {
+        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _CRON | {"task", "ask_person", "submit_plan"},
+        "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | {"list_crons", "task", "ask_person"},
+        "subagent": _FILES | _SHELL | _OWN | _LOOK,
+    }
+)
+"""All that a kind may ever have. A subagent answers with its last text, and starts nobody."""
+
+ALWAYS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
+    {"lead": frozenset(), "teammate": _BOARD | _TALK | _REPORT, "subagent": frozenset()}
+)
+"""What an allowlist need not name."""
+
+ALL_TOOLS: frozenset[str] = frozenset(name for names in TOOLS_OF.values() for name in names)
+
+COMPATIBLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Bash": ("bash",),
+        "Read": ("read_file",),
+        "Write": ("write_file",),
+        "Edit": ("edit_file",),
+        "Glob": ("glob",),
+        "Grep": ("grep",),
+        "TodoWrite": ("todo_write",),
+        "Agent": ("task", "spawn_teammate"),
+        "Task": ("task",),
+        "Skill": ("load_skill",),
+        "SendMessage": ("send_message",),
+        "TaskCreate": ("create_task",),
+        "TaskUpdate": ("update_task",),
+        "TaskGet": ("get_task",),
+        "TaskList": ("list_tasks",),
+        "CronCreate": ("schedule_cron",),
+        "CronList": ("list_crons",),
+        "CronDelete": ("cancel_cron",),
+        "ExitPlanMode": ("submit_plan",),
+        "AskUserQuestion": ("ask_person",),
+        "TaskOutput": ("task_output",),
+        "TaskStop": ("task_stop",),
+    }
+)
+"""Compatible name -> ours."""
+
+_ENTRY = re.compile(r"\s*(?P<name>[^()\s]+)\s*(?:\((?P<inside>.*)\))?\s*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The tools of one agent, sorted, and what of the lists could not be followed."""
+
+    names: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    """Entries that name no tool of this version, as they were written."""
+    withheld: tuple[str, ...] = ()
+    """Tools that were asked for by name and that this kind of agent never has."""
+    kept: tuple[str, ...] = ()
+    """Tools that were denied and that a teammate cannot work without: its plan and its report."""
+
+
+def our_names(entry: str) -> tuple[str, ...]:
+    """The tools that an entry of a tools list stands for, `Name(...)` included; empty for none of ours."""
+    match = _ENTRY.match(entry)
+    name = match["name"] if match else ""
+    return (name,) if name in ALL_TOOLS else COMPATIBLE.get(name, ())
+
+
+def tools_for(
+    kind: AgentKind, wanted: Sequence[str] | None, denied: Iterable[str] = (), *, plan_mode: bool = False
+) -> Toolset:
+    """The tools of an agent of `kind`. `wanted` None: all that its kind has; denials count before it.
+
+    `plan_mode`: a lead has `submit_plan` only then.
+    """
+    may = TOOLS_OF[kind]
+    if kind == "lead" and not plan_mode:
+        may -= {"submit_plan"}
+    refused = {name for entry in denied for name in our_names(entry)}
+    asked = may if wanted is None else {name for entry in wanted for name in our_names(entry)} | ALWAYS_OF[kind]
+    needed = (_REPORT & ALWAYS_OF[kind]) & may
+    names = (asked & may) - (refused - needed)
+    return Toolset(
+        names=tuple(sorted(names)),
+        unknown=tuple(entry for entry in (*(wanted or ()), *denied) if not our_names(entry)),
+        withheld=tuple(sorted(_withheld(wanted or (), may))),
+        kept=tuple(sorted(refused & needed)),
+    )
+
+
+def _withheld(wanted: Iterable[str], may: frozenset[str]) -> set[str]:
+    """What was named and is not to be had; an entry that stands for several tools counts when none of them is."""
+    found: set[str] = set()
+    for entry in wanted:
+        names = our_names(entry)
+        if names and not may.intersection(names):
+            found.update(names)
+    return found

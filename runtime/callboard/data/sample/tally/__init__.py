@@ -1,0 +1,1 @@
+"""Splits bills among friends. Amounts are whole cents."""

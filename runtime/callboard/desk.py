@@ -1,0 +1,167 @@
+"""What another process does to a session without hosting it: look at rows, answer requests, send words, keep schedules.
+
+A desk attaches to the workspace's store; the host hears of each change by the store's doorbell. It never appends to an
+agent's journal.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from callboard.adapters.clock import SystemClock
+from callboard.assembly import Places, find_places, open_store
+from callboard.core.names import rows_prefix, schedule_key, short_id
+from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron
+from callboard.ending import AgentSummary, summarise
+from callboard.engine.board import SessionBoard
+from callboard.engine.memory import recall
+from callboard.engine.requests import answer_request
+from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
+from callboard.ports.store import Put, Store
+from callboard.ports.world import Answer
+from callboard.settings import load_settings
+from callboard.words.errors import UsageError
+from callboard.words.values import Request, Schedule, SessionRow, Task
+
+INSIDE_TOOL = "CALLBOARD_TOOL"
+"""Set in the environment of every process that a tool starts: such a process may look, and may not answer."""
+
+
+class Desk:
+    """One session of a workspace, as an outside process sees it. Rows are as they were when the desk was opened."""
+
+    def __init__(self, store: Store, session: SessionRow, board: SessionBoard) -> None:
+        self.session = session
+        self._store, self._board, self._clock = store, board, SystemClock()
+
+    async def team(self) -> list[AgentSummary]:
+        """Every agent, with what its journal says it used."""
+        found: list[AgentSummary] = []
+        for row in self._board.agents():
+            state = await recall(self._store, self.session.id, row.name, row.incarnation)
+            found.append(summarise(row, state if state.spec is not None else None))
+        return found
+
+    def tasks(self) -> list[Task]:
+        return list(self._board.tasks())
+
+    def requests(self, *, pending_only: bool = True) -> list[Request]:
+        return [r for r in self._board.requests() if not pending_only or r.status == "pending"]
+
+    def schedules(self) -> list[Schedule]:
+        return list(self._board.schedules())
+
+    async def answer(
+        self, request_id: str, status: Literal["approved", "rejected", "answered"], reason: str = ""
+    ) -> str | None:
+        """Answer as the person. None: it counts; else why not. Raises `UsageError` inside a tool's process."""
+        refuse_inside_tool("answer a request")
+        answer = Answer(status, "person", reason)
+        return await answer_request(self._store, self.session.id, request_id, answer, self._clock.now())
+
+    async def send(self, text: str, to: str = "lead") -> None:
+        """A person's words. Raises `UsageError` for an unknown agent, and inside a tool's process."""
+        refuse_inside_tool("speak as the person")
+        nonce = secrets.token_hex(8)
+        await send_prompt(self._store, self.session.id, text, to=to, now=self._clock.now(), nonce=nonce)
+
+    async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
+        """Interrupt, stop or compact an agent."""
+        refuse_inside_tool(f"{action} an agent")
+        nonce = secrets.token_hex(8)
+        await send_command(self._store, self.session.id, Command(action, to, text), now=self._clock.now(), nonce=nonce)
+
+    async def add_schedule(self, cron: str, prompt: str, timezone: str = "UTC", *, recurring: bool = True) -> Schedule:
+        """A new schedule of this session. Raises `UsageError` naming the field of the expression that is wrong."""
+        refuse_inside_tool("add a schedule")
+        try:
+            parse_cron(cron, timezone)
+        except CronInvalid as wrong:
+            raise UsageError(str(wrong)) from wrong
+        if not prompt.strip():
+            raise UsageError("a schedule needs a prompt: what is to be done when it fires?")
+        now = self._clock.now()
+        schedule = Schedule(
+            id=short_id("cron", self.session.id, cron, prompt, secrets.token_hex(8)),
+            cron=cron,
+            prompt=prompt,
+            timezone=timezone,
+            recurring=recurring,
+            created_at=now,
+        )
+        await self._store.commit(Put(schedule_key(self.session.id, schedule.id), schedule.encode(), expected=0))
+        return schedule
+
+    async def cancel_schedule(self, schedule_id: str) -> None:
+        """End a schedule; its row stays, for the history. Raises `UsageError` for an unknown one."""
+        refuse_inside_tool("remove a schedule")
+        schedule, revision = self._schedule(schedule_id)
+        ended = schedule.model_copy(update={"state": "cancelled", "enabled": False})
+        await self._store.commit(Put(schedule_key(self.session.id, schedule.id), ended.encode(), expected=revision))
+
+    async def run_schedule(self, schedule_id: str) -> None:
+        """Send a schedule's prompt to the lead now, beside its times."""
+        refuse_inside_tool("run a schedule")
+        schedule, _ = self._schedule(schedule_id)
+        await self.send(schedule.prompt)
+
+    def _schedule(self, schedule_id: str) -> tuple[Schedule, int]:
+        found = self._board.schedule(schedule_id)
+        if found is None:
+            known = ", ".join(one.id for one in self._board.schedules()) or "none"
+            raise UsageError(f"there is no schedule {schedule_id}; there are: {known}")
+        return found
+
+
+def refuse_inside_tool(what: str) -> None:
+    """Nobody approves himself: a process that a tool started may not act as the person. Raises `UsageError`."""
+    if os.environ.get(INSIDE_TOOL):
+        raise UsageError(f"a command that an agent runs may not {what}: a person does that in a terminal of their own")
+
+
+def schedule_words(schedule: Schedule, now: float) -> tuple[str, list[float]]:
+    """What a schedule says in words, and its next three times (Unix seconds)."""
+    cron = parse_cron(schedule.cron, schedule.timezone)
+    return describe(cron), next_three(cron, now)
+
+
+@asynccontextmanager
+async def open_desk(workspace: Path, session: str | None = None) -> AsyncGenerator[Desk]:
+    """A desk at the newest session of a workspace, or at the one named. Raises `UsageError` when there is none."""
+    places = find_places(workspace, writable=False)
+    async with _open(places) as store:
+        row = await find_session(store, session)
+        board = SessionBoard(row.id, lambda kind, name: None)
+        for one in await store.keys(rows_prefix(row.id)):
+            board.take(one)
+        yield Desk(store, row, board)
+
+
+async def list_sessions(workspace: Path) -> list[SessionRow]:
+    """All sessions of a workspace, newest first."""
+    places = find_places(workspace, writable=False)
+    if not _has_store(places):
+        return []
+    async with _open(places) as store:
+        return list(await sessions_of(store))
+
+
+def _has_store(places: Places) -> bool:
+    return (places.state / "callboard.db").exists()
+
+
+@asynccontextmanager
+async def _open(places: Places) -> AsyncGenerator[Store]:
+    if not _has_store(places):
+        raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
+    loaded = load_settings(os.environ)
+    store = await open_store(places, loaded.settings.durability)
+    try:
+        yield store
+    finally:
+        await store.aclose()

@@ -1,0 +1,35 @@
+"""What a tool is given (`ToolContext`), made from the agent and the host at the moment of the call."""
+
+from __future__ import annotations
+
+from callboard.core.state import Background
+from callboard.engine.loop import Agent
+from callboard.ports.model import Delta
+from callboard.ports.tool import BackgroundTask, ToolContext
+
+
+def tool_context(agent: Agent, call_id: str) -> ToolContext:
+    """Everything that the tool of this call may touch."""
+    state, host = agent.state, agent.host
+    assert agent.spawner is not None, "the supervisor gives every agent its spawner"
+    return ToolContext(
+        session=host.session,
+        spec=state.me,
+        incarnation=state.incarnation,
+        call=call_id,
+        depth=state.turn.depth if state.turn else 0,
+        now=host.clock.now(),
+        folders=host.ports.archive.folders(state.me),
+        files=state.files,
+        board=host.board,
+        launcher=host.ports.launcher,
+        spawner=agent.spawner,
+        skills=host.ports.skills,
+        background={one: _task(bg) for one, bg in state.background.items()},
+        progress=lambda text: host.streamed(agent.name, Delta("tool", text)),
+    )
+
+
+def _task(bg: Background) -> BackgroundTask:
+    began = bg.began
+    return BackgroundTask(began.id, began.command, began.pid, began.started, began.output, bg.status, bg.exit_code)

@@ -1,0 +1,200 @@
+"""What all agents of a session share in this process: the store under one fence, the board, the world's ports.
+
+The host owns no agent; the supervisor (`callboard.engine.team`) does. It refuses nothing and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from callboard.core.names import claim_envelope_id, mailbox, rows_prefix
+from callboard.core.standing import state_block
+from callboard.core.state import AgentState, Expected, Facts, ToolFacts
+from callboard.core.tasks import by_id, ready
+from callboard.engine.board import SessionBoard
+from callboard.engine.governor import Governor
+from callboard.engine.hooks import HookRegistry
+from callboard.ports.model import Delta, Model
+from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
+from callboard.ports.tool import Launcher, Skills, Tool
+from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script
+from callboard.words.context import StateBlock
+from callboard.words.events import Event
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Envelope, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The world, as the composition root chose it."""
+
+    store: Store
+    model: Model
+    clock: Clock
+    dice: Dice
+    tools: Mapping[str, Tool]
+    judge: Judge
+    prompts: Prompts
+    archive: Archive
+    launcher: Launcher
+    skills: Skills
+    hooks: HookRegistry
+    observers: Sequence[Observer] = ()
+    approvers: Sequence[Approver] = ()
+    script: Script | None = None
+    """A recording under way, or the recorded run that is replayed."""
+
+
+@dataclass(slots=True)
+class Money:
+    """What the session has spent, and may spend (US dollars). None: no limit."""
+
+    spent: float = 0.0
+    limit: float | None = None
+
+    @property
+    def left(self) -> float | None:
+        return None if self.limit is None else self.limit - self.spent
+
+
+@dataclass(slots=True)
+class Host:
+    """The shared part. `on_change` is set by the supervisor: what to do when a row changed."""
+
+    session: str
+    ports: Ports
+    fence: Fence | None
+    types: Callable[[str, str, AgentSpec], AgentSpec]
+    """(agent type, name, parent) -> spec of a new agent. Raises `ToolRefused` for an unknown type."""
+    max_agents: int = 32
+    money: Money = field(default_factory=Money)
+    governor: Governor = field(init=False)
+    board: SessionBoard = field(init=False)
+    on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
+    busy_schedules: Callable[[str], bool] = field(default=lambda schedule: False)
+    """Whether an earlier fire of a schedule is still under way."""
+
+    def __post_init__(self) -> None:
+        self.governor = Governor(self.ports.clock)
+        self.board = SessionBoard(self.session, self._row_changed)
+
+    @property
+    def clock(self) -> Clock:
+        return self.ports.clock
+
+    async def load(self) -> None:
+        """Read the session's rows once, before anything else."""
+        for row in await self.ports.store.keys(rows_prefix(self.session)):
+            self.board.take(row)
+
+    async def follow(self) -> None:
+        """Heed what other processes change, for as long as the session is hosted."""
+        async with self.ports.store.watch(rows_prefix(self.session)) as rows:
+            async for row in rows:
+                self.board.take(row)
+
+    async def commit(self, *writes: Write) -> tuple[int, ...]:
+        """Commit under this process's fence; its rows are known here as soon as it returns."""
+        numbers = await self.ports.store.commit(*writes, fence=self.fence)
+        for write, number in zip(writes, numbers, strict=True):
+            match write:
+                case Put():
+                    self.board.take(Row(write.key, write.value, number))
+                case Append():
+                    if write.stream.startswith("m/"):
+                        self._mailed(Envelope.model_validate_json(write.record))
+                case Delete():
+                    pass
+        return numbers
+
+    async def refresh(self, key: str) -> None:
+        """Somebody else was faster: read the row, so that the next decision knows."""
+        row = await self.ports.store.get(key)
+        if row is not None:
+            self.board.take(row)
+
+    def facts(self, state: AgentState, running: frozenset[str]) -> Facts:
+        """What `decide` may know of the world now."""
+        ports = self.ports
+        folders = ports.archive.folders(state.me)
+        expected = self._expected(state)
+        return Facts(
+            now=ports.clock.now(),
+            running=running,
+            requests=self._requests(state),
+            tools={one.call.name: self._tool_facts(one.call.name) for one in state.calls},
+            keys=self._keys(state),
+            claimable=self._claimable(state, expected),
+            cost_left=self.money.left,
+            parked_until=self.governor.parked_until,
+            folder=str(folders.tool_results),
+            transcripts=str(folders.transcripts),
+            known=self.known(state) if state.recovery.react or state.tried else None,
+            hooks=ports.hooks.has("Stop"),
+            expected=expected,
+        )
+
+    def known(self, state: AgentState) -> StateBlock:
+        """What the runtime knows of this agent's world, for the words after a compaction."""
+        lead = state.me.kind == "lead"
+        tasks = [
+            f"{task.id} [{task.status}] {task.subject}" + (f" ({task.owner})" if task.owner else "")
+            for task in self.board.tasks()
+            if task.owner == state.me.name or (lead and task.status not in ("completed", "cancelled"))
+        ]
+        known = state_block(state, self.board.agents(), self.board.schedules(), tasks)
+        script = self.ports.script
+        return script.known(state.me.name, state.incarnation, state.compactions, known) if script else known
+
+    def observed(self, agent: str, seq: int, event: Event) -> None:
+        for observer in self.ports.observers:
+            observer.on_event(agent, seq, event)
+
+    def streamed(self, agent: str, delta: Delta) -> None:
+        for observer in self.ports.observers:
+            observer.on_delta(agent, delta)
+
+    def _row_changed(self, kind: str, name: str) -> None:
+        self.on_change(kind, name)
+
+    def _mailed(self, envelope: Envelope) -> None:
+        for observer in self.ports.observers:
+            observer.on_mail(envelope)
+
+    def address(self, name: str) -> str:
+        """The mailbox stream of the newest incarnation of a name."""
+        row = self.board.agent(name)
+        return mailbox(self.session, name, row[0].incarnation if row else 1)
+
+    def _requests(self, state: AgentState) -> dict[str, Request]:
+        ids = [one.request_id for one in state.calls if one.request_id]
+        if state.gate.request_id:
+            ids.append(state.gate.request_id)
+        found = {request_id: self.board.request(request_id) for request_id in ids}
+        return {request_id: row[0] for request_id, row in found.items() if row}
+
+    def _tool_facts(self, name: str) -> ToolFacts:
+        tool = self.ports.tools.get(name)
+        return ToolFacts(tool.spec.concurrency, tool.spec.barrier) if tool else ToolFacts("shared")
+
+    def _keys(self, state: AgentState) -> dict[str, str]:
+        keys: dict[str, str] = {}
+        for one in state.calls:
+            tool = self.ports.tools.get(one.call.name)
+            if tool is not None and tool.spec.concurrency == "keyed" and one.open:
+                keys[one.call.id] = tool.key(one.call.input)
+        return keys
+
+    def _expected(self, state: AgentState) -> Expected | None:
+        script = self.ports.script
+        return script.expected(state.me.name, state.incarnation, state.asked, state.heard) if script else None
+
+    def _claimable(self, state: AgentState, expected: Expected | None) -> str | None:
+        if state.turn is not None or state.ended or not state.me.claims_tasks or state.tasks:
+            return None
+        found = ready(by_id(self.board.tasks()))
+        if expected is not None:  # each takes the task that it took then
+            told = {one for delivery in expected.deliveries for one in delivery.ids}
+            found = [t for t in found if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in told]
+        return found[0].id if found else None

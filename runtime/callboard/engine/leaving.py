@@ -1,0 +1,46 @@
+"""What an agent leaves behind when it ends, is parked or gives up: tasks come free, requests are taken back.
+
+As writes, for the commit that says so; each names the revision it was read at, and who lost a race reads again.
+"""
+
+from __future__ import annotations
+
+from callboard.core import requests as rq
+from callboard.core import tasks as board_rules
+from callboard.core.names import request_key, task_key
+from callboard.core.tasks import Holder
+from callboard.engine.host import Host
+from callboard.ports.store import Put, Write
+from callboard.words.values import Request
+
+MOST_ATTEMPTS = 3
+"""Claims of one task that ended without its completion; then it has failed, and a person or the lead looks at it."""
+
+
+def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
+    """The tasks of this life, given back to the board; one that was tried three times has failed."""
+    writes: list[Write] = []
+    now = host.clock.now()
+    for task_id in [task.id for task in host.board.tasks() if holder.holds(task)]:
+        row = host.board.task(task_id)
+        if row is None:
+            continue
+        tired = row[0].attempts >= MOST_ATTEMPTS
+        task = board_rules.fail(row[0], holder, now, note) if tired else board_rules.free(row[0], now, note)
+        writes.append(Put(task_key(host.session, task_id), task.encode(), expected=row[1]))
+    return writes
+
+
+def requests_withdrawn(host: Host, name: str, why: str) -> list[Write]:
+    """All that this agent asked and nobody has answered yet."""
+    pending = [one.id for one in host.board.requests() if one.asked_by == name and one.status == "pending"]
+    return [write for request_id in pending for write in request_withdrawn(host, request_id, why)]
+
+
+def request_withdrawn(host: Host, request_id: str, why: str) -> list[Write]:
+    """One request taken back by the runtime; nothing when it is unknown or decided."""
+    row = host.board.request(request_id)
+    taken_back = rq.withdraw(row[0], "runtime", why) if row else None
+    if row is None or not isinstance(taken_back, Request):
+        return []
+    return [Put(request_key(host.session, request_id), taken_back.encode(), expected=row[1])]

@@ -1,0 +1,208 @@
+"""Read this first: how an agent lives. `live` asks `decide` for the next step and begins it, until it is done.
+
+The loop decides nothing and never does long work. What a step asks for becomes an operation in the agent's task group
+(`callboard.engine.world`); its end is an event; an event is journalled before it changes the state (`record`). So an
+agent hears its mail, interrupts and answers while a tool runs for ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard.core.apply import apply
+from callboard.core.decide import decide
+from callboard.core.names import agent_key, journal, snapshot_key
+from callboard.core.snapshot import EVERY, dump
+from callboard.core.standing import life, waiting_for
+from callboard.core.state import AgentState, Facts
+from callboard.engine.host import Host
+from callboard.ports.store import Append, Put, Write
+from callboard.ports.tool import Spawner
+from callboard.words.errors import Conflict, Fenced
+from callboard.words.events import Event
+from callboard.words.steps import Done, Step, Wait
+from callboard.words.values import AgentRow
+
+Begin = Callable[["Agent", Step], Awaitable[None]]
+
+
+async def live(agent: Agent) -> Done:
+    """Live one agent's life: until `decide` says that it is done."""
+    while not isinstance(step := agent.next_step(), Done):
+        await agent.begin(step)
+    return step
+
+
+class Agent:
+    """One agent: its state, its journal, and what it has under way in this process."""
+
+    def __init__(self, host: Host, row: AgentRow, state: AgentState, begin: Begin) -> None:
+        self.host = host
+        self.row: AgentRow = row
+        self.state = state
+        self.operations: dict[str, anyio.CancelScope] = {}
+        """What runs now, by name; the scope ends it."""
+        self.group: TaskGroup | None = None
+        self.spawner: Spawner | None = None
+        self.on_wake: Callable[[], None] = lambda: None
+        self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
+        self._unwritten: tuple[Event, ...] = ()
+        self._begin = begin
+        # One commit at a time: each names the journal position before it.
+        self._recording = anyio.Lock(fast_acquire=True)
+        self._changed = anyio.Event()
+        self._seen = self._changed
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    def next_step(self) -> Step:
+        """What `decide` says now."""
+        self._seen = self._changed
+        return decide(self.state, self.facts())
+
+    async def begin(self, step: Step) -> None:
+        """Start an operation, record a decision, or wait for the next event; never do long work here."""
+        if isinstance(step, Wait):
+            await self._wait(step.until)
+        else:
+            await self._begin(self, step)
+
+    def facts(self) -> Facts:
+        """A frozen snapshot of what is not in the journal."""
+        return self.host.facts(self.state, frozenset(self.operations))
+
+    def wake(self) -> None:
+        """Something changed: the loop looks again."""
+        self._changed.set()
+        self._changed = anyio.Event()
+        self.on_wake()
+
+    async def change(self) -> None:
+        """Wait for the next record, or the next end of an operation."""
+        await self._changed.wait()
+
+    async def prompt_bytes(self) -> tuple[bytes, bytes]:
+        """System prompt and tool list in use, as the journal names them."""
+        state = self.state
+        if self._prompt[0] != state.system + state.tools:
+            store = self.host.ports.store
+            system, tools = await store.get_blob(state.system), await store.get_blob(state.tools)
+            self._prompt = (state.system + state.tools, system, tools)
+        return self._prompt[1], self._prompt[2]
+
+    async def record(
+        self,
+        *events: Event,
+        writes: Sequence[Write] = (),
+        unless: Callable[[AgentState], bool] | None = None,
+    ) -> bool:
+        """Journal first, then state; events and writes are one commit. Shielded from cancellation, one at a time.
+
+        `unless(state)` true: it has become void, and nothing is recorded (False). Raises what `Store.commit` raises.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self._recording:
+                if unless is not None and unless(self.state):
+                    return False
+                await self._write(events, writes)
+        self._tell(events)
+        return True
+
+    async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
+        """Record decisions that nobody outside can have seen: they are written with the next commit, at the latest
+        before the loop waits. After a crash in between `decide` takes them again."""
+        with anyio.CancelScope(shield=True):
+            async with self._recording:
+                if unless is not None and unless(self.state):
+                    return False
+                state = self._after(events)
+                if self._row_after(state) != self.row:
+                    await self._write(events, ())
+                else:
+                    self._unwritten += events
+                    self.state = state
+        self._tell(events)
+        return True
+
+    async def flush(self) -> None:
+        """Write what was only noted."""
+        if self._unwritten:
+            await self.record()
+
+    def _after(self, events: Sequence[Event]) -> AgentState:
+        state = self.state
+        for event in events:
+            state = apply(state, event)
+        return state
+
+    async def _write(self, events: Sequence[Event], writes: Sequence[Write]) -> None:
+        """One commit of all that is not written yet, the agent's row and `writes`; then the state follows."""
+        state = self._after(events)
+        stream = journal(self.host.session, self.name, self.row.incarnation)
+        first = self.state.seq - len(self._unwritten)
+        together = (*self._unwritten, *events)
+        appends: list[Write] = [
+            Append(stream, event.encode(), expected=first + place) for place, event in enumerate(together)
+        ]
+        row = self._row_after(state)
+        if row != self.row:
+            appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
+        if state.seq // EVERY > first // EVERY:
+            appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
+        await self._commit(stream, [*appends, *writes])
+        self._unwritten, self.state, self.row = (), state, row
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        first = self.state.seq - len(events) + 1
+        for place, event in enumerate(events):
+            self.host.observed(self.name, first + place, event)
+        self.wake()
+
+    async def _commit(self, stream: str, writes: Sequence[Write]) -> None:
+        try:
+            await self.host.commit(*writes)
+        except Conflict as lost:
+            if lost.what == stream:
+                raise Fenced(f"another process writes the journal of {self.name}: {lost}") from lost
+            raise
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Start an operation in this agent's task group. A second one of a name that runs is a bug."""
+        assert self.group is not None, "operations start inside `run`"
+        assert name not in self.operations, f"{name} runs already"
+        scope = anyio.CancelScope()
+        self.operations[name] = scope
+        self.group.start_soon(self._operate, name, scope, work)
+
+    async def _operate(self, name: str, scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with scope:
+                await work()
+        finally:
+            del self.operations[name]
+            self.wake()
+
+    async def _wait(self, until: float | None) -> None:
+        if all(name.startswith("bg:") for name in self.operations):
+            await self.flush()  # else the operation's own record takes along what was noted
+        if until is None:
+            await self._seen.wait()
+            return
+        with anyio.move_on_after(max(0.0, until - self.host.clock.now())):
+            await self._seen.wait()
+
+    def _row_after(self, state: AgentState) -> AgentRow:
+        now = life(state)
+        update: Mapping[str, object] = {
+            "life": now,
+            "waiting_for": waiting_for(state),
+            "outcome": state.ended.outcome if state.ended else "",
+        }
+        if all(getattr(self.row, key) == value for key, value in update.items()):
+            return self.row
+        return self.row.model_copy(update=dict(update))

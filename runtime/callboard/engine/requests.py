@@ -1,0 +1,109 @@
+"""Answers to requests: one compare-and-swap, whoever answers; and the approvers that this process has.
+
+The row is the truth; the envelope that goes with it only rings the asker's bell.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from callboard.core import requests as rules
+from callboard.core.mail import sending
+from callboard.core.names import agent_key, request_key, short_id
+from callboard.engine.host import Host
+from callboard.ports.store import Fence, Put, Store, Write
+from callboard.ports.world import Answer, Approver
+from callboard.words.errors import Conflict
+from callboard.words.values import AgentRow, Cause, Envelope, EnvelopeType, Request
+
+_BELLS: dict[str, EnvelopeType] = {
+    "plan": "plan_approval_response",
+    "permission": "permission_response",
+    "shutdown": "shutdown_response",
+    "question": "answer",
+}
+
+
+async def answer_request(
+    store: Store, session: str, request_id: str, answer: Answer, now: float, fence: Fence | None = None
+) -> str | None:
+    """Answer a request, from any process. None: the answer counts. Else why it does not (unknown, decided already,
+    not his to answer), for the one who answered to read."""
+    while True:
+        row = await store.get(request_key(session, request_id))
+        if row is None or row.value is None:
+            return f"there is no request {request_id} in session {session}"
+        request = Request.model_validate_json(row.value)
+        answered = rules.answer(request, request.kind, answer.by, answer.status, answer.reason, now)
+        if not isinstance(answered, Request):
+            return answered.text
+        writes: list[Write] = [Put(row.key, answered.encode(), expected=row.revision)]
+        asker = await store.get(agent_key(session, request.asked_by))
+        if asker is not None and asker.value is not None:
+            row_of = AgentRow.model_validate_json(asker.value)
+            if row_of.incarnation == request.incarnation:  # a new life of the name never hears of it
+                writes.append(sending(session, _bell(answered, row_of, answer, now)))
+        try:
+            await store.commit(*writes, fence=fence)
+            return None
+        except Conflict:
+            continue  # somebody else changed it in between: look again, the first answer wins
+
+
+def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Envelope:
+    cause: Cause = "lead" if answer.by == "lead" else "person"
+    return Envelope(
+        id=short_id("env", request.id, request.status, request.revision),
+        sender=answer.by,
+        recipient=asker.name,
+        incarnation=asker.incarnation,
+        type=_BELLS[request.kind],
+        content=answer.reason,
+        request_id=request.id,
+        cause=cause,
+        metadata={"status": request.status},
+        sent_at=now,
+    )
+
+
+class Desk:
+    """Puts each pending request of the session to the approvers of this process, all at once; the first answer wins."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._group: anyio.abc.TaskGroup | None = None
+        self._open: dict[str, anyio.CancelScope] = {}
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for request in self._host.board.requests():
+                self.heed(request.id)
+            await anyio.sleep_forever()
+
+    def heed(self, request_id: str) -> None:
+        """A request is new, or has changed."""
+        found = self._host.board.request(request_id)
+        if self._group is None or found is None or not self._host.ports.approvers:
+            return
+        if found[0].status != "pending":
+            scope = self._open.pop(request_id, None)
+            if scope is not None:
+                scope.cancel()
+        elif request_id not in self._open:
+            self._open[request_id] = anyio.CancelScope()
+            self._group.start_soon(self._ask_all, found[0])
+
+    async def _ask_all(self, request: Request) -> None:
+        with self._open[request.id]:
+            async with anyio.create_task_group() as group:
+                for approver in self._host.ports.approvers:
+                    group.start_soon(self._ask, approver, request)
+
+    async def _ask(self, approver: Approver, request: Request) -> None:
+        answer = await approver.answer(request)
+        if answer is not None:
+            store, now = self._host.ports.store, self._host.clock.now()
+            await answer_request(store, self._host.session, request.id, answer, now, self._host.fence)
+            await self._host.refresh(request_key(self._host.session, request.id))

@@ -1,0 +1,112 @@
+"""A session's first records, and what a person does to it: words and commands as envelopes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.core.mail import sending
+from callboard.core.names import agent_key, session_key, short_id
+from callboard.engine.specs import spec_digest, spec_key
+from callboard.ports.store import Fence, Put, Store, Write
+from callboard.words.errors import UsageError
+from callboard.words.specs import AgentSpec
+from callboard.words.values import AgentRow, Envelope, SessionRow
+
+Action = Literal["interrupt", "stop", "compact"]
+
+
+async def create_session(store: Store, row: SessionRow, lead: AgentSpec, fence: Fence | None) -> None:
+    """The session, its lead and its lead's spec, in one commit. Raises `Conflict` when the session exists."""
+    digest = spec_digest(lead)
+    agent = AgentRow(
+        name=lead.name, kind="lead", role=lead.role, agent_type=lead.agent_type, spec=digest, created_at=row.created_at
+    )
+    await store.commit(
+        Put(session_key(row.id), row.encode(), expected=0),
+        Put(agent_key(row.id, lead.name), agent.encode(), expected=0),
+        Put(spec_key(row.id, digest), lead.encode()),
+        fence=fence,
+    )
+
+
+async def sessions_of(store: Store) -> Sequence[SessionRow]:
+    """All sessions of a store, newest first."""
+    rows = [row for row in await store.keys("s/") if row.key.count("/") == 1 and row.value is not None]
+    found = [SessionRow.model_validate_json(row.value or b"") for row in rows]
+    return sorted(found, key=lambda one: -one.created_at)
+
+
+async def find_session(store: Store, wanted: str | None) -> SessionRow:
+    """The session of that id (or a beginning of it that only one has), or the newest. Raises `UsageError`."""
+    known = await sessions_of(store)
+    if not known:
+        raise UsageError("there is no session in this workspace yet: start one with `callboard run`")
+    if wanted is None:
+        return known[0]
+    matching = [one for one in known if one.id.startswith(wanted)]
+    if len(matching) != 1:
+        names = ", ".join(one.id for one in (matching or known)[:8])
+        what = "fits several sessions" if matching else "is no session of this workspace"
+        raise UsageError(f"{wanted!r} {what}: {names}")
+    return matching[0]
+
+
+async def send_prompt(store: Store, session: str, text: str, *, to: str, now: float, nonce: str) -> str:
+    """A person's words to an agent; the envelope's id. `nonce`: another one each time that a person says something."""
+    row = await _recipient(store, session, to)
+    envelope = Envelope(
+        id=short_id("env", session, to, nonce),
+        sender="person",
+        recipient=to,
+        incarnation=row.incarnation,
+        type="prompt",
+        content=text,
+        cause="person",
+        metadata={"assignment": True} if row.kind != "lead" else {},
+        sent_at=now,
+    )
+    await store.commit(sending(session, envelope))
+    return envelope.id
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a person tells the runtime of an agent to do."""
+
+    action: Action
+    to: str = "lead"
+    text: str = ""
+    """With `compact`: what to keep."""
+
+
+async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> None:
+    """A person's command to the runtime of an agent: heeded at receipt, never shown to the model."""
+    row = await _recipient(store, session, command.to)
+    envelope = Envelope(
+        id=short_id("env", session, command.to, command.action, nonce),
+        sender="person",
+        recipient=command.to,
+        incarnation=row.incarnation,
+        type="command",
+        content=command.text,
+        cause="person",
+        metadata={"action": command.action},
+        sent_at=now,
+    )
+    await store.commit(sending(session, envelope))
+
+
+async def _recipient(store: Store, session: str, name: str) -> AgentRow:
+    row = await store.get(agent_key(session, name))
+    if row is None or row.value is None:
+        team = [one.key.rsplit("/", 1)[1] for one in await store.keys(agent_key(session, ""))]
+        raise UsageError(f"there is no agent {name!r} in session {session}; there are: {', '.join(team) or 'none'}")
+    return AgentRow.model_validate_json(row.value)
+
+
+def mark_ended(row: SessionRow, revision: int, now: float, exit_code: int) -> Write:
+    """The session's row once a run of it has ended; a resume continues it all the same."""
+    ended = row.model_copy(update={"ended_at": now, "exit_code": exit_code})
+    return Put(session_key(row.id), ended.encode(), expected=revision)

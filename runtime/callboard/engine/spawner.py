@@ -1,0 +1,85 @@
+"""Makes agents: a teammate as writes that commit with the tool's result, a subagent as a child that is waited for.
+
+Both are idempotent: what is made follows from the call, so that the same call after a crash finds the same agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from callboard.core.mail import sending
+from callboard.core.names import agent_key, short_id
+from callboard.core.standing import cause_of
+from callboard.engine.loop import Agent
+from callboard.engine.specs import spec_digest, spec_key
+from callboard.ports.store import Put, Write
+from callboard.words.errors import Conflict, ToolRefused
+from callboard.words.specs import AgentSpec
+from callboard.words.values import AgentRow, Envelope
+
+WaitEnded = Callable[[str, int], Awaitable[tuple[str, str]]]
+"""(name, incarnation) -> (outcome, result) once that life is over."""
+
+
+class AgentSpawner:
+    """The port `Spawner`, for one agent."""
+
+    def __init__(self, agent: Agent, wait_ended: WaitEnded) -> None:
+        self._agent = agent
+        self._wait_ended = wait_ended
+
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
+        return self._agent.host.types(agent_type, name, parent)
+
+    def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
+        """Row, spec and first envelope. A name whose life is over begins a new incarnation."""
+        host = self._agent.host
+        found = host.board.agent(spec.name)
+        if found is not None and found[0].life != "stopped":
+            raise ToolRefused(f"there is a teammate {spec.name!r} already ({found[0].life}): choose another name")
+        living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
+        if len(living) >= host.max_agents:
+            raise ToolRefused(f"the team is full ({host.max_agents} agents): shut one down first")
+        incarnation = found[0].incarnation + 1 if found else 1
+        return self._writes(spec, prompt, call, now, incarnation, found[1] if found else 0)
+
+    def _writes(
+        self, spec: AgentSpec, prompt: str, call: str, now: float, incarnation: int, revision: int
+    ) -> tuple[Write, ...]:
+        host, parent = self._agent.host, self._agent.state.me
+        row = AgentRow(
+            name=spec.name,
+            incarnation=incarnation,
+            kind=spec.kind,
+            role=spec.role,
+            agent_type=spec.agent_type,
+            parent=parent.name,
+            spec=spec_digest(spec),
+            created_at=now,
+        )
+        envelope = Envelope(
+            id=short_id("env", call, "assignment"),
+            sender=parent.name,
+            recipient=spec.name,
+            incarnation=incarnation,
+            type="message",
+            content=prompt,
+            cause=cause_of(self._agent.state),
+            metadata={"assignment": True},
+            sent_at=now,
+        )
+        return (
+            Put(agent_key(host.session, spec.name), row.encode(), expected=revision),
+            Put(spec_key(host.session, row.spec), spec.encode()),
+            sending(host.session, envelope),
+        )
+
+    async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
+        """The child of this call: made once, found again after a crash, waited for to its end."""
+        host = self._agent.host
+        if host.board.agent(spec.name) is None:
+            try:
+                await host.commit(*self._writes(spec, prompt, call, host.clock.now(), 1, 0))
+            except Conflict:
+                await host.refresh(agent_key(host.session, spec.name))
+        return await self._wait_ended(spec.name, 1)

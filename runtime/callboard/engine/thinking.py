@@ -1,0 +1,310 @@
+"""Model calls as operations: the next reply of a turn, and summaries. Retry and fallback are rules, not loops here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+import anyio
+
+from callboard.core.context.anchors import anchored
+from callboard.core.context.pipeline import budget_of
+from callboard.core.context.summary import SummaryPrompt, accept_summary, summary_edits, summary_fault, summary_request
+from callboard.core.decide import MODEL, SUMMARY
+from callboard.core.names import call_id
+from callboard.core.recovery import back_off, model_in_use, next_output_limit, output_limit
+from callboard.engine import transcripts
+from callboard.engine.loop import Agent
+from callboard.engine.memory import history
+from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.words import events as ev
+from callboard.words import steps as st
+from callboard.words.specs import ModelLimits
+from callboard.words.values import Fault, Json, ToolCall, Usage
+
+SUMMARY_CHUNK = 400_000
+"""Characters of one summary call's data; more is summarised in several."""
+
+
+async def ask_model(agent: Agent, step: st.AskModel) -> None:
+    """Record that the call is made, then make it."""
+    await agent.record(
+        ev.ModelCalled(
+            at=agent.host.clock.now(),
+            ordinal=step.ordinal,
+            attempt=step.attempt,
+            model=step.model,
+            max_tokens=step.max_tokens,
+        )
+    )
+    agent.start(MODEL, lambda: _turn_call(agent, step))
+
+
+async def lose_call(agent: Agent, step: st.LoseCall) -> None:
+    """The process that made the call is gone."""
+    call = agent.state.call
+    assert call is not None, "a call without an owner is in the state"
+    fault = Fault(kind="lost", message="the process that made the call ended")
+    await agent.record(_failed(agent, call, fault))
+
+
+async def _turn_call(agent: Agent, step: st.AskModel) -> None:
+    said: list[str] = []
+
+    def heard(delta: Delta) -> None:
+        if delta.kind == "text":
+            said.append(delta.text)
+        agent.host.streamed(agent.name, delta)
+
+    call = agent.state.call
+    if call is None:
+        return
+    try:
+        reply = await _complete(agent, await _request(agent, step), heard)
+    except CallFault as failed:
+        await agent.record(_failed(agent, call, failed.fault))
+    except anyio.get_cancelled_exc_class():
+        if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
+            interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text="".join(said))
+            await agent.record(interrupted, unless=lambda state: state.call != call)
+        raise
+    else:
+        await _take_reply(agent, call, reply)
+
+
+async def _complete(agent: Agent, request: ModelRequest, heard: OnDelta) -> Reply:
+    async with agent.host.governor.slot():
+        try:
+            return await agent.host.ports.model.complete(request, heard)
+        except CallFault as failed:
+            agent.host.governor.heard(failed.fault)
+            raise
+
+
+async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
+    state = agent.state
+    system, tools = await agent.prompt_bytes()
+    return ModelRequest(
+        session=state.session,
+        agent=agent.name,
+        ordinal=step.ordinal,
+        attempt=step.attempt,
+        model=step.model,
+        max_tokens=step.max_tokens,
+        system=system,
+        tools=tools,
+        messages=anchored(state.conversation),
+        first_byte_timeout=state.me.first_byte,
+        idle_timeout=state.me.idle,
+        total_timeout=state.me.total,
+    )
+
+
+async def _take_reply(agent: Agent, call: ev.ModelCalled, reply: Reply) -> None:
+    """A whole reply: keep it, or ask again with a higher output limit, or treat it as a prompt that was too long."""
+    state, now = agent.state, agent.host.clock.now()
+    usage = priced(reply.usage, state.me.limits_of(call.model))
+    agent.host.money.spent += usage.cost_usd
+    if reply.stop_reason == "model_context_window_exceeded":
+        fault = Fault(kind="too_long", type=reply.stop_reason, message="the context window is full", usage=usage)
+        await agent.record(_failed(agent, call, fault))
+        return
+    blocks, stop = list(reply.blocks), reply.stop_reason
+    if stop == "refusal":  # what it had begun to call before it refused never runs
+        blocks = [block for block in blocks if block.get("type") == "text"]
+    if stop == "max_tokens":
+        higher = next_output_limit(state.recovery, state.me)
+        if higher is not None:
+            agent.host.streamed(agent.name, Delta("dropped", "cut at the output limit"))
+            await agent.record(
+                ev.ReplyDropped(at=now, ordinal=call.ordinal, why="cut at the output limit", usage=usage),
+                ev.OutputRaised(at=now, limit=higher),
+            )
+            return
+        blocks = [block for block in blocks if block.get("type") == "text"]
+    blocks = _sendable(blocks, stop)
+    await agent.record(
+        ev.ModelReplied(
+            at=now,
+            ordinal=call.ordinal,
+            model=reply.model or call.model,
+            stop_reason=stop,
+            blocks=tuple(blocks),
+            calls=_calls(agent, call.ordinal, blocks, reply.bad_inputs),
+            usage=usage,
+            message_id=reply.message_id,
+            draw=agent.host.ports.dice.draw(),
+        )
+    )
+
+
+def _sendable(blocks: list[Json], stop: str) -> list[Json]:
+    """The blocks as they may be sent back: no empty text, no white space at the very end."""
+    kept = [block for block in blocks if block.get("type") != "text" or str(block.get("text", "")).strip()]
+    if kept and kept[-1].get("type") == "text":
+        kept[-1] = {**kept[-1], "text": str(kept[-1]["text"]).rstrip()}
+    return kept
+
+
+def _calls(agent: Agent, ordinal: int, blocks: Sequence[Json], bad: dict[int, str]) -> tuple[ToolCall, ...]:
+    """The tool calls of a reply, named by the number of the call that brought it."""
+    state = agent.state
+    calls: list[ToolCall] = []
+    for place, block in enumerate(blocks):
+        if block.get("type") != "tool_use":
+            continue
+        raw = block.get("input")
+        given = cast("Json", raw) if isinstance(raw, dict) else {}
+        wrong = bad.get(place) or (None if isinstance(raw, dict) else "the input is not a JSON object")
+        calls.append(
+            ToolCall(
+                id=call_id(state.session, agent.name, state.incarnation, ordinal, place),
+                use_id=str(block.get("id", "")),
+                name=str(block.get("name", "")),
+                input=given,
+                bad_input=wrong,
+            )
+        )
+    return tuple(calls)
+
+
+def priced(usage: Usage, limits: ModelLimits) -> Usage:
+    """The usage with its cost in US dollars."""
+    cost = (
+        usage.input_tokens * limits.price_input
+        + usage.cache_creation_input_tokens * limits.price_write
+        + usage.cache_read_input_tokens * limits.price_read
+        + usage.output_tokens * limits.price_output
+    ) / 1_000_000
+    return usage.model_copy(update={"cost_usd": cost})
+
+
+def _failed(agent: Agent, call: ev.ModelCalled, fault: Fault) -> ev.CallFailed:
+    if fault.usage is not None:
+        fault = fault.model_copy(update={"usage": priced(fault.usage, agent.state.me.limits_of(call.model))})
+    return ev.CallFailed(
+        at=agent.host.clock.now(),
+        ordinal=call.ordinal,
+        attempt=call.attempt,
+        model=call.model,
+        purpose=call.purpose,
+        fault=fault,
+        draw=agent.host.ports.dice.draw(),
+    )
+
+
+# Summaries
+
+
+async def summarise(agent: Agent, step: st.Summarise) -> None:
+    """Write the transcript, record that a summary is wanted, make the calls."""
+    if not step.begun:
+        transcript = await transcripts.write(agent)
+        revision = agent.state.conversation.revision
+        await agent.record(
+            ev.SummaryBegan(at=agent.host.clock.now(), wanted=step.wanted, revision=revision, transcript=transcript)
+        )
+    agent.start(SUMMARY, lambda: _summary(agent))
+
+
+async def _summary(agent: Agent) -> None:
+    state = agent.state
+    wanted = state.summary
+    if wanted is None:
+        return
+    messages = await history(agent.host.ports.store, state)
+    prompts = summary_request(state.conversation, wanted, SUMMARY_CHUNK, messages)
+    text, usage = "", Usage()
+    for prompt in prompts:
+        try:
+            reply = await _summary_call(agent, prompt, text)
+        except CallFault as failed:
+            await _summary_failed(agent, f"{failed.fault.kind}: {failed.fault.message}", usage)
+            return
+        usage = usage.plus(priced(reply.usage, state.me.limits_of(_summary_model(agent))))
+        accepted = accept_summary(reply.blocks, reply.stop_reason)
+        if accepted is None:
+            await _summary_failed(agent, summary_fault(reply.blocks, reply.stop_reason), usage)
+            return
+        text = accepted
+    agent.host.money.spent += usage.cost_usd
+    await _place_summary(agent, text, usage)
+
+
+async def _place_summary(agent: Agent, text: str, usage: Usage) -> None:
+    state = agent.state
+    wanted = state.summary
+    if wanted is None:
+        return
+    spec = state.me
+    limits = spec.limits_of(model_in_use(state.recovery, spec))
+    budget = budget_of(limits, output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
+    transcript = state.summary_transcript
+    edits = summary_edits(state.conversation, wanted, text, agent.host.known(state), transcript, budget)
+    if not edits:
+        await _summary_failed(agent, "it would not make the conversation smaller", usage)
+        return
+    event = ev.ContextEdited(
+        at=agent.host.clock.now(),
+        stage=wanted.stage,
+        trigger=wanted.trigger,
+        revision=state.conversation.revision,
+        edits=tuple(edits),
+        transcript=transcript,
+        usage=usage,
+    )
+    await agent.record(transcripts.measured(state, event), unless=lambda s: s.summary != wanted)
+
+
+async def _summary_failed(agent: Agent, why: str, usage: Usage) -> None:
+    failed = ev.SummaryFailed(at=agent.host.clock.now(), why=why, usage=usage)
+    await agent.record(failed, unless=lambda state: state.summary is None)
+
+
+def _summary_model(agent: Agent) -> str:
+    return agent.state.me.small_model or model_in_use(agent.state.recovery, agent.state.me)
+
+
+async def _summary_call(agent: Agent, prompt: SummaryPrompt, previous: str) -> Reply:
+    """One summary call with a recovery of its own: what is transient is tried again, waits included."""
+    spec, clock = agent.state.me, agent.host.clock
+    attempt = 0
+    while True:
+        attempt += 1
+        request = ModelRequest(
+            session=agent.state.session,
+            agent=agent.name,
+            ordinal=agent.state.compactions + 1,
+            attempt=attempt,
+            model=_summary_model(agent),
+            max_tokens=prompt.max_tokens,
+            system=json.dumps([{"type": "text", "text": prompt.system}]).encode(),
+            tools=b"[]",
+            messages=prompt.messages(previous),
+            purpose="summary",
+        )
+        try:
+            return await _complete(agent, request, lambda delta: None)
+        except CallFault as failed:
+            transient = failed.fault.kind in (
+                "rate_limited",
+                "overloaded",
+                "server",
+                "connection",
+                "silence",
+                "bad_reply",
+            )
+            if not transient or attempt >= spec.attempts:
+                raise
+            wait = min(failed.fault.retry_after or back_off(attempt - 1, agent.host.ports.dice.draw()), spec.max_wait)
+            call = ev.ModelCalled(
+                at=clock.now(),
+                ordinal=request.ordinal,
+                attempt=attempt,
+                model=request.model,
+                max_tokens=request.max_tokens,
+                purpose="summary",
+            )
+            await agent.record(_failed(agent, call, failed.fault))
+        await clock.sleep_until(clock.now() + wait)

@@ -1,0 +1,333 @@
+"""Begins what a step asks for. One handler for each step; the table at the end is the whole of it.
+
+A handler records a decision, or starts an operation in the agent's task group. It never waits for the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from callboard.core import requests as rq
+from callboard.core import tasks as board_rules
+from callboard.core.context.stages import persisted_texts
+from callboard.core.context.view import size
+from callboard.core.decide import PROMPT_HOOKS
+from callboard.core.mail import placed, sending, tagged
+from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
+from callboard.core.standing import farewell, last_words
+from callboard.core.tasks import Holder
+from callboard.engine import background, calling, judging, thinking, transcripts, turn_hooks
+from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
+from callboard.engine.loop import Agent
+from callboard.ports.store import Put, Write
+from callboard.words import events as ev
+from callboard.words import steps as st
+from callboard.words.context import Placed
+from callboard.words.errors import Conflict, ToolRefused
+from callboard.words.values import Envelope, Request, Task
+
+INTERRUPTED = "Interrupted before it finished."
+
+
+async def begin(agent: Agent, step: st.Step) -> None:
+    """Begin one step. Raises what `Store.commit` raises; everything else is an event."""
+    await _HANDLERS[type(step)](agent, step)
+
+
+async def _begin_turn(agent: Agent, step: st.BeginTurn) -> None:
+    state = agent.state
+    depth = next((e.depth for e in state.mail if e.id == step.cause), 0)
+    turn = short_id("turn", state.session, agent.name, state.incarnation, state.turns)
+    await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth))
+
+
+async def _inject(agent: Agent, step: st.Inject) -> None:
+    blocks = tuple(
+        Placed(data={"type": "text", "text": tagged(one.kind, one.text)}, source=one.source)
+        for one in agent.state.injections
+    )
+    await agent.note(ev.InjectionsDelivered(at=_now(agent), blocks=blocks))
+
+
+async def _deliver(agent: Agent, step: st.Deliver) -> None:
+    """Envelopes into the conversation; a person's or a schedule's prompt passes the UserPromptSubmit hooks first."""
+    there = {e.id: e for e in agent.state.mail}
+    envelopes = [there[one] for one in step.ids]
+    hooked = any(e.type in ("prompt", "scheduled") for e in envelopes)
+    if hooked and agent.host.ports.hooks.has("UserPromptSubmit"):
+        agent.start(PROMPT_HOOKS, lambda: turn_hooks.submit_prompts(agent, envelopes))
+        return
+    blocks = tuple(placed(e) for e in envelopes)
+    await agent.note(ev.EnvelopesDelivered(at=_now(agent), ids=step.ids, blocks=blocks))
+
+
+async def _drop(agent: Agent, step: st.Drop) -> None:
+    """What is dropped is told to the lead: nothing goes missing in silence."""
+    lead = agent.host.board.agent("lead")
+    writes: list[Write] = []
+    if lead and agent.name != "lead":
+        envelope = Envelope(
+            id=short_id("env", *step.ids, "dropped"),
+            sender="runtime",
+            recipient="lead",
+            incarnation=lead[0].incarnation,
+            type="error",
+            content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
+            cause="tool",
+            sent_at=_now(agent),
+        )
+        writes.append(sending(agent.host.session, envelope))
+    await agent.record(ev.EnvelopesDropped(at=_now(agent), ids=step.ids, why=step.why), writes=writes)
+
+
+async def _skip(agent: Agent, step: st.Skip) -> None:
+    await agent.note(
+        *(ev.CallJudged(at=_now(agent), call=call, verdict="deny", by="barrier", why=step.why) for call in step.calls)
+    )
+
+
+async def _merge(agent: Agent, step: st.Merge) -> None:
+    await agent.note(ev.ResultsMerged(at=_now(agent)))
+
+
+async def _cancel(agent: Agent, step: st.Cancel) -> None:
+    """End operations, then wait for the next change: a tool's process group is gone before anything is said of it."""
+    for name in step.operations:
+        scope = agent.operations.get(name)
+        if scope is not None:
+            scope.cancel()
+    await agent.begin(st.Wait(None, "cancelled operations"))
+
+
+async def _interrupt(agent: Agent, step: st.Interrupt) -> None:
+    """Every open call gets a result, every request of them is withdrawn, in one commit."""
+    state, now = agent.state, _now(agent)
+    events: list[ev.Event] = []
+    if state.call is not None:
+        events.append(ev.ReplyInterrupted(at=now, ordinal=state.call.ordinal, text=""))
+    if state.summary is not None:
+        events.append(ev.SummaryFailed(at=now, why=step.why))
+    writes: list[Write] = []
+    for one in state.calls:
+        if one.stage == "settled":
+            continue
+        if one.stage != "finished":
+            text = ({"type": "text", "text": INTERRUPTED},)
+            events.append(ev.ToolFinished(at=now, call=one.call.id, content=text, is_error=True))
+        events.append(ev.ToolSettled(at=now, call=one.call.id))
+        if one.stage == "asking" and one.request_id:
+            writes.extend(request_withdrawn(agent.host, one.request_id, step.why))
+    try:
+        await agent.record(*events, writes=writes)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)  # it was answered at the same moment: `decide` asks again
+
+
+async def _take_answer(agent: Agent, step: st.TakeAnswer) -> None:
+    request = step.request
+    assert request.status != "pending", "only an answered request is taken"
+    await agent.record(
+        ev.AnswerTaken(
+            at=_now(agent),
+            request_id=request.id,
+            kind=request.kind,
+            status=request.status,
+            by=request.answered_by or "",
+            reason=request.reason,
+            digest=request.digest,
+        )
+    )
+
+
+async def _expire(agent: Agent, step: st.Expire) -> None:
+    """The deadline has come: put it to someone else as well, or refuse. Lost a race: the answer stands."""
+    row = agent.host.board.request(step.request.id)
+    if row is None or row[0].status != "pending":
+        return
+    request = rq.escalate(row[0], _now(agent), agent.state.me.plan_deadline)
+    if isinstance(request, Request):
+        try:
+            await agent.host.commit(Put(request_key(agent.host.session, request.id), request.encode(), expected=row[1]))
+        except Conflict:
+            await agent.host.refresh(request_key(agent.host.session, request.id))
+
+
+async def _retry(agent: Agent, step: st.PlanRetry) -> None:
+    await agent.record(
+        ev.RetryPlanned(at=_now(agent), until=step.until, attempt=step.attempt, parked=step.parked, why=step.why)
+    )
+
+
+async def _switch(agent: Agent, step: st.SwitchModel) -> None:
+    await agent.record(ev.ModelSwitched(at=_now(agent), model=step.model, why=step.why))
+
+
+async def _react(agent: Agent, step: st.React) -> None:
+    await agent.record(ev.ReactAsked(at=_now(agent), why=step.why))
+
+
+async def _continue(agent: Agent, step: st.Continue) -> None:
+    await agent.record(ev.ContinuationAsked(at=_now(agent), count=step.count))
+
+
+async def _edit_view(agent: Agent, step: st.EditView) -> None:
+    """Whole texts go to files before the edit that hides them is recorded."""
+    state = agent.state
+    transcript = ""
+    for path, text in persisted_texts(state.conversation, step.edits).items():
+        await agent.host.ports.archive.keep(path, text)
+    if step.transcript:
+        transcript = await transcripts.write(agent)
+    before = size(state.conversation)
+    event = ev.ContextEdited(
+        at=_now(agent),
+        stage=step.stage,
+        trigger=step.trigger,
+        revision=state.conversation.revision,
+        edits=step.edits,
+        tokens_before=before,
+        transcript=transcript,
+    )
+    await agent.record(transcripts.measured(state, event))
+
+
+async def _end_turn(agent: Agent, step: st.EndTurn) -> None:
+    """The turn's last record, with what a teammate owes its lead in the same commit."""
+    state, now = agent.state, _now(agent)
+    assert state.turn is not None, "a turn that ends is under way"
+    lead = agent.host.board.agent("lead")
+    events: list[ev.Event] = []
+    mail = farewell(state, step, lead[0] if lead else None, now)
+    if any(e.type in ("result", "error") for e in mail):
+        status = "done" if step.reason == "end" else "failed"
+        events.append(ev.Reported(at=now, status=status, result=mail[0].content))
+    events.append(ev.TurnEnded(at=now, turn=state.turn.id, reason=step.reason, text=state.turn.text, why=step.why))
+    writes: list[Write] = [sending(agent.host.session, e) for e in mail]
+    if step.reason in ("failed", "limit", "overflow", "refused") and state.me.kind == "teammate":
+        writes += tasks_freed(agent.host, _holder(agent), f"{agent.name} stopped before it was done: {step.why}")
+        held = state.tasks.items()
+        events[-1:-1] = [ev.TaskHeld(at=now, task=one, subject=what, held=False) for one, what in held]
+    try:
+        await agent.record(*events, writes=writes)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+
+
+async def _claim(agent: Agent, step: st.Claim) -> None:
+    """The claim is a compare-and-swap in the claimer's own commit, with the envelope that tells it to itself.
+
+    Inbox before board: while mail is on its way into the agent, it is not taken for idle.
+    """
+    row = agent.host.board.task(step.task)
+    if row is None:
+        return
+    now, state, session = _now(agent), agent.state, agent.host.session
+    if await agent.host.ports.store.last(mailbox(session, agent.name, state.incarnation)) > state.position:
+        await agent.begin(st.Wait(None, "mail"))
+        return
+    try:
+        task = board_rules.claim(row[0], _holder(agent), board_rules.by_id(agent.host.board.tasks()), now)
+        envelope = _task_envelope(agent, task, now)
+        await agent.record(
+            ev.TaskHeld(at=now, task=task.id, subject=task.subject),
+            writes=[Put(task_key(session, task.id), task.encode(), expected=row[1]), sending(session, envelope)],
+        )
+    except (Conflict, ToolRefused):
+        await agent.host.refresh(task_key(session, step.task))
+
+
+def _task_envelope(agent: Agent, task: Task, now: float) -> Envelope:
+    text = f"You claimed {task.id} from the board: {task.subject}"
+    if task.description:
+        text += f"\n{task.description}"
+    return Envelope(
+        id=claim_envelope_id(task.id, task.attempts, agent.name),
+        sender="board",
+        recipient=agent.name,
+        incarnation=agent.state.incarnation,
+        type="message",
+        content=text + "\nCarry it out, then call complete_task (or fail_task, release_task).",
+        cause="lead",
+        metadata={"assignment": True, "task": task.id},
+        sent_at=now,
+    )
+
+
+async def _stop(agent: Agent, step: st.Stop) -> None:
+    """The last record. Tasks held come free, requests are withdrawn, a shutdown is answered, all in one commit."""
+    state, now, session = agent.state, _now(agent), agent.host.session
+    writes = tasks_freed(agent.host, _holder(agent), f"{agent.name} ended before it was done")
+    writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended")
+    lead = agent.host.board.agent("lead")
+    for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
+        writes.append(sending(session, envelope))
+    if state.stop_request:
+        writes.extend(_shutdown_answer(agent, state.stop_request, now))
+    try:
+        await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+
+
+def _shutdown_answer(agent: Agent, request_id: str, now: float) -> list[Write]:
+    row = agent.host.board.request(request_id)
+    if row is None or row[0].status != "pending":
+        return []
+    session, request = agent.host.session, row[0]
+    agreed = request.model_copy(update={"status": "approved", "answered_by": agent.name})
+    asker = agent.host.board.agent(request.asked_by)
+    writes: list[Write] = [Put(request_key(session, request_id), agreed.encode(), expected=row[1])]
+    if asker:
+        envelope = Envelope(
+            id=short_id("env", request_id, "shutdown_response"),
+            sender=agent.name,
+            recipient=asker[0].name,
+            incarnation=asker[0].incarnation,
+            type="shutdown_response",
+            content=f"{agent.name} has stopped.",
+            request_id=request_id,
+            cause="teammate",
+            sent_at=now,
+        )
+        writes.append(sending(session, envelope))
+    return writes
+
+
+def _holder(agent: Agent) -> Holder:
+    return Holder(agent.name, agent.state.incarnation)
+
+
+def _now(agent: Agent) -> float:
+    return agent.host.clock.now()
+
+
+_HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
+    st.BeginTurn: _begin_turn,
+    st.Inject: _inject,
+    st.Deliver: _deliver,
+    st.Drop: _drop,
+    st.AskModel: thinking.ask_model,
+    st.LoseCall: thinking.lose_call,
+    st.Judge: judging.judge,
+    st.Skip: _skip,
+    st.Run: calling.run,
+    st.Repair: calling.repair,
+    st.Settle: calling.settle,
+    st.Merge: _merge,
+    st.Cancel: _cancel,
+    st.Interrupt: _interrupt,
+    st.TakeAnswer: _take_answer,
+    st.Expire: _expire,
+    st.PlanRetry: _retry,
+    st.SwitchModel: _switch,
+    st.React: _react,
+    st.Continue: _continue,
+    st.EditView: _edit_view,
+    st.Summarise: thinking.summarise,
+    st.AskStopHooks: turn_hooks.ask_stop_hooks,
+    st.EndTurn: _end_turn,
+    st.Claim: _claim,
+    st.Watch: background.watch,
+    st.Stop: _stop,
+}

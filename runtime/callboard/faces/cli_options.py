@@ -1,0 +1,69 @@
+"""What every command of the command line takes, and what none may do from inside a tool call. Imports click only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from callboard.words.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Given:
+    """The options that every command takes, as they were given anywhere on the line."""
+
+    workspace: Path = field(default_factory=Path)
+    color: str = "auto"
+    quiet: bool = False
+    verbose: bool = False
+    debug: bool = False
+
+
+def everywhere(command: Command) -> Command:
+    """Add `--cwd`, `-q`, `-v`, `--debug` and `--color`; they land in the `Given` of the context."""
+    options = (
+        _option(
+            "-C", "--cwd", "workspace", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder."
+        ),
+        _option("-q", "--quiet", is_flag=True, help="Hide the one-liners of progress."),
+        _option("-v", "--verbose", is_flag=True, help="Also show each model call."),
+        _option("--debug", is_flag=True, help="Show the traceback of an error."),
+        _option("--color", type=click.Choice(["auto", "always", "never"]), help="Colours on the screen."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def as_json(command: Command) -> Command:
+    """Add `--json`, for a listing."""
+    return click.option("--json", "json_", is_flag=True, help="Print JSON.")(command)
+
+
+def of_session(command: Command) -> Command:
+    """Add `--session`: another than the workspace's current one."""
+    return click.option("--session", metavar="ID", help="This session instead of the current one.")(command)
+
+
+def refuse_tools(what: str) -> None:
+    """Nobody approves himself by a tool call. Raises `UsageError` in a process that an agent's tool started."""
+    if os.environ.get("CALLBOARD_TOOL"):
+        raise UsageError(
+            f"{what} is for a person, and this command was started by an agent's tool. Ask the person to do it"
+        )
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    return click.option(*names, expose_value=False, callback=_keep, **settings)
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value not in {None, False} and option.name:
+        setattr(context.ensure_object(Given), option.name, value)

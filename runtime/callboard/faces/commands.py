@@ -1,0 +1,159 @@
+"""The slash commands of the prompt line: what each does, in the words of `Session`. It prints by the terminal only."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.app import Session
+from callboard.faces.lines import usage_words
+from callboard.faces.listings import (
+    find_request,
+    requests_block,
+    schedules_table,
+    status_words,
+    table,
+    tasks_table,
+    team_table,
+)
+from callboard.faces.terminal import Block, Line, Terminal, block
+from callboard.words.errors import CallboardError
+
+
+class Leave(Exception):
+    """The person is done with this prompt line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One slash command: its arguments and its meaning, for /help, and what it does with the words after its name."""
+
+    words: str
+    help: str
+    act: Callable[[Session, str], Awaitable[Block]]
+
+
+async def perform(line: str, session: Session, terminal: Terminal) -> None:
+    """Do what a `/command` line says and print what came of it. Raises `Leave` for /quit."""
+    name, _, words = line.removeprefix("/").partition(" ")
+    command = COMMANDS.get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.5)
+        meant = f" Did you mean {' or '.join(f'/{one}' for one in near)}?" if near else " /help lists them."
+        terminal.terminal_print(block(f"there is no command /{name}.{meant}", "warn"))
+        return
+    try:
+        terminal.terminal_print(await command.act(session, words.strip()))
+    except CallboardError as error:
+        terminal.terminal_print(block(str(error), "bad"))
+
+
+async def _help(session: Session, words: str) -> Block:
+    rows = [[f"/{name} {command.words}".rstrip(), command.help] for name, command in COMMANDS.items()]
+    keys = ["Ctrl-C", "drop the draft, else stop the turn; twice within 2 s: leave"], ["Ctrl-D", "leave"]
+    return table(["COMMAND", "WHAT IT DOES"], [*rows, *keys], "")
+
+
+async def _team(session: Session, words: str) -> Block:
+    return team_table(session.team())
+
+
+async def _tasks(session: Session, words: str) -> Block:
+    return tasks_table(session.tasks())
+
+
+async def _plans(session: Session, words: str) -> Block:
+    return requests_block(session.requests())
+
+
+async def _inbox(session: Session, words: str) -> Block:
+    waiting = session.requests()
+    rows = [[row.id, row.kind, row.asked_by, row.subject] for row in waiting]
+    return table(["REQUEST", "KIND", "FROM", "ABOUT"], rows, "nothing waits for you")
+
+
+async def _cron(session: Session, words: str) -> Block:
+    return schedules_table(session.schedules())
+
+
+async def _approve(session: Session, words: str) -> Block:
+    return await _give(session, words, "approved")
+
+
+async def _reject(session: Session, words: str) -> Block:
+    return await _give(session, words, "rejected")
+
+
+async def _answer(session: Session, words: str) -> Block:
+    return await _give(session, words, "answered")
+
+
+async def _compact(session: Session, words: str) -> Block:
+    await session.command("compact", text=words)
+    return block("asked for a compaction", "dim", progress=True)
+
+
+async def _stop(session: Session, words: str) -> Block:
+    if not words:
+        return block("whom? /stop NAME; /team shows who there is", "warn")
+    await session.command("stop", to=words)
+    return block(f"asked {words} to stop", "dim")
+
+
+async def _cost(session: Session, words: str) -> Block:
+    team, total = session.team(), session.usage()
+    rows = [[row.name, str(row.steps), usage_words(row.usage)] for row in team]
+    return table(
+        ["AGENT", "STEPS", "USED"], [*rows, ["all", str(sum(row.steps for row in team)), usage_words(total)]], ""
+    )
+
+
+async def _context(session: Session, words: str) -> Block:
+    return block(status_words(session))
+
+
+async def _model(session: Session, words: str) -> Block:
+    if words:
+        return block(f"a session keeps its model; start another one: callboard --model {words}", "warn")
+    return block(session.model)
+
+
+async def _resume(session: Session, words: str) -> Block:
+    return block(f"this is session {session.id}; leave and call: callboard --resume {words or 'ID'}", "warn")
+
+
+async def _quit(session: Session, words: str) -> Block:
+    raise Leave
+
+
+COMMANDS: Mapping[str, Command] = {
+    "help": Command("", "show this", _help),
+    "team": Command("", "show the agents", _team),
+    "inbox": Command("", "show what waits for you, a line each", _inbox),
+    "tasks": Command("", "show the task board", _tasks),
+    "plans": Command("", "show what waits for you, in full", _plans),
+    "approve": Command("ID [words]", "approve a plan or allow a tool", _approve),
+    "reject": Command("ID why", "reject a plan or refuse a tool", _reject),
+    "answer": Command("ID words", "answer a question", _answer),
+    "cron": Command("", "show the schedules", _cron),
+    "compact": Command("[focus]", "summarise the lead's conversation now", _compact),
+    "context": Command("", "show what the session holds", _context),
+    "cost": Command("", "show what each agent used", _cost),
+    "model": Command("", "show the model", _model),
+    "resume": Command("[ID]", "how to go on with another session", _resume),
+    "stop": Command("NAME", "ask an agent to stop", _stop),
+    "quit": Command("", "leave; the session is kept", _quit),
+}
+
+
+async def _give(session: Session, words: str, status: Literal["approved", "rejected", "answered"]) -> Block:
+    wanted, _, reason = words.partition(" ")
+    if not wanted:
+        return block("which one? /inbox shows what waits", "warn")
+    request = find_request(session.requests(), wanted)
+    refused = await session.answer(request.id, status, reason.strip())
+    if refused is not None:
+        return block(refused, "warn")
+    return Block((Line(f"{request.id} {status}", "good"),))

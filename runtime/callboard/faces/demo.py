@@ -1,0 +1,327 @@
+"""`callboard demo`: a team mends a sample project with the rehearsal model, over real HTTP, files, processes and store.
+
+The session is an ordinary one in a folder of its own; nothing here decides for the team. At the end the sample's tests
+are run once more, by us, and the exit code is theirs. A demo that was cut off is taken up again in its folder.
+It refuses to lift a permission: what the team may run is the list below, and the mode lets it edit its own folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from callboard.app import End, Options, Session, open_session
+from callboard.assembly import find_places, open_store
+from callboard.core.names import schedule_key, short_id
+from callboard.faces.approvals import PersonApprover, PlanPolicy
+from callboard.faces.keyboard import Keyboard, person_is_there
+from callboard.faces.leaving import Leaving, heed_signals
+from callboard.faces.listings import table
+from callboard.faces.screen import Screen
+from callboard.faces.terminal import Block, Line, Style, Terminal, block
+from callboard.ports.model import Delta
+from callboard.ports.store import Put
+from callboard.ports.world import Answer, Approver
+from callboard.words.errors import UsageError, WorkspaceUnusable
+from callboard.words.events import AnswerTaken, BackgroundEnded, CallFailed, ContextEdited, Event
+from callboard.words.values import Envelope, Request, Schedule
+
+DATA = Path(__file__).parent.parent / "data"
+PROJECT = "tally"
+ALLOWED = (
+    "Bash(python3 -m unittest:*)",
+    "Bash(python3 tools/note.py:*)",
+    "Bash(python3 tools/ledger.py)",
+)
+"""All that the team may run without being asked about."""
+ASSIGNMENT = "Make the tests of this package pass. Share the work out, and check the ledger of last year meanwhile."
+REMINDER = "Say which changes are noted so far."
+AGO = 70.0
+"""Seconds since the demo's schedule is said to have been set up: over a minute, so that one run of it was missed."""
+_TESTS = ("python3", "-m", "unittest")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What was asked for."""
+
+    yes: bool = False
+    """Approve plans without asking."""
+    keep: bool = False
+    """Leave the project where it is at the end; one whose tests fail is always left."""
+    record: Path | None = None
+    resume: Path | None = None
+    """The folder of a demo that was cut off, to go on there."""
+
+
+def main(
+    terminal: Terminal, *, yes: bool = False, keep: bool = False, record: Path | None = None, resume: Path | None = None
+) -> int:
+    """Run the demo to its end; the exit code, 0 only if the sample's tests pass then.
+
+    Raises `UsageError` for a folder that holds no demo, `WorkspaceUnusable` where none can be made.
+    """
+    return anyio.run(_Show(Demo(yes, keep, record, resume), terminal).go)
+
+
+class _Show:
+    """One run of the demo."""
+
+    def __init__(self, demo: Demo, terminal: Terminal) -> None:
+        self._demo, self._terminal = demo, terminal
+        self._session: Session | None = None
+        self._tally = Tally()
+
+    async def go(self) -> int:
+        """From the folder to the verdict. A first Ctrl-C stops the turn, a second leaves; both can be resumed."""
+        leaving, code = Leaving(), 130
+        folder = project_folder(self._demo.resume)
+        self._say(f"The sample project is in {folder}", "strong")
+        self._say(
+            "A rehearsed model answers on a loopback port: no key, no network; costs are what a service would charge. "
+            "Commands run at level L0, without a sandbox."
+        )
+        await anyio.to_thread.run_sync(prepare, folder)
+        async with anyio.create_task_group() as group:
+            await group.start(heed_signals, leaving, group.cancel_scope, self._interrupt)
+            code = await self._host(folder)
+            group.cancel_scope.cancel()
+        if leaving.code is not None or leaving.interrupted:
+            self._say(f"Cut off; nothing is lost. It goes on with: callboard demo --resume {folder}", "warn")
+            return leaving.code or 130
+        self._clear_away(folder, code)
+        return code
+
+    async def _host(self, folder: Path) -> int:
+        async with AsyncExitStack() as stack:
+            session = self._session = await self._open(folder, stack)
+            end = await session.finished()
+            if not session.tasks():  # it is new, or was cut off before the lead had heard what to do
+                await self._begin(session)
+                end = await session.finished()
+            code = await self._conclude(folder, end)
+            await session.mark_ended(code)
+        return code
+
+    async def _open(self, folder: Path, stack: AsyncExitStack) -> Session:
+        """The session of this folder: the one that was cut off, else a new one."""
+        there = await anyio.to_thread.run_sync(find_places(folder).state.exists)
+        for resume in (True, False) if there else (False,):
+            options = Options(
+                workspace=folder,
+                flags={"permission.mode": "acceptEdits", "permission.allow": list(ALLOWED)},
+                resume=resume,
+                record=self._demo.record,
+                model=f"rehearsal:{DATA / 'demo.yaml'}",
+                attended=person_is_there(),
+            )
+            observers = (Screen(self._terminal, result_apart=False), self._tally)
+            try:
+                opened = open_session(options, observers=observers, approvers=self._approvers())
+                return await stack.enter_async_context(opened)
+            except UsageError:
+                if not resume:
+                    raise
+                continue  # it was killed before it had written down its session
+        raise AssertionError("a new session opens or raises")
+
+    def _approvers(self) -> Sequence[Approver]:
+        if not person_is_there():
+            return (PlanPolicy() if self._demo.yes else Policy(),)
+        person = PersonApprover(Keyboard(self._terminal).ask, leave_plans=self._demo.yes)
+        return (PlanPolicy(), person) if self._demo.yes else (person,)
+
+    async def _begin(self, session: Session) -> None:
+        """What a person does: a schedule, and the assignment."""
+        if not session.schedules():
+            schedule = missed_schedule(session.id, time.time())
+            store = await open_store(session.places, "full")
+            try:
+                await store.commit(Put(schedule_key(session.id, schedule.id), schedule.encode(), expected=0))
+            finally:
+                await store.aclose()
+            self._say(
+                f"Cron counts in minutes, and the demo does not wait for one: {schedule.id} ({schedule.cron}, once) is "
+                f"set up as if {AGO:g} s ago. Its run was missed meanwhile, and is caught up now (misfire: latest)."
+            )
+        await session.say(ASSIGNMENT)
+
+    async def _interrupt(self) -> bool:
+        if self._session is None:
+            return False
+        await self._session.command("interrupt")
+        return True
+
+    async def _conclude(self, folder: Path, end: End) -> int:
+        """Run the sample's tests ourselves, and say what came of it all."""
+        passed, said = await anyio.to_thread.run_sync(run_tests, folder)
+        self._terminal.terminal_print(self._tally.block())
+        self._terminal.rows(agents_table(end))
+        if passed:
+            self._say(f"The sample's tests pass now: {said}", "good")
+        else:
+            self._say(f"The sample's tests do not pass: {said}", "bad")
+        if end.why:
+            self._say(end.why, "bad")
+        return end.exit_code or (0 if passed else 1)
+
+    def _clear_away(self, folder: Path, code: int) -> None:
+        """Nothing is left of a demo that went well, unless it was asked for."""
+        if code or self._demo.keep or self._demo.resume:
+            self._say(f"The project stays in {folder}", "dim")
+            return
+        places = find_places(folder)
+        for place in (folder.parent, places.state, places.data):
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _say(self, text: str, style: Style = "plain") -> None:
+        self._terminal.terminal_print(block(text, style))
+
+
+class Policy:
+    """Approves plans where nobody is at the terminal, and says so."""
+
+    async def answer(self, request: Request) -> Answer | None:
+        """None for what is not a plan."""
+        if request.kind != "plan" or "policy" not in request.may_answer:
+            return None
+        return Answer("approved", "policy", "nobody is at a terminal: the demo's policy approves plans")
+
+
+class Tally:
+    """Counts what a demo is to show, as it happens in this process. An observer."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Count it, if it is one of the things to be shown."""
+        match event:
+            case CallFailed():
+                self._seen[_FAULTS.get(event.fault.kind, event.fault.kind)] += 1
+            case ContextEdited(edits=edits) if edits:
+                self._seen[_STAGES.get(event.stage, event.stage)] += 1
+            case AnswerTaken(kind="plan"):
+                self._seen[f"plan {event.status}"] += 1
+            case BackgroundEnded():
+                self._seen[f"background command {event.status}"] += 1
+            case _:
+                pass
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Fires are told once, by the envelope's id."""
+        if envelope.type == "scheduled":
+            self._seen["schedule fired"] = 1
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Nothing to count."""
+
+    def block(self) -> Block:
+        """One line: `overloaded service recovered 1, lost connection recovered 1, ...`."""
+        counted = ", ".join(f"{count} x {what}" for what, count in self._seen.items())
+        return Block((Line(f"Seen on the way: {counted or 'nothing'}", "strong"),))
+
+
+_FAULTS = {
+    "overloaded": "service overloaded (529)",
+    "connection": "connection lost",
+    "lost": "call lost with a process",
+}
+_STAGES = {"persist_large_results": "large result persisted", "summarize_all": "conversation compacted"}
+
+
+def project_folder(resumed: Path | None) -> Path:
+    """Where the project is to be. Raises `UsageError` for a folder in which no demo was begun."""
+    if resumed is None:
+        return Path(tempfile.mkdtemp(prefix="callboard-demo-")).resolve() / PROJECT
+    folder = resumed.absolute()
+    begun = folder.exists() or (folder.name == PROJECT and folder.parent.is_dir())
+    if not begun or (folder.exists() and not (folder / "tools" / "ledger.py").is_file()):
+        raise UsageError(f"{folder} holds no demo: give the folder that `callboard demo` named when it began")
+    return folder
+
+
+def prepare(folder: Path) -> None:
+    """Copy the sample and make it a repository, whole or not at all. Raises `WorkspaceUnusable`."""
+    if folder.exists():
+        return
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        shutil.copytree(DATA / "sample", part, ignore=shutil.ignore_patterns("__pycache__", "build"))
+        _git(part, "init", "-q", "--template=")
+        _git(part, "config", "user.name", "The demo")
+        _git(part, "config", "user.email", "demo@example.invalid")
+        _git(part, "add", "-A")
+        _git(part, "commit", "-q", "--no-verify", "-m", "The sample as it was found")
+        part.rename(folder)
+    except OSError as error:
+        raise WorkspaceUnusable(f"the sample project cannot be made in {folder.parent}: {error}") from error
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    """Git with nobody's configuration and no hooks. Raises `WorkspaceUnusable` without git, or with what it said."""
+    program = shutil.which("git")
+    if program is None:
+        raise WorkspaceUnusable("git was not found: install it, the demo's project is a git repository")
+    settings = ("-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "-c", "init.defaultBranch=main")
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "LC_ALL": "C.UTF-8",
+    }
+    command = [program, "-C", str(folder), *settings, *arguments]
+    ran = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    if ran.returncode:
+        raise WorkspaceUnusable(f"git {arguments[0]} failed in {folder}: {ran.stderr.decode(errors='replace').strip()}")
+
+
+def run_tests(folder: Path) -> tuple[bool, str]:
+    """Whether the sample's tests pass, and the last line that they said."""
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(
+        _TESTS, cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+    )
+    lines = [line for line in ran.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return ran.returncode == 0, ", ".join(lines[-2:]).replace(",", ";", 1) if lines else "they said nothing"
+
+
+def agents_table(end: End) -> Block:
+    """A row for each agent, and what it all came to."""
+    rows = [
+        (
+            one.name,
+            str(one.steps),
+            f"{one.usage.prompt_tokens + one.usage.output_tokens:,}",
+            _dollars(one.usage.cost_usd),
+            one.what,
+        )
+        for one in end.agents
+    ]
+    total = end.usage
+    steps = str(sum(one.steps for one in end.agents))
+    rows.append(("all", steps, f"{total.prompt_tokens + total.output_tokens:,}", _dollars(total.cost_usd), ""))
+    return table(("agent", "steps", "tokens", "cost", "what it did"), rows, "nobody did anything")
+
+
+def missed_schedule(session: str, now: float) -> Schedule:
+    """A one-shot schedule whose only slot has passed, within the catch-up window."""
+    return Schedule(
+        id=short_id("cron", session, "demo"), cron="* * * * *", prompt=REMINDER, recurring=False, created_at=now - AGO
+    )
+
+
+def _dollars(cost: float) -> str:
+    return f"${cost:.4f}"

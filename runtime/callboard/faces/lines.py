@@ -1,0 +1,288 @@
+"""What an event looks like on the screen. Pure: an event and what is known of its call in, a block of lines out.
+
+One line each: a retry, a fire, a compaction, an envelope between agents, a tool call folded with the first and last
+line of its result. Whole, never cut: what the model says to the person, plans, and the text that ends a turn. Only
+one-liners are progress, which `--quiet` hides. What is shortened here is shortened for the screen alone.
+
+It refuses to print, to remember and to colour: a line carries the name of a style.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from callboard.faces.terminal import Block, Line, Style, block, plain
+from callboard.words.events import (
+    AgentResumed,
+    AgentStarted,
+    AgentStopped,
+    AnswerTaken,
+    ApprovalNeeded,
+    BackgroundEnded,
+    BackgroundStarted,
+    ContextEdited,
+    ContinuationAsked,
+    Event,
+    GateSet,
+    Interrupted,
+    ModelReplied,
+    ModelSwitched,
+    OutputRaised,
+    ReactAsked,
+    ReplyDropped,
+    ReplyInterrupted,
+    RetryPlanned,
+    StopAsked,
+    SummaryFailed,
+    TaskHeld,
+    TodosSet,
+    ToolFinished,
+    TurnEnded,
+)
+from callboard.words.values import Envelope, Json, ToolCall, Usage
+
+WIDTH = 100
+"""Columns that a shortened piece may take."""
+_FIRE_WIDTH = 60
+
+_MAIN_FIELDS = ("command", "pattern", "path", "description", "name", "to", "subject", "task_id", "cron", "plan", "id")
+"""Of a tool's input, the first of these that is there is shown."""
+
+_TODO_MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
+
+_SILENT_MAIL = frozenset({"prompt", "command", "scheduled", "plan_approval_request", "permission_request", "question"})
+"""Envelopes that are shown otherwise: typed by the person, as a fire, or as a request."""
+
+
+def lines_of(agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
+    """The lines of an event, None when it has none. `calls` are the agent's tool calls under way, by our id."""
+    if isinstance(event, ToolFinished):
+        return _finished(agent, event, calls.get(event.call))
+    teller = _TELLERS.get(type(event))
+    return None if teller is None else teller(agent, event)
+
+
+def mail_line(envelope: Envelope) -> Block | None:
+    """`sender -> recipient  first line` of an envelope; a fire in its own words; None for what is shown otherwise."""
+    if envelope.type == "scheduled":
+        schedule = str(envelope.metadata.get("schedule", envelope.id))
+        return _progress("schedule", f"{schedule} fired: {shorten(first_line(envelope.content), _FIRE_WIDTH)}")
+    if envelope.type in _SILENT_MAIL:
+        return None
+    what = "" if envelope.type in {"message", "broadcast"} else f" [{envelope.type.replace('_', ' ')}]"
+    said = shorten(first_line(envelope.content), WIDTH)
+    return _progress("", f"{envelope.sender} -> {envelope.recipient}{what} {said}".rstrip())
+
+
+def usage_words(usage: Usage) -> str:
+    """`12,345 tokens in (90 % cached), 678 out, $0.12`."""
+    cached = f" ({usage.cache_read_input_tokens * 100 // usage.prompt_tokens} % cached)" if usage.prompt_tokens else ""
+    return f"{usage.prompt_tokens:,} tokens in{cached}, {usage.output_tokens:,} out, ${usage.cost_usd:.2f}"
+
+
+def text_of(content: Sequence[Json]) -> str:
+    """The text of content blocks in the API's form; what is not text is named in brackets."""
+    return "\n".join(
+        str(one.get("text", "")) if one.get("type") == "text" else f"[{one.get('type')}]" for one in content
+    )
+
+
+def first_line(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in plain(text).split("\n") if line.strip()), "")
+
+
+def columns(text: str) -> int:
+    """How many columns the text takes: wide characters count two, combining ones none."""
+    return sum(_columns(char) for char in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """At most `width` columns (wide characters count two), with a mark where it was cut."""
+    used = 0
+    for at, char in enumerate(text):
+        used += _columns(char)
+        if used > width:
+            return f"{text[: max(at - 1, 0)]}…"
+    return text
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def call_words(call: ToolCall) -> str:
+    """A tool call in a few words: `bash pytest -q`."""
+    given: Mapping[str, Any] = call.input
+    main = next((given[field] for field in _MAIN_FIELDS if given.get(field)), None)
+    words = main if isinstance(main, str) else json.dumps(given, ensure_ascii=False) if given else ""
+    return shorten(f"{call.name} {first_line(words)}".rstrip(), WIDTH)
+
+
+def _finished(agent: str, event: ToolFinished, call: ToolCall | None) -> Block:
+    said = [line.strip() for line in plain(text_of(event.content)).split("\n") if line.strip()]
+    result = shorten(said[0], WIDTH) if said else "(nothing)"
+    if len(said) > 1:
+        between = f" … {len(said) - 2} lines … " if len(said) > 2 else " / "
+        result += between + shorten(said[-1], WIDTH)
+    style: Style = "bad" if event.is_error else "dim"
+    name = call_words(call) if call else event.call
+    return Block((Line(f"{name} => {result}", style, agent),), progress=True)
+
+
+def _progress(agent: str, text: str, style: Style = "dim") -> Block:
+    return Block((Line(plain(text).replace("\n", " "), style, agent),), progress=True)
+
+
+def _started(agent: str, event: AgentStarted) -> Block | None:
+    spec = event.spec
+    if spec.kind == "lead":
+        return None
+    role = f": {shorten(first_line(spec.role), WIDTH)}" if spec.role else ""
+    return _progress(agent, f"started as {spec.kind} ({spec.agent_type}) of {spec.parent}{role}")
+
+
+def _resumed(agent: str, event: AgentResumed) -> Block:
+    return _progress(agent, "goes on where it was")
+
+
+def _stopped(agent: str, event: AgentStopped) -> Block:
+    return _progress(agent, f"stopped: {event.outcome}", "dim" if event.outcome in {"done", "stopped"} else "warn")
+
+
+def _stop_asked(agent: str, event: StopAsked) -> Block:
+    return _progress(agent, f"asked to stop by {event.by}{_because(event.why)}")
+
+
+def _replied(agent: str, event: ModelReplied) -> Block | None:
+    said = "\n".join(str(one["text"]) for one in event.blocks if one.get("type") == "text" and one.get("text"))
+    return block(said.strip("\n"), name=agent) if said.strip() else None
+
+
+def _ended(agent: str, event: TurnEnded) -> Block | None:
+    if event.reason == "end":
+        return None
+    return block(f"turn ended: {event.reason}{_because(event.why)}", "warn", name=agent)
+
+
+def _retry(agent: str, event: RetryPlanned) -> Block:
+    wait = max(event.until - event.at, 0.0)
+    if event.parked:
+        return _progress(agent, f"parked for {wait:.0f} s{_because(event.why)}", "warn")
+    return _progress(agent, f"retry (attempt {event.attempt}) in {wait:.1f} s{_because(event.why)}", "warn")
+
+
+def _reply_dropped(agent: str, event: ReplyDropped) -> Block:
+    return _progress(agent, f"the reply above is void: {event.why}", "warn")
+
+
+def _reply_interrupted(agent: str, event: ReplyInterrupted) -> Block | None:
+    return block(f"{event.text}\n[interrupted]", name=agent) if event.text else None
+
+
+def _switched(agent: str, event: ModelSwitched) -> Block:
+    return _progress(agent, f"goes on with model {event.model}{_because(event.why)}", "warn")
+
+
+def _raised(agent: str, event: OutputRaised) -> Block:
+    return _progress(agent, f"asks again with up to {event.limit:,} output tokens", "warn")
+
+
+def _continuation(agent: str, event: ContinuationAsked) -> Block:
+    return _progress(agent, f"output limit reached: asked to go on (continuation {event.count})", "warn")
+
+
+def _approval(agent: str, event: ApprovalNeeded) -> Block:
+    return _progress(agent, f"waits for permission {event.request_id}{_because(event.why)}", "warn")
+
+
+def _answered(agent: str, event: AnswerTaken) -> Block:
+    style: Style = "good" if event.status in {"approved", "answered"} else "warn"
+    by = f" by {event.by}" if event.by else ""
+    return block(f"{event.kind} {event.request_id} {event.status}{by}{_because(event.reason)}", style, name=agent)
+
+
+def _gate(agent: str, event: GateSet) -> Block | None:
+    if event.gate == "open":
+        return _progress(agent, f"may act now{_because(event.why)}") if event.why else None
+    if event.gate == "required":
+        return _progress(agent, f"reads only until a plan is approved{_because(event.why)}")
+    head = Line(f"plan {event.request_id or ''} waits for approval", "strong", agent)
+    return Block((head, *(Line(line) for line in plain(event.plan).split("\n"))))
+
+
+def _todos(agent: str, event: TodosSet) -> Block | None:
+    if not event.todos:
+        return None
+    lines = tuple(Line(f"  {_TODO_MARKS[todo.status]} {first_line(todo.content)}", "dim") for todo in event.todos)
+    return Block((Line("todos", "dim", agent), *lines), progress=True)
+
+
+def _held(agent: str, event: TaskHeld) -> Block:
+    return _progress(agent, f"{'took' if event.held else 'has done with'} {event.task} {event.subject}".rstrip())
+
+
+def _background(agent: str, event: BackgroundStarted) -> Block:
+    return _progress(agent, f"background {event.id} started: {shorten(first_line(event.command), WIDTH)}")
+
+
+def _background_ended(agent: str, event: BackgroundEnded) -> Block:
+    code = "" if event.exit_code is None else f" (exit {event.exit_code})"
+    style: Style = "dim" if event.status == "completed" else "warn"
+    return _progress(agent, f"background {event.id} {event.status.replace('_', ' ')}{code}", style)
+
+
+def _edited(agent: str, event: ContextEdited) -> Block | None:
+    if not event.edits:
+        return None
+    where = f", transcript {event.transcript}" if event.transcript else ""
+    sizes = f"{event.tokens_before:,} -> {event.tokens_after:,} tokens"
+    return _progress(agent, f"compaction: {event.stage} ({event.trigger}), {sizes}{where}")
+
+
+def _summary_failed(agent: str, event: SummaryFailed) -> Block:
+    return _progress(agent, f"summary failed{_because(event.why)}", "warn")
+
+
+def _react(agent: str, event: ReactAsked) -> Block:
+    return _progress(agent, f"the service refused the prompt as too long: compacting{_because(event.why)}", "warn")
+
+
+def _interrupted(agent: str, event: Interrupted) -> Block:
+    return block("interrupted", "warn", name=agent)
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+_TELLERS: Mapping[type[Any], Callable[[str, Any], Block | None]] = {
+    AgentStarted: _started,
+    AgentResumed: _resumed,
+    AgentStopped: _stopped,
+    StopAsked: _stop_asked,
+    ModelReplied: _replied,
+    TurnEnded: _ended,
+    RetryPlanned: _retry,
+    ReplyDropped: _reply_dropped,
+    ReplyInterrupted: _reply_interrupted,
+    ModelSwitched: _switched,
+    OutputRaised: _raised,
+    ContinuationAsked: _continuation,
+    ApprovalNeeded: _approval,
+    AnswerTaken: _answered,
+    GateSet: _gate,
+    TodosSet: _todos,
+    TaskHeld: _held,
+    BackgroundStarted: _background,
+    BackgroundEnded: _background_ended,
+    ContextEdited: _edited,
+    SummaryFailed: _summary_failed,
+    ReactAsked: _react,
+    Interrupted: _interrupted,
+}

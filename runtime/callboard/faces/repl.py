@@ -1,0 +1,294 @@
+"""The prompt line: a person talks to the lead while the team works, and is asked one question at a time.
+
+What agents print appears above the line; draft and cursor stay as they were. A question leaves the line, is asked in
+its place, and the draft comes back. The only importer of prompt_toolkit.
+
+It refuses to run without a terminal (`callboard run` is for that), and to do anything that `Session` cannot.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from callboard.app import Options, Session, open_session
+from callboard.faces.approvals import PersonApprover
+from callboard.faces.commands import COMMANDS, Leave, perform
+from callboard.faces.leaving import TWICE
+from callboard.faces.lines import call_words, shorten
+from callboard.faces.listings import status_words
+from callboard.faces.screen import Screen
+from callboard.faces.terminal import Block, Terminal, block, plain
+from callboard.ports.model import Delta
+from callboard.words.events import (
+    AgentStopped,
+    CallFailed,
+    Event,
+    ModelCalled,
+    ModelReplied,
+    ReplyDropped,
+    ReplyInterrupted,
+    ToolStarted,
+    TurnEnded,
+)
+
+_TAIL_WIDTH = 100
+_DOING_WIDTH, _DOING_SHOWN = 30, 3
+TOO_SOON = 0.5
+"""Seconds: a line that ends sooner after its question appeared was not meant for it."""
+
+
+class _Called(Exception):
+    """The prompt line was left for something that cannot wait; the draft is kept."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """A question in the queue. `answer` is set when it was typed; `gone` when nobody needs it any more."""
+
+    shown: Block
+    words: str
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: str | None = None
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class _Draft:
+    text: str = ""
+    cursor: int = 0
+
+
+class LiveScreen(Screen):
+    """A screen that also shows the sentence that the lead is in the middle of, just above the prompt line."""
+
+    def __init__(self, terminal: Terminal, *, verbose: bool) -> None:
+        super().__init__(terminal, result_apart=False, verbose=verbose)
+        self.tail = ""
+        self.redraw: Callable[[], None] = _nothing
+        self._doing: dict[str, str] = {}
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Keep the last line of what streams; the whole text is printed when its reply is whole."""
+        super().on_delta(agent, delta)
+        if agent != "lead" or delta.kind == "thinking":
+            return
+        self.tail = "" if delta.kind != "text" else (self.tail + delta.text)[-4_000:].rpartition("\n")[2]
+        self.redraw()
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Print the event's lines; what was streaming is whole now, or void."""
+        if agent == "lead" and isinstance(event, ModelReplied | ReplyDropped | ReplyInterrupted | CallFailed):
+            self.tail = ""
+        super().on_event(agent, seq, event)
+        match event:
+            case ModelCalled():
+                self._doing[agent] = "thinks" if event.purpose == "turn" else "summarises"
+            case ToolStarted():
+                call = self.call(agent, event.call)
+                self._doing[agent] = call_words(call) if call else "works"
+            case TurnEnded() | AgentStopped():
+                self._doing.pop(agent, None)
+            case _:
+                pass
+        self.redraw()
+
+    def doing(self) -> str:
+        """What each agent is at, in a few words."""
+        shown = [f"{agent}: {shorten(what, _DOING_WIDTH)}" for agent, what in list(self._doing.items())[:_DOING_SHOWN]]
+        more = len(self._doing) - len(shown)
+        return " | ".join([*shown, *([f"{more} more"] if more > 0 else [])])
+
+
+class Repl:
+    """One conversation at a prompt line."""
+
+    def __init__(self, options: Options, terminal: Terminal, *, verbose: bool = False) -> None:
+        self._options, self._terminal = options, terminal
+        self._screen = LiveScreen(terminal, verbose=verbose)
+        self._questions: deque[_Question] = deque()
+        self._asked: _Question | None = None
+        self._asking: PromptSession[str] | None = None
+        self._draft = _Draft()
+        self._last_interrupt = float("-inf")
+        self._prompt = _line(InMemoryHistory())
+
+    async def run(self) -> int:
+        """Talk until the person leaves; the exit code."""
+        approver = PersonApprover(self.ask)
+        async with open_session(self._options, observers=[self._screen], approvers=[approver]) as session:
+            self._prompt = _line(_history(session.places.state))
+            self._screen.redraw = self._prompt.app.invalidate
+            words = f"session {session.id}, model {session.model}; /help tells what there is"
+            self._terminal.terminal_print(block(words, "dim"))
+            self._terminal.flush()
+            with patch_stdout(raw=True):
+                self._terminal.show_above(sys.stdout.write)
+                try:
+                    return await self._talk(session)
+                finally:
+                    self._terminal.show_above(None)
+
+    async def ask(self, shown: Block, words: str) -> str | None:
+        """Put a question when its turn comes, and return the line that was typed."""
+        question = _Question(shown, words)
+        self._questions.append(question)
+        if self._asked is None:
+            self._call()
+        try:
+            await question.answered.wait()
+        finally:
+            question.gone = True
+            if self._asked is question:
+                self._call()
+        return question.answer
+
+    async def _talk(self, session: Session) -> int:
+        while True:
+            try:
+                if self._questions:
+                    await self._put(self._questions.popleft())
+                    continue
+                line = await self._read(session)
+                await self._heed(session, line)
+            except _Called:
+                continue
+            except KeyboardInterrupt:
+                if await self._interrupted(session):
+                    return 130
+            except (EOFError, Leave):
+                return 0
+
+    async def _read(self, session: Session) -> str:
+        """One line of the person's, from the draft on."""
+        try:
+            line = await self._prompt.prompt_async(
+                self._above,
+                bottom_toolbar=lambda: self._below(session),
+                default=self._draft.text,
+                pre_run=self._place_cursor,
+                handle_sigint=False,
+            )
+        except BaseException:  # whatever calls us away - a question, Ctrl-C, the end - the draft is looked at first
+            buffer = self._prompt.default_buffer
+            self._draft = _Draft(buffer.text, buffer.cursor_position)
+            raise
+        self._draft = _Draft()
+        if line.strip():
+            self._terminal.terminal_print(block(f"> {line}", "strong"))
+        return line
+
+    def _place_cursor(self) -> None:
+        self._prompt.default_buffer.cursor_position = self._draft.cursor
+        if self._questions:
+            self._call()
+
+    def _above(self) -> FormattedText:
+        """The live tail and the prompt itself."""
+        tail = shorten(plain(self._screen.tail).replace("\n", " "), _TAIL_WIDTH)
+        return FormattedText([*([("", f"{tail}\n")] if tail else []), ("bold", "> ")])
+
+    def _below(self, session: Session) -> str:
+        """What the team is doing and what it cost."""
+        return plain(" | ".join(part for part in (self._screen.doing(), status_words(session)) if part))
+
+    async def _put(self, question: _Question) -> None:
+        if question.gone:
+            return
+        self._asked = question
+        self._terminal.terminal_print(question.shown)
+        self._terminal.flush()
+        asking = _line(InMemoryHistory())
+        self._asking = asking
+        try:
+            question.answer = await self._typed(asking, question.words)
+        except _Called:
+            self._terminal.terminal_print(block("(answered elsewhere)", "dim"))
+            return
+        except (EOFError, KeyboardInterrupt):
+            question.answer = None
+        finally:
+            self._asked, self._asking = None, None
+        self._terminal.terminal_print(block(f"{question.words}{question.answer or 'no'}", "strong"))
+        question.answered.set()
+
+    async def _typed(self, asking: PromptSession[str], words: str) -> str:
+        """The answer. A person who was typing when the question came has not answered it with that Enter."""
+        while True:
+            began = anyio.current_time()
+            typed = await asking.prompt_async(words, completer=None, handle_sigint=False)
+            if anyio.current_time() - began >= TOO_SOON:
+                return typed
+            self._terminal.terminal_print(block("that came too soon to be an answer; once more, please", "warn"))
+
+    async def _heed(self, session: Session, line: str) -> None:
+        """Do what a line says; an empty one does nothing. Raises `Leave`."""
+        words = line.strip()
+        if not words:
+            return
+        if words.startswith("/"):
+            await perform(words, session, self._terminal)
+        else:
+            await session.say(line)
+
+    async def _interrupted(self, session: Session) -> bool:
+        """Ctrl-C: drop the draft, else stop the turn, else (a second within two seconds) leave."""
+        if self._draft.text:
+            self._draft = _Draft()
+            return False
+        now = anyio.current_time()
+        if now - self._last_interrupt <= TWICE:
+            return True
+        self._last_interrupt = now
+        self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
+        await session.command("interrupt")
+        return False
+
+    def _call(self) -> None:
+        """Leave whichever line is being typed; the loop looks what there is to do."""
+        line = self._asking if self._asked is not None else self._prompt
+        if line is not None and line.app.is_running and not line.app.is_done:
+            line.app.exit(exception=_Called())
+
+
+def run_repl(options: Options, terminal: Terminal, *, verbose: bool = False) -> int:
+    """Talk in this thread until it is over; the exit code."""
+
+    async def talk() -> int:
+        return await Repl(options, terminal, verbose=verbose).run()
+
+    return anyio.run(talk)
+
+
+def _line(history: History) -> PromptSession[str]:
+    return PromptSession(
+        history=history,
+        completer=WordCompleter([f"/{name}" for name in COMMANDS], sentence=True),
+        complete_while_typing=False,
+        reserve_space_for_menu=0,
+        erase_when_done=True,  # what was sent is printed like all else, so that lines keep their order
+    )
+
+
+def _history(state: Path) -> History:
+    """What was typed in this workspace, kept in its private state folder."""
+    file = state / "history"
+    try:
+        file.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()  # the folder cannot be written: what was typed is remembered for this time only
+    return FileHistory(str(file))
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,164 @@
+"""A headless run: a prompt in, what happens on stderr, the result on stdout, an exit code that scripts can use.
+
+It refuses to hold a prompt line, and to know what a result means: `End` says how the session ended.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+
+from callboard import __version__
+from callboard.app import End, Options, Session, open_session
+from callboard.faces.approvals import PersonApprover, PlanPolicy
+from callboard.faces.keyboard import Keyboard
+from callboard.faces.leaving import Leaving, heed_signals
+from callboard.faces.lines import usage_words
+from callboard.faces.listings import requests_block
+from callboard.faces.screen import Screen
+from callboard.faces.stream_json import StreamJson
+from callboard.faces.terminal import Terminal, block
+from callboard.ports.world import Answer, Approver, Observer
+from callboard.words.errors import CallboardError
+from callboard.words.values import Json, Request
+
+Output = Literal["text", "json", "stream-json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headless:
+    """What to run. `prompt` None: only finish what the session left under way. `yes`: plans are approved."""
+
+    options: Options
+    prompt: str | None
+    output: Output = "text"
+    yes: bool = False
+    mode: str = "default"
+    """The permission mode that was asked for, for `system/init`."""
+
+
+class WaitingShown:
+    """Shows what a session waited for already when it was resumed, and answers nothing: nobody is to wonder why it
+    rests. What is asked later is shown as it happens."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal, self._since = terminal, time.time()
+
+    async def answer(self, request: Request) -> Answer | None:
+        """None, always."""
+        if request.created_at < self._since:
+            self._terminal.terminal_print(requests_block([request]))
+        return None
+
+
+class HeadlessRun:
+    """One run. `go` returns the exit code."""
+
+    def __init__(self, what: Headless, terminal: Terminal, *, verbose: bool = False) -> None:
+        self._what, self._terminal = what, terminal
+        self._screen = Screen(terminal, result_apart=True, verbose=verbose)
+        self._stream: StreamJson | None = None
+        self._session: Session | None = None
+        self._last: Json | None = None
+        if what.output != "text":
+            self._stream = StreamJson(self._take, cwd=str(what.options.workspace), version=__version__)
+
+    async def go(self) -> int:
+        """Run to the end, to a signal or to an error of ours, which is raised."""
+        leaving, began, end = Leaving(), anyio.current_time(), None
+        async with anyio.create_task_group() as group:
+            await group.start(heed_signals, leaving, group.cancel_scope, self._interrupt)
+            try:
+                end = await self._host()
+            except CallboardError as error:
+                self._tell_error(error, anyio.current_time() - began)
+                raise
+            group.cancel_scope.cancel()
+        code = _code(end, leaving)
+        self._tell(end, code, anyio.current_time() - began)
+        return code
+
+    async def _host(self) -> End:
+        what = self._what
+        async with open_session(what.options, observers=self._observers(), approvers=self._approvers()) as session:
+            self._session = session
+            if self._stream is not None:
+                self._stream.opened(session.id, session.model, what.mode)
+            if what.prompt is None:
+                await session.go_on()
+            else:
+                await session.say(what.prompt)
+            end = await session.finished()
+            await session.mark_ended(end.exit_code)
+            return end
+
+    def _observers(self) -> Sequence[Observer]:
+        # With JSON on stdout a script reads it all there; what a person may watch stays on stderr either way.
+        return [self._screen] if self._stream is None else [self._screen, self._stream]
+
+    def _approvers(self) -> Sequence[Approver]:
+        approvers: list[Approver] = [PlanPolicy()] if self._what.yes else []
+        if self._what.options.attended:
+            approvers.append(PersonApprover(Keyboard(self._terminal).ask, leave_plans=self._what.yes))
+        elif self._what.options.resume:
+            approvers.append(WaitingShown(self._terminal))
+        return approvers
+
+    async def _interrupt(self) -> bool:
+        if self._session is None:
+            return False
+        self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
+        await self._session.interrupt()
+        return True
+
+    def _take(self, message: Json) -> None:
+        if self._what.output == "stream-json":
+            self._terminal.record(json.dumps(message))
+        else:
+            self._last = message
+
+    def _tell_error(self, error: CallboardError, seconds: float) -> None:
+        """Whoever reads JSON gets a last message too; the words for a person are printed by whoever catches it."""
+        self._screen.finish("")
+        if self._stream is not None:
+            self._stream.result(code=error.exit_code, text="", why=str(error), seconds=seconds, cost_usd=0.0)
+            self._tell_last()
+
+    def _tell_last(self) -> None:
+        if self._last is not None:
+            self._terminal.record(json.dumps(self._last))
+
+    def _tell(self, end: End | None, code: int, seconds: float) -> None:
+        text, why = (end.text, end.why) if end is not None else ("", "left by a signal")
+        self._screen.finish(text)
+        if self._stream is not None:
+            cost = end.usage.cost_usd if end is not None else 0.0
+            self._stream.result(code=code, text=text, why=why, seconds=seconds, cost_usd=cost)
+            self._tell_last()
+        elif text:
+            self._terminal.result(text)
+        if code != 0 and why:
+            self._terminal.terminal_print(block(f"callboard: {why}", "bad"))
+        if self._session is not None and code in {130, 143}:
+            words = f"the session is kept: `callboard resume {self._session.id}` goes on with it"
+            self._terminal.terminal_print(block(words, "dim"))
+        if end is not None:
+            self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))
+
+
+def _code(end: End | None, leaving: Leaving) -> int:
+    if leaving.code is not None:
+        return leaving.code
+    if leaving.interrupted or end is None:
+        return 130
+    return end.exit_code
+
+
+def run_headless(what: Headless, terminal: Terminal, *, verbose: bool = False) -> int:
+    """Run in this thread until it is over; the exit code."""
+    return anyio.run(HeadlessRun(what, terminal, verbose=verbose).go)

@@ -1,0 +1,97 @@
+"""An observer that tells a session on the terminal, as it happens.
+
+It remembers what one event does not say: the call behind a result, envelopes already shown, the text that may still
+turn out to be the result. It refuses to decide what is worth a line (`lines.py`) and to write (`terminal.py`).
+"""
+
+from __future__ import annotations
+
+from callboard.faces.lines import lines_of, mail_line, text_of, usage_words
+from callboard.faces.terminal import Block, Terminal, block
+from callboard.ports.model import Delta
+from callboard.words.events import Event, ModelCalled, ModelReplied, ResultsMerged, TurnBegan, TurnEnded
+from callboard.words.values import Envelope, ToolCall
+
+_MAIL_REMEMBERED = 4_096
+
+
+class Screen:
+    """Prints what happens. `result_apart`: the lead's last text is left to the caller, who prints it as the result.
+    `verbose`: each model call has a line too."""
+
+    def __init__(self, terminal: Terminal, *, result_apart: bool, verbose: bool = False) -> None:
+        self._terminal, self._result_apart, self._verbose = terminal, result_apart, verbose
+        self._calls: dict[str, dict[str, ToolCall]] = {}
+        self._mail: dict[str, None] = {}
+        self._said: dict[str, str] = {}
+        self._held: Block | None = None
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Print the event's lines."""
+        calls = self._calls.setdefault(agent, {})
+        if isinstance(event, ModelReplied):
+            calls.update({call.id: call for call in event.calls})
+            if self._verbose:
+                words = f"{event.model}: {usage_words(event.usage)}, {event.stop_reason}"
+                self._terminal.terminal_print(block(words, "dim", name=agent, progress=True))
+            self._said[agent] = text_of([one for one in event.blocks if one.get("type") == "text"])
+        if self._verbose and isinstance(event, ModelCalled):
+            words = f"asks {event.model} ({event.purpose}, attempt {event.attempt})"
+            self._terminal.terminal_print(block(words, "dim", name=agent, progress=True))
+        shown = lines_of(agent, event, calls)
+        if isinstance(event, ResultsMerged):
+            calls.clear()
+        if isinstance(event, TurnBegan) and agent == "lead":
+            self._release()
+        if isinstance(event, TurnEnded):
+            self._end_of_turn(agent, event)
+        if shown is None:
+            return
+        if self._may_be_result(agent, event):
+            self._release()
+            self._held = shown
+        else:
+            self._terminal.terminal_print(shown)
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Tell that what was streaming is void; the rest is shown when its reply is whole."""
+        if delta.kind == "dropped":
+            self._terminal.terminal_print(
+                block(f"partial reply dropped: {delta.text}", "warn", name=agent, progress=True)
+            )
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Print an envelope's line, once though it is seen by sender and recipient."""
+        if envelope.id in self._mail:
+            return
+        self._mail[envelope.id] = None
+        if len(self._mail) > _MAIL_REMEMBERED:
+            del self._mail[next(iter(self._mail))]
+        if (shown := mail_line(envelope)) is not None:
+            self._terminal.terminal_print(shown)
+
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        """An agent's tool call under way, by our id."""
+        return self._calls.get(agent, {}).get(call)
+
+    def finish(self, result: str) -> None:
+        """The session is over and `result` is about to be printed: say what was held back and is something else."""
+        if self._held is not None and self._said.get("lead", "").strip() == result.strip():
+            self._held = None
+        self._release()
+
+    def _may_be_result(self, agent: str, event: Event) -> bool:
+        return self._result_apart and agent == "lead" and isinstance(event, ModelReplied) and not event.calls
+
+    def _end_of_turn(self, agent: str, event: TurnEnded) -> None:
+        """The final text is always shown, also when no reply of this process carried it."""
+        said = self._said.pop(agent, "") if not self._result_apart else self._said.get(agent, "")
+        if self._result_apart and agent == "lead":
+            return
+        if event.text and event.text.strip() != said.strip():
+            self._terminal.terminal_print(block(event.text, name=agent))
+
+    def _release(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._terminal.terminal_print(held)

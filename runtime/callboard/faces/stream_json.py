@@ -1,0 +1,390 @@
+"""A session as newline-delimited JSON, in the message types that headless clients already read (`docs/cli.md`).
+
+`system/init` first, then `assistant`, `user` (tool results and delivered mail), `system/api_retry`,
+`system/compact_boundary`, `system/task_started`, `system/task_notification`, `system/permission_denied`; last, one
+`result`. Each carries `uuid` and `session_id`; what another agent than the lead does carries `agent` and, in
+`parent_tool_use_id`, the call that made it. Tools have our names.
+
+It refuses to write and to judge: `emit` gets plain dicts, and the end of the session is the caller's to tell.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+from callboard.faces.lines import text_of
+from callboard.ports.model import Delta
+from callboard.words.events import (
+    AgentStarted,
+    AgentStopped,
+    AnswerTaken,
+    ApprovalNeeded,
+    BackgroundEnded,
+    BackgroundStarted,
+    CallFailed,
+    CallJudged,
+    ContextEdited,
+    EnvelopeReceived,
+    EnvelopesDelivered,
+    Event,
+    ModelCalled,
+    ModelReplied,
+    ReplyDropped,
+    ResultsMerged,
+    RetryPlanned,
+    ToolFinished,
+    ToolSettled,
+    TurnEnded,
+)
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Envelope, Fault, Json, ToolCall, Usage
+
+_ERRORS: Mapping[str, str] = {
+    "rate_limited": "rate_limit",
+    "overloaded": "overloaded",
+    "credentials": "authentication_failed",
+    "payment": "billing_error",
+    "spend_limit": "billing_error",
+    "not_found": "model_not_found",
+    "invalid": "invalid_request",
+    "too_long": "invalid_request",
+}
+"""Kinds of faults in the clients' words; the rest is `server_error`."""
+
+_SUMMARIES = ("summarize", "react", "truncate")
+"""Stages that begin a new stretch of the conversation start with one of these."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What this face knows of one agent."""
+
+    spec: AgentSpec | None = None
+    parent: str | None = None
+    """The provider's id of the call that made it."""
+    calls: tuple[ToolCall, ...] = ()
+    results: dict[str, tuple[tuple[Json, ...], bool]] = field(default_factory=dict[str, tuple[tuple[Json, ...], bool]])
+    fault: Fault | None = None
+    usage: Usage = field(default_factory=Usage)
+    replies: int = 0
+    called_at: float = 0.0
+
+
+class StreamJson:
+    """An observer that turns events into messages. Nothing is emitted before `opened`; what came earlier follows."""
+
+    def __init__(self, emit: Callable[[Json], None], *, cwd: str, version: str) -> None:
+        self._emit_raw, self._cwd, self._version = emit, cwd, version
+        self._session = self._model = self._mode = ""
+        self._early: list[tuple[str, Event]] | None = []
+        self._begun = False
+        self._agents: dict[str, _Seen] = {}
+        self._mail: dict[str, Envelope] = {}
+        self._made: list[tuple[str, str, str]] = []
+        self._models: dict[str, Usage] = {}
+        self._denials: list[Json] = []
+        self._asking: dict[str, str] = {}
+        self._errors: list[str] = []
+        self._waited = 0.0
+        self._stop_reason: str | None = None
+
+    def opened(self, session: str, model: str, mode: str) -> None:
+        """The session is open: these stand in `system/init` unless the lead's own start says otherwise."""
+        self._session, self._model, self._mode = session, model, mode
+        early, self._early = self._early or [], None
+        for agent, event in early:
+            self.on_event(agent, 0, event)
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Emit the messages of an event."""
+        if self._early is not None:
+            self._early.append((agent, event))
+        else:
+            self._tell(event, agent)
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Pieces of a reply are not part of this protocol; the whole reply is."""
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Mail is told when it enters a conversation."""
+
+    def result(self, *, code: int, text: str, why: str, seconds: float, cost_usd: float) -> None:
+        """The last message of the session, by its exit code."""
+        self._begin()
+        lead = self._seen("lead")
+        subtype, reason = _ending(code, why)
+        message: Json = {
+            "type": "result",
+            "subtype": subtype,
+            "is_error": code != 0,
+            "duration_ms": round(seconds * 1000),
+            "duration_api_ms": round(self._waited * 1000),
+            "num_turns": lead.replies,
+            "stop_reason": self._stop_reason,
+            "total_cost_usd": cost_usd,
+            "usage": _usage(lead.usage),
+            "modelUsage": {model: _model_usage(usage) for model, usage in sorted(self._models.items())},
+            "permission_denials": self._denials,
+            "terminal_reason": reason,
+            "exit_code": code,
+        }
+        if subtype == "success":
+            message["result"] = text
+        else:
+            message["errors"] = [*([why] if why else []), *self._errors]
+        self._emit(message)
+
+    @singledispatchmethod
+    def _tell(self, event: object, agent: str) -> None:
+        """Most events have no message of their own."""
+
+    @_tell.register
+    def _started(self, event: AgentStarted, agent: str) -> None:
+        seen = self._seen(agent)
+        seen.spec = event.spec
+        if event.spec.kind == "lead":
+            self._begin()
+            return
+        seen.parent = self._maker(event.spec)
+        told: Json = {"description": event.spec.role or agent, "task_type": "local_agent", "tool_use_id": seen.parent}
+        self._system("task_started", task_id=agent, subagent_type=event.spec.agent_type, **told)
+
+    @_tell.register
+    def _stopped(self, event: AgentStopped, agent: str) -> None:
+        seen = self._seen(agent)
+        if agent == "lead":
+            return
+        status = {"done": "completed", "stopped": "stopped"}.get(event.outcome, "failed")
+        used = {"total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens, "tool_uses": seen.replies}
+        told: Json = {"status": status, "summary": event.result, "output_file": "", "usage": used}
+        self._system("task_notification", task_id=agent, tool_use_id=seen.parent, **told)
+
+    @_tell.register
+    def _called(self, event: ModelCalled, agent: str) -> None:
+        self._seen(agent).called_at = event.at
+
+    @_tell.register
+    def _replied(self, event: ModelReplied, agent: str) -> None:
+        seen = self._seen(agent)
+        self._count(agent, event.model, event.usage, event.at)
+        seen.replies, seen.calls, seen.results, seen.fault = seen.replies + 1, event.calls, {}, None
+        for call in event.calls:
+            if call.name in {"task", "spawn_teammate"}:
+                name = call.input.get("description" if call.name == "task" else "name")
+                self._made.append((agent, str(name), call.use_id))
+        if agent == "lead":
+            self._stop_reason = event.stop_reason
+        message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
+        said = {"content": list(event.blocks), "stop_reason": event.stop_reason, "stop_sequence": None}
+        self._emit({"type": "assistant", "message": {**message, **said, "usage": _usage(event.usage)}}, agent)
+
+    @_tell.register
+    def _dropped(self, event: ReplyDropped, agent: str) -> None:
+        self._count(agent, self._model, event.usage, event.at)
+
+    @_tell.register
+    def _judged(self, event: CallJudged, agent: str) -> None:
+        if event.verdict == "deny":
+            self._deny(agent, event.call, event.by, event.why)
+
+    @_tell.register
+    def _asked(self, event: ApprovalNeeded, agent: str) -> None:
+        self._asking[event.request_id] = event.call
+
+    @_tell.register
+    def _answered(self, event: AnswerTaken, agent: str) -> None:
+        call = self._asking.pop(event.request_id, "")
+        if event.kind == "permission" and event.status != "approved":
+            self._deny(agent, call, event.by or event.status, event.reason)
+
+    def _deny(self, agent: str, call_id: str, by: str, why: str) -> None:
+        call = next((one for one in self._seen(agent).calls if one.id == call_id), None)
+        if call is None or any(one["tool_use_id"] == call.use_id for one in self._denials):
+            return
+        what: Json = {"tool_name": call.name, "tool_use_id": call.use_id}
+        self._denials.append({**what, "tool_input": call.input})
+        self._system("permission_denied", agent, **what, message=why, decision_reason=by)
+
+    @_tell.register
+    def _finished(self, event: ToolFinished, agent: str) -> None:
+        self._seen(agent).results[event.call] = (event.content, event.is_error)
+
+    @_tell.register
+    def _settled(self, event: ToolSettled, agent: str) -> None:
+        results = self._seen(agent).results
+        content, is_error = results.get(event.call, ((), False))
+        content = content if event.content is None else event.content
+        results[event.call] = (content, is_error if event.is_error is None else event.is_error)
+
+    @_tell.register
+    def _merged(self, event: ResultsMerged, agent: str) -> None:
+        seen = self._seen(agent)
+        blocks = [_result_block(call, *seen.results.get(call.id, ((), False))) for call in seen.calls]
+        if blocks:
+            self._emit({"type": "user", "message": {"role": "user", "content": blocks}}, agent)
+
+    @_tell.register
+    def _received(self, event: EnvelopeReceived, agent: str) -> None:
+        self._mail[event.envelope.id] = event.envelope
+
+    @_tell.register
+    def _delivered(self, event: EnvelopesDelivered, agent: str) -> None:
+        mail = [found for each in event.ids if (found := self._mail.pop(each, None)) is not None]
+        if mail and all(one.type == "prompt" for one in mail):
+            return  # the person's own words: the client that sent them knows them
+        content = [placed.data for placed in event.blocks]
+        message: Json = {"type": "user", "message": {"role": "user", "content": content}, "isSynthetic": True}
+        if len(mail) == 1:
+            message["origin"] = _origin(mail[0])
+        self._emit(message, agent)
+
+    @_tell.register
+    def _failed(self, event: CallFailed, agent: str) -> None:
+        self._seen(agent).fault = event.fault
+        if event.fault.usage is not None:
+            self._count(agent, event.model, event.fault.usage, event.at)
+
+    @_tell.register
+    def _retry(self, event: RetryPlanned, agent: str) -> None:
+        seen = self._seen(agent)
+        fault = seen.fault or Fault(kind="server", message=event.why)
+        wait = round(max(event.until - event.at, 0.0) * 1000)
+        most = seen.spec.attempts if seen.spec else None
+        what: Json = {"attempt": event.attempt, "max_retries": most, "retry_delay_ms": wait, "parked": event.parked}
+        error = _ERRORS.get(fault.kind, "server_error")
+        self._system("api_retry", agent, **what, error_status=fault.status, error=error)
+
+    @_tell.register
+    def _edited(self, event: ContextEdited, agent: str) -> None:
+        if event.edits and event.stage.startswith(_SUMMARIES):
+            trigger = "manual" if event.trigger == "manual" else "auto"
+            about: Json = {"trigger": trigger, "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
+            self._system("compact_boundary", agent, compact_metadata=about)
+
+    @_tell.register
+    def _background(self, event: BackgroundStarted, agent: str) -> None:
+        told = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
+        self._system("task_started", agent, task_id=event.id, **told)
+
+    @_tell.register
+    def _background_ended(self, event: BackgroundEnded, agent: str) -> None:
+        status = event.status if event.status in {"completed", "stopped"} else "failed"
+        code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+        summary = f"{event.status.replace('_', ' ')}{code}"
+        self._system("task_notification", agent, task_id=event.id, status=status, output_file="", summary=summary)
+
+    @_tell.register
+    def _turn_ended(self, event: TurnEnded, agent: str) -> None:
+        if event.reason not in {"end", "interrupted", "stopped"} and event.why:
+            self._errors.append(f"{agent}: {event.why}")
+
+    def _seen(self, agent: str) -> _Seen:
+        return self._agents.setdefault(agent, _Seen())
+
+    def _maker(self, spec: AgentSpec) -> str | None:
+        wanted = spec.name if spec.kind == "teammate" else spec.role
+        found = next((one for one in self._made if one[0] == spec.parent and one[1] == wanted), None)
+        if found is None:
+            return None
+        self._made.remove(found)
+        return found[2]
+
+    def _count(self, agent: str, model: str, usage: Usage, at: float) -> None:
+        seen = self._seen(agent)
+        seen.usage = seen.usage.plus(usage)
+        self._models[model] = self._models.get(model, Usage()).plus(usage)
+        if seen.called_at:
+            self._waited += max(at - seen.called_at, 0.0)
+            seen.called_at = 0.0
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        spec = self._seen("lead").spec
+        self._system(
+            "init",
+            cwd=self._cwd,
+            tools=list(spec.tools) if spec else [],
+            mcp_servers=[],
+            model=spec.model if spec else self._model,
+            permissionMode=spec.permission_mode if spec else self._mode,
+            slash_commands=[],
+            agents=[],
+            skills=[],
+            plugins=[],
+            apiKeySource="none",
+            output_style="default",
+            callboard_version=self._version,
+        )
+
+    def _system(self, subtype: str, agent: str = "lead", **fields: Any) -> None:
+        self._emit({"type": "system", "subtype": subtype, **fields}, agent)
+
+    def _emit(self, message: Json, agent: str = "lead") -> None:
+        self._begin()
+        about: Json = {"uuid": str(uuid.uuid4()), "session_id": self._session}
+        if message["type"] in {"assistant", "user"} or agent != "lead":
+            about["parent_tool_use_id"] = self._seen(agent).parent
+        if agent != "lead":
+            about["agent"] = agent
+        self._emit_raw({**message, **about})
+
+
+def _ending(code: int, why: str) -> tuple[str, str]:
+    """The result's subtype and terminal reason for an exit code; `why` names the limit."""
+    if code == 0:
+        return "success", "completed"
+    if code == 5:
+        for limit, ending in _LIMITS.items():
+            if limit in why:
+                return ending
+        return "error_during_execution", "blocking_limit"
+    return "error_during_execution", _REASONS.get(code, "model_error")
+
+
+_REASONS: Mapping[int, str] = {
+    4: "tool_deferred_unavailable",
+    6: "api_error",
+    124: "blocking_limit",
+    130: "aborted_streaming",
+    143: "aborted_streaming",
+}
+_LIMITS: Mapping[str, tuple[str, str]] = {
+    "model steps": ("error_max_turns", "max_turns"),
+    "limit of $": ("error_max_budget_usd", "budget_exhausted"),
+    "money": ("error_max_budget_usd", "budget_exhausted"),
+    "window": ("error_during_execution", "prompt_too_long"),
+}
+
+
+def _result_block(call: ToolCall, content: Sequence[Json], is_error: bool) -> Json:
+    only_text = all(one.get("type") == "text" for one in content)
+    shown = text_of(content) if only_text else list(content)
+    return {"type": "tool_result", "tool_use_id": call.use_id, "content": shown, "is_error": is_error}
+
+
+def _origin(envelope: Envelope) -> Json:
+    if envelope.type == "scheduled":
+        return {"kind": "task-notification", "subkind": "scheduled-trigger"}
+    if envelope.type == "task_notification":
+        return {"kind": "task-notification"}
+    return {"kind": "peer", "from": envelope.sender}
+
+
+def _usage(usage: Usage) -> Json:
+    return usage.model_dump(exclude={"cost_usd"})
+
+
+def _model_usage(usage: Usage) -> Json:
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "cacheReadInputTokens": usage.cache_read_input_tokens,
+        "cacheCreationInputTokens": usage.cache_creation_input_tokens,
+        "costUSD": usage.cost_usd,
+    }

@@ -1,0 +1,253 @@
+"""The one way to the screen: `Terminal.terminal_print`. Whole blocks, one writer, no control sequence from outside.
+
+Two laws. A block is written in one piece, so that what threads and agents say never interleaves; and no text of a
+model, a tool or a file moves the cursor, sets a title or hides a word: control characters are taken out here, and the
+only escape sequences on the screen are the styles below. Callers give words and a style, never a sequence.
+
+Lock order: an agent opens a block only while it holds its `agent_lock`. This module takes no `agent_lock` and waits
+for none; printing puts the block into a queue and returns, so a slow screen holds up nobody. What is only progress is
+dropped when the screen falls far behind, and the screen says how much.
+
+It refuses to ask, to redraw and to know what an event is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from callboard.words.errors import CallboardError
+
+Style = Literal["plain", "dim", "strong", "good", "warn", "bad", "name"]
+
+_STYLES: Mapping[Style, str] = {
+    "dim": "\x1b[2m",
+    "strong": "\x1b[1m",
+    "good": "\x1b[32m",
+    "warn": "\x1b[33m",
+    "bad": "\x1b[31m",
+    "name": "\x1b[36m",
+}
+_END = "\x1b[0m"
+
+_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, clearing
+    r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI in one character
+    # OSC, DCS, SOS, PM, APC: titles, links, clipboards; one without an end must not swallow what follows it
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]?"  # the rest: character sets, resets
+)
+_BREAKS = re.compile(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also what reverses the reading order
+)
+_GATHER = 0.01
+"""Seconds that blocks gather while the screen has nothing to write."""
+_BEHIND = 2_000
+"""Blocks that may wait for a slow screen before progress is dropped."""
+
+
+class ResultUnwritten(CallboardError):
+    """The result could not be written where stdout leads (a full disk, a lost terminal)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line for the screen. `name` stands before it (an agent), in a style of its own."""
+
+    text: str
+    style: Style = "plain"
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lines that stand together. `progress`: one-liners that `--quiet` hides and a slow screen may lose."""
+
+    lines: tuple[Line, ...]
+    progress: bool = False
+
+
+def plain(text: str) -> str:
+    """The text without control sequences; only line breaks and tabs are left of the control characters."""
+    return _CONTROLS.sub("", _BREAKS.sub("\n", _SEQUENCES.sub("", text)))
+
+
+def visible(text: str) -> str:
+    """The text with its control characters spelled out (`\\x1b`), for what a person is about to approve."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r", "\\r"))
+
+
+def block(text: str, style: Style = "plain", *, name: str = "", progress: bool = False) -> Block:
+    """A block of a text, line for line; `name` stands before the first."""
+    first, *others = plain(text).split("\n")
+    return Block((Line(first, style, name), *(Line(line, style) for line in others)), progress)
+
+
+def wants_color(choice: str, stream: TextIO, env: Mapping[str, str]) -> bool:
+    """`--color` first, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether the stream is a terminal."""
+    if choice in {"always", "never"}:
+        return choice == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in {"", "0"}:
+        return True
+    return env.get("TERM") != "dumb" and stream.isatty()
+
+
+def styled(lines: Sequence[Line], *, color: bool) -> str:
+    """The lines as they go to a stream, each ended by a line break."""
+    return "".join(f"{_styled(line, color=color)}\n" for line in lines)
+
+
+def _styled(line: Line, *, color: bool) -> str:
+    text, name = plain(line.text), plain(line.name)
+    if color and text and line.style != "plain":
+        text = f"{_STYLES[line.style]}{text}{_END}"
+    if not name:
+        return text
+    return f"{_STYLES['name']}{name}{_END} {text}" if color else f"{name}: {text}"
+
+
+class Terminal:
+    """The screen of this process. Everything may be called from any thread.
+
+    Blocks go to `err`, results to `out`, in the order of the calls whichever stream they go to. A closed pipe is
+    quiet: what goes there is dropped. A stream that fails otherwise is told by `close`.
+    """
+
+    def __init__(self, out: TextIO, err: TextIO, *, color: str = "auto", quiet: bool = False) -> None:
+        self._out, self._err, self._quiet = out, err, quiet
+        self._color_out, self._color_err = wants_color(color, out, os.environ), wants_color(color, err, os.environ)
+        self._above: Callable[[str], object] | None = None
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._question = ""
+        self._lost = 0
+        self._failure: OSError | None = None
+        # Says who may drop progress and count it; held for a few instructions, never while writing.
+        self._counting = threading.Lock()
+        self._hurry = threading.Event()
+        self._writer = threading.Thread(target=self._write_all, name="terminal", daemon=True)
+        self._writer.start()
+
+    @property
+    def out_is_tty(self) -> bool:
+        """A person reads the results."""
+        return self._out.isatty()
+
+    def terminal_print(self, shown: Block) -> None:
+        """Print one block above whatever is being typed. Returns at once."""
+        if not shown.lines or (shown.progress and (self._quiet or self._too_far_behind())):
+            return
+        self._queue.put(lambda: self._show(shown.lines))
+
+    def result(self, text: str) -> None:
+        """Print what a script reads: to stdout, as it is save for control characters, ended by one line break."""
+        self._queue.put(lambda: self._write(self._out, plain(text).removesuffix("\n") + "\n"))
+
+    def rows(self, shown: Block) -> None:
+        """Print a listing for a person to stdout."""
+        self._queue.put(lambda: self._write(self._out, styled(shown.lines, color=self._color_out)))
+
+    def record(self, line: str) -> None:
+        """Print one line of JSON to stdout. The caller's encoder has escaped what is not ASCII."""
+        self._queue.put(lambda: self._write(self._out, line + "\n"))
+
+    def ask(self, words: str) -> None:
+        """Put a question to stderr and leave the cursor behind it. Blocks that come before `answered` go above it."""
+        self._queue.put(lambda: self._put_question(plain(words)))
+        self.flush()
+
+    def answered(self, note: str = "") -> None:
+        """The question is answered, or void as `note` says: nothing needs to be put again."""
+        self._queue.put(lambda: self._end_question(plain(note)))
+
+    def show_above(self, write: Callable[[str], object] | None) -> None:
+        """While a person types, blocks go through `write`, which keeps their line; None: straight to stderr again."""
+        self.flush()
+        self._above = write
+
+    def flush(self) -> None:
+        """Return when all that was printed so far has been written."""
+        if not self._writer.is_alive():
+            return
+        done = threading.Event()
+        self._queue.put(done.set)
+        self._hurry.set()
+        done.wait()
+
+    def close(self) -> None:
+        """Write what waits and end the writer. Raises `ResultUnwritten` when stdout refused a result."""
+        self._queue.put(None)
+        self._hurry.set()
+        self._writer.join()
+        if self._failure is not None:
+            why = self._failure.strerror or str(self._failure)
+            raise ResultUnwritten(
+                f"the result could not be written to stdout ({why}). Free some room, or write elsewhere"
+            )
+
+    def _too_far_behind(self) -> bool:
+        with self._counting:
+            behind = self._queue.qsize() > _BEHIND
+            self._lost += behind
+        return behind
+
+    def _write_all(self) -> None:
+        """Write what there is, then let more gather for a moment: waking this thread for every line costs more than
+        writing it. Whoever waits for the screen (`flush`, `close`) cuts the moment short."""
+        while (job := self._queue.get()) is not None:
+            job()
+            if self._queue.empty():
+                self._hurry.wait(_GATHER)
+                self._hurry.clear()
+
+    def _show(self, lines: tuple[Line, ...]) -> None:
+        with self._counting:
+            lost, self._lost = self._lost, 0
+        if lost:
+            lines = (Line(f"[{lost} lines of progress not shown: the screen was too slow]", "dim"), *lines)
+        text = styled(lines, color=self._color_err)
+        if self._above is not None:
+            self._above(text)
+        elif self._question:
+            self._write(self._err, f"\n{text}{self._question}")
+        else:
+            self._write(self._err, text)
+
+    def _put_question(self, words: str) -> None:
+        self._question = words
+        self._write(self._err, words)
+
+    def _end_question(self, note: str) -> None:
+        self._question = ""
+        if note:
+            self._write(self._err, f"\n{note}\n")
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        encoding = stream.encoding or "utf-8"
+        try:
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except OSError as error:
+            if stream is self._out and error.errno not in {errno.EPIPE, errno.EIO}:
+                self._failure = self._failure or error
+            _silence(stream)
+        except ValueError:
+            return  # the stream was closed under us: nobody reads it
+
+
+def _silence(stream: TextIO) -> None:
+    """Point a stream that nobody reads at /dev/null, so that neither we nor the interpreter's exit trip over it."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        return  # not a real file: there is nothing that could trip

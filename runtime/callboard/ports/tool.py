@@ -1,0 +1,208 @@
+"""The tool port: what a tool declares, what it is given, what it returns.
+
+A tool returns what it wants written to the store, it does not write: its writes and its agent's events commit together
+with its `ToolFinished`, so that effect and event cannot part. It raises `ToolRefused` for whatever the model can mend;
+any other exception becomes an error result with its type and message, and the trace goes to the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from callboard.ports.store import Write
+from callboard.words.events import Event
+from callboard.words.specs import AgentSpec
+from callboard.words.values import AgentRow, Json, Request, Schedule, Task
+
+Effect = Literal["read", "store", "reconcile", "attach", "unknown"]
+"""What a cut leaves behind (docs/design.md, "The loop"): read again; nothing; told by digests; found again; unknown."""
+
+Concurrency = Literal["shared", "keyed", "exclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What the model is told, and how the engine may run it."""
+
+    name: str
+    description: str
+    input_schema: Json
+    effect: Effect
+    concurrency: Concurrency = "exclusive"
+    barrier: bool = False
+    """Calls before it in a reply finish first, calls after it are not run (`submit_plan`, `compact`)."""
+    destructive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What a tool did. `content` is a text, or blocks in the API's form (text, image)."""
+
+    content: str | Sequence[Json]
+    is_error: bool = False
+    writes: tuple[Write, ...] = ()
+    """Commit together with the result. Lost a compare-and-swap: the tool runs again, on fresh rows."""
+    events: tuple[Event, ...] = ()
+    """Changes of its agent's own state (`TodosSet`, `FileSeen`, ...), in the same commit."""
+    data: Json = field(default_factory=dict[str, object])
+    """The structured result, for hooks."""
+    ends_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundTask:
+    """A background command of this agent, as its journal and its process tell."""
+
+    id: str
+    command: str
+    pid: int
+    started: float
+    output: str
+    status: Literal["running", "completed", "failed", "stopped", "timed_out"]
+    exit_code: int | None = None
+
+
+class Board(Protocol):
+    """The session's rows as this process knows them, with the revision that a write must expect. Reads only."""
+
+    def task(self, task_id: str) -> tuple[Task, int] | None: ...
+    def tasks(self) -> Sequence[Task]: ...
+    def agent(self, name: str) -> tuple[AgentRow, int] | None: ...
+    def agents(self) -> Sequence[AgentRow]: ...
+    def request(self, request_id: str) -> tuple[Request, int] | None: ...
+    def requests(self) -> Sequence[Request]: ...
+    def schedule(self, schedule_id: str) -> tuple[Schedule, int] | None: ...
+    def schedules(self) -> Sequence[Schedule]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a process ended. `output` is what it wrote, both streams in order, cut in the middle when too long."""
+
+    exit_code: int | None
+    output: str
+    cut: bool
+    characters: int
+    """How many there were before the cut."""
+    timed_out: bool = False
+    whole: str = ""
+    """The file with the whole output, when it was cut."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of tools at the sandbox level in force. Each has its own session and process group."""
+
+    async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
+        """Run a shell command to its end. `keep` gets the whole output when it is long, and tells who runs while it
+        does. Cancelled, out of time, or our own death: the whole group is ended."""
+        ...
+
+    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
+        """Start one that outlives the call, its output going to a file; its pid and process start time. Its exit
+        code stands in `<output>.exit` when it has ended, also when we have died in between."""
+        ...
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        """Wait for such a process without polling; its exit code, None when that is not known."""
+        ...
+
+    async def end(self, pid: int, started: float) -> bool:
+        """End the group of a process that may be ours: TERM, 2 s, KILL. False when that process is gone already."""
+        ...
+
+
+class Spawner(Protocol):
+    """How a tool makes agents. Both are idempotent by name: after a crash the same call finds the same agent."""
+
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
+        """The spec of a new agent of that type. Raises `ToolRefused` with the known types for an unknown one."""
+        ...
+
+    def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
+        """Row, spec and first envelope of a teammate, to be committed with the tool's result; the supervisor then
+        starts it. Raises `ToolRefused` when the name is taken or the team is full."""
+        ...
+
+    async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
+        """Run (or find again) the subagent of this call to its end: (outcome, final text)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SkillText:
+    """One skill. `body` None in a catalogue."""
+
+    name: str
+    description: str
+    folder: str
+    body: str | None = None
+    problem: str = ""
+
+
+class Skills(Protocol):
+    """The skills that this session has."""
+
+    def catalogue(self) -> Sequence[SkillText]: ...
+    def load(self, name: str) -> SkillText:
+        """The body. Raises `ToolRefused` naming those there are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where this agent may put things. All absolute, resolved."""
+
+    root: Path
+    """Its workspace or worktree: relative paths start here, writes stay inside."""
+    tool_results: Path
+    """Large results of this agent, readable by it."""
+    transcripts: Path
+    own_state: tuple[Path, ...] = ()
+    """Never shown, never written by tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Everything that a tool may touch, and nothing else."""
+
+    session: str
+    spec: AgentSpec
+    incarnation: int
+    call: str
+    """The id of this call: stable over a crash, so ids made from it are found again."""
+    depth: int
+    now: float
+    folders: Folders
+    files: Mapping[str, str]
+    """Absolute path -> sha256 of the content that this agent last read or wrote."""
+    board: Board
+    launcher: Launcher
+    spawner: Spawner
+    skills: Skills
+    background: Mapping[str, BackgroundTask]
+    progress: Callable[[str], None]
+
+
+class Tool(Protocol):
+    """One tool."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    def key(self, given: Json) -> str:
+        """For keyed concurrency: what two calls must not touch at once (a path). Else the empty text."""
+        ...
+
+    async def prepare(self, given: Json, context: ToolContext) -> Json:
+        """Before the effect: marks for `ToolStarted`. May raise `ToolRefused`. No effect of its own."""
+        ...
+
+    async def run(self, given: Json, context: ToolContext) -> ToolOutcome: ...
+
+    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+        """After a crash, for `reconcile`, `attach` and `unknown`: the outcome of the run that was cut, or None to
+        run it anew. A tool of effect `unknown` ends what still runs and never returns None."""
+        ...

@@ -1,0 +1,121 @@
+"""The rest of the world: time, randomness, the shell's place in it, and who looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from callboard.core.state import Expected
+from callboard.ports.model import Delta
+from callboard.ports.tool import Folders, ToolSpec
+from callboard.words.context import StateBlock
+from callboard.words.events import Event
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Envelope, Request, ToolCall
+
+
+class Clock(Protocol):
+    """Time as an argument. The twin runs on a virtual clock."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        ...
+
+    async def sleep_until(self, when: float) -> None:
+        """Return when `now() >= when`; notices a clock that jumped."""
+        ...
+
+
+class Dice(Protocol):
+    """Randomness, so that one seed reproduces one run."""
+
+    def draw(self) -> float:
+        """Uniform in 0..1."""
+        ...
+
+
+class Observer(Protocol):
+    """Who looks on: the terminal, stream-json, logs, cassettes. Called in the loop's thread; never blocks or raises."""
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None: ...
+    def on_delta(self, agent: str, delta: Delta) -> None: ...
+    def on_mail(self, envelope: Envelope) -> None:
+        """An envelope was sent by an agent of this process, or received by one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the permission rules say of a call. `reads_only`: it changes nothing, so a closed gate lets it pass."""
+
+    decision: Literal["allow", "ask", "deny"]
+    rule: str
+    why: str
+    reads_only: bool = False
+
+
+class Judge(Protocol):
+    """Never-run and own-state rules, deny, ask, allow rules, then the mode. Never raises: what it cannot read asks."""
+
+    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """What stands before the messages: JSON arrays as the API wants them, and their size in tokens (estimated)."""
+
+    system: bytes
+    tools: bytes
+    tokens: int
+
+
+class Prompts(Protocol):
+    """Composes system prompt and tool list from real state, byte for byte the same while that state is."""
+
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts: ...
+
+
+class Archive(Protocol):
+    """Files that agents may read again: persisted results and transcripts."""
+
+    def folders(self, spec: AgentSpec) -> Folders: ...
+
+    async def keep(self, path: str, text: str) -> None:
+        """Write a file once; one that is there with the same text stays. Private to the user (0600)."""
+        ...
+
+    async def ends_of(self, path: str) -> str:
+        """The first and last lines of a file that a background command wrote; empty when there is none."""
+        ...
+
+
+class Script(Protocol):
+    """What of a run depends on the moment at which things happen: noted while it is recorded, prescribed in a replay.
+    Never blocks or raises."""
+
+    def expected(self, agent: str, life: int, asked: int, heard: int) -> Expected | None:
+        """What is still to be delivered after `asked` model calls and `heard` deliveries since; None: whatever comes.
+        `life` is the incarnation."""
+        ...
+
+    def known(self, agent: str, life: int, compactions: int, block: StateBlock) -> StateBlock:
+        """What the runtime knows for the words after the next compaction. `block` is what it knows now."""
+        ...
+
+
+class Approver(Protocol):
+    """Somebody who may answer requests: a person at a terminal, a policy."""
+
+    async def answer(self, request: Request) -> Answer | None:
+        """The answer, or None to leave it to others. Cancelled as soon as somebody else has answered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a request. `by`: `person`, `policy`, `lead`."""
+
+    status: Literal["approved", "rejected", "answered"]
+    by: str
+    reason: str = ""

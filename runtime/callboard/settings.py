@@ -1,0 +1,290 @@
+"""Settings in layers: built in, the person's file, the workspace's file, the environment, the flags. Later wins.
+
+Lists of permission rules and hooks are joined instead, so that no layer takes away what another one denies. Where each
+value came from is kept. Refused, naming file, line and field: unknown names, values that do not fit, and from a
+workspace whatever only a person may decide. A workspace that nobody trusted is not even read.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import platformdirs
+from pydantic import ValidationError
+
+from callboard.adapters.yaml_files import Address, dotted, load_document, load_yaml
+from callboard.core.context.pipeline import PRESETS, check_pipeline
+from callboard.core.permission.rules import parse_rule
+from callboard.words.errors import SettingsError
+from callboard.words.hooks import HookSource
+from callboard.words.settings_model import Settings
+from callboard.words.specs import StageSpec
+from callboard.words.values import Json
+
+Tree = dict[str, object]
+
+PREFIX = "CALLBOARD_"
+ALIASES: Mapping[str, str] = {
+    "ANTHROPIC_BASE_URL": "base_url",
+    "MODEL_ID": "model",
+    "FALLBACK_MODEL_ID": "fallback_models",
+}
+"""Variables of other names that are read too; a `CALLBOARD_` one wins over them."""
+
+_PERSONS_ONLY = ("base_url",)
+"""What a workspace may not say: where the key and the conversation go."""
+_JOINED = frozenset({("permission", name) for name in ("allow", "ask", "deny", "never", "always_ask")})
+_BUILT_IN = Path(__file__).parent / "data" / "models.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One source of values. `places` says where each one stands."""
+
+    values: Tree
+    places: Mapping[Address, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings in force. `origins` tells where each value that is no default came from."""
+
+    settings: Settings
+    origins: Mapping[Address, str] = field(default_factory=dict[Address, str])
+    hooks: Mapping[HookSource, Mapping[str, Sequence[Json]]] = field(default_factory=dict[HookSource, Any])
+    """The hooks of the two files apart: they speak in the order of their sources, and have different rights."""
+
+    def explained(self) -> Iterator[tuple[str, object, str]]:
+        """Each value with its dotted name and its origin (`default` when nobody set it), in the tree's order."""
+        for address, value in _leaves(self.settings.model_dump(mode="json")):
+            yield dotted(address), value, _origin(self.origins, address) or "default"
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """The person's settings file: `$XDG_CONFIG_HOME/callboard/settings.yaml`, or where the platform has its like."""
+    home = environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(home) / "callboard" if Path(home).is_absolute() else platformdirs.user_config_path("callboard")
+    return folder / "settings.yaml"
+
+
+def workspace_file(workspace: Path) -> Path:
+    """The workspace's settings file."""
+    return workspace / ".callboard" / "settings.yaml"
+
+
+def load_settings(
+    environ: Mapping[str, str],
+    *,
+    workspace: Path | None = None,
+    trusted: bool = False,
+    flags: Mapping[str, object] | None = None,
+) -> Loaded:
+    """Read all layers. `flags` are dotted names (`permission.mode`); None as a value means not given.
+
+    The workspace's file is read only if a person trusted it. Raises `SettingsError`.
+    """
+    person = _file_layer(user_file(environ))
+    ours = _workspace_layer(workspace_file(workspace)) if workspace is not None and trusted else Layer({}, {})
+    built_in = _file_layer(_BUILT_IN, under="models", known="built in")
+    layers = (built_in, person, ours, _alias_layer(environ), _environment_layer(environ), _flag_layer(flags or {}))
+    values: Tree = {}
+    origins: dict[Address, str] = {}
+    for layer in layers:
+        _merge(values, layer, (), origins)
+    settings = _checked(values, origins)
+    hooks: dict[HookSource, Any] = {"person": person.values.get("hooks", {}), "workspace": ours.values.get("hooks", {})}
+    return Loaded(settings, origins, hooks)
+
+
+def _file_layer(path: Path, *, under: str = "", known: str = "") -> Layer:
+    if not path.exists():
+        return Layer({}, {})
+    document = load_document(path)
+    if document.data is not None and not isinstance(document.data, dict):
+        raise SettingsError("settings are a mapping of names to values (`model: ...`)", str(path))
+    data = cast("Tree", document.data or {})  # pyright: ignore[reportUnknownMemberType] - checked above
+    if under:
+        return Layer({under: data}, {(under,): known})
+    return Layer(data, {address: document.place(address) for address in document.lines if address})
+
+
+def _workspace_layer(path: Path) -> Layer:
+    layer = _file_layer(path)
+    refused: list[Address] = [(name,) for name in _PERSONS_ONLY if name in layer.values]
+    permission = layer.values.get("permission")
+    if isinstance(permission, dict) and cast("Tree", permission).get("mode") == "bypassPermissions":
+        refused.append(("permission", "mode"))
+    for address in refused:
+        raise SettingsError(
+            "a workspace may not set this; set it in your own settings, the environment or by a flag",
+            layer.places[address],
+        )
+    return layer
+
+
+def _alias_layer(environ: Mapping[str, str]) -> Layer:
+    values: Tree = {}
+    for variable, name in ALIASES.items():
+        text = environ.get(variable, "").strip()
+        if text:
+            models = [part.strip() for part in text.split(",") if part.strip()]
+            values[name] = models if name == "fallback_models" else text
+    places: dict[Address, str] = {(name,): variable for variable, name in ALIASES.items()}
+    return Layer(values, places)
+
+
+def _environment_layer(environ: Mapping[str, str]) -> Layer:
+    values: Tree = {}
+    places: dict[Address, str] = {}
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX):
+            continue
+        address = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+        if not environ[variable].strip():
+            continue  # set to nothing is not set
+        if address[0] in Settings.model_fields:
+            places[address] = variable
+            _put(values, address, _parsed(environ[variable], variable), variable)
+        elif close := difflib.get_close_matches(address[0], Settings.model_fields, n=1, cutoff=0.8):
+            raise SettingsError(f"no such setting; did you mean {PREFIX}{close[0].upper()}?", variable)
+    return Layer(values, places)
+
+
+def _flag_layer(flags: Mapping[str, object]) -> Layer:
+    values: Tree = {}
+    places: dict[Address, str] = {}
+    for name, value in flags.items():
+        if value is not None:
+            address = tuple(name.split("."))
+            places[address] = f"flag for {name}"
+            _put(values, address, list(cast("tuple[object]", value)) if isinstance(value, tuple) else value, name)
+    return Layer(values, places)
+
+
+def _parsed(text: str, variable: str) -> object:
+    """Lists and mappings as YAML writes them on one line; the rest is text, which the field's type reads."""
+    if text.lstrip()[:1] in ("[", "{"):
+        return load_yaml(text, variable)
+    return None if text.strip() == "null" else text
+
+
+def _put(values: Tree, address: Address, value: object, where: str) -> None:
+    branch = values
+    for part in address[:-1]:
+        inner = branch.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"sets a part of {part}, which is set as a whole elsewhere", where)
+        branch = cast("Tree", inner)
+    branch[str(address[-1])] = value
+
+
+def _merge(into: Tree, layer: Layer, address: Address, origins: dict[Address, str]) -> None:
+    """Put a layer over what there is, mapping by mapping."""
+    for name, value in _branch(layer.values, address).items():
+        here = (*address, name)
+        old = into.get(name)
+        if isinstance(value, dict) and (isinstance(old, dict) or old is None):
+            into[name] = dict(cast("Tree", old or {}))
+            _merge(cast("Tree", into[name]), layer, here, origins)
+            continue
+        joined = isinstance(old, list) and (here in _JOINED or here[0] == "hooks")
+        kept = cast("list[object]", old) if joined and isinstance(value, list) else []
+        place = _origin(layer.places, here)
+        origins[here] = f"{origins[here]}, {place}" if kept else place
+        if isinstance(value, list):
+            added = cast("list[object]", value)
+            for number in range(len(added)):
+                origins[*here, len(kept) + number] = _origin(layer.places, (*here, number))
+            value = [*kept, *added]
+        into[name] = value
+
+
+def _branch(values: Tree, address: Address) -> Tree:
+    for part in address:
+        values = cast("Tree", values[str(part)])
+    return values
+
+
+def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        address: Address = first["loc"]
+        raise SettingsError(_words(first["type"], first["msg"], address), _where(origins, address)) from None
+    _check_pipeline(settings, origins)
+    for kind in ("allow", "ask", "deny"):
+        for number, rule in enumerate(cast("Sequence[str]", getattr(settings.permission, kind))):
+            try:
+                parse_rule(rule)
+            except ValueError as error:
+                raise SettingsError(str(error), _where(origins, ("permission", kind, number))) from error
+    return settings
+
+
+def _check_pipeline(settings: Settings, origins: Mapping[Address, str]) -> None:
+    chosen = settings.context.pipeline
+    if isinstance(chosen, str):
+        problems = [] if chosen in PRESETS else [f"no preset is called {chosen!r}; there are {', '.join(PRESETS)}"]
+    else:
+        problems = check_pipeline(chosen)
+    if problems:
+        raise SettingsError(problems[0], _where(origins, ("context", "pipeline")))
+
+
+def pipeline_of(settings: Settings) -> tuple[StageSpec, ...]:
+    """The stages that `context.pipeline` names or lists."""
+    chosen = settings.context.pipeline
+    return PRESETS[chosen] if isinstance(chosen, str) else chosen
+
+
+def _words(kind: str, message: str, address: Address) -> str:
+    if kind != "extra_forbidden":
+        return message[0].lower() + message[1:]
+    known = _names(address[:-1])
+    close = difflib.get_close_matches(str(address[-1]), known, n=1)
+    return f"no such setting; {f'did you mean {close[0]}?' if close else 'there are ' + ', '.join(known)}"
+
+
+def _names(address: Address) -> list[str]:
+    """The fields of the section at an address, read from the tree's own schema."""
+    schema = Settings.model_json_schema()
+    node: Tree = schema
+    for part in address:
+        inner = cast("Tree", node.get("properties", {})).get(str(part), node.get("additionalProperties"))
+        if not isinstance(inner, dict):
+            return []
+        node = cast("Tree", inner)
+        if "$ref" in node:
+            node = cast("Tree", schema["$defs"][str(node["$ref"]).rsplit("/", 1)[-1]])
+    return list(cast("Tree", node.get("properties", {})))
+
+
+def _origin(places: Mapping[Address, str], address: Address) -> str:
+    """Where an address was set: there, or where the nearest mapping around it was."""
+    while address:
+        if address in places:
+            return places[address]
+        address = address[:-1]
+    return ""
+
+
+def _where(origins: Mapping[Address, str], address: Address) -> str:
+    """The place of a faulty value. Pydantic's addresses go on into unions: the part that was written counts."""
+    place = _origin(origins, address)
+    if not place:  # a section that should be a mapping, or one whose parts have places of their own
+        inside = [place for known, place in origins.items() if known[: len(address)] == address]
+        place = inside[0] if inside else ""
+    return place or dotted(address)
+
+
+def _leaves(value: object, address: Address = ()) -> Iterator[tuple[Address, object]]:
+    if isinstance(value, dict) and value:
+        for name, inner in cast("Tree", value).items():
+            yield from _leaves(inner, (*address, name))
+    else:
+        yield address, value

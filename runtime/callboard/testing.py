@@ -1,0 +1,321 @@
+"""What users need to test their own teams, and what our own tests of the engine run on: a world in memory.
+
+    from callboard.testing import ScriptedModel, World, say, use
+
+    async with World(ScriptedModel({"lead": [use("list_tasks"), say("done")]})).session() as team:
+        await team.prompt("What is on the board?")
+        await team.quiet()
+        assert team.state("lead").last_text == "done"
+
+Every port has its twin here or in `callboard.adapters.memory`; nothing touches a file, a process or the network. On
+trio with an autojump clock a whole night passes in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from callboard.adapters.memory import MemoryStore
+from callboard.core.state import AgentState
+from callboard.engine.hooks import HookRegistry
+from callboard.engine.host import Host, Ports
+from callboard.engine.memory import events_of
+from callboard.engine.sessions import Action, Command, create_session, send_command, send_prompt
+from callboard.engine.team import Team
+from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.ports.store import Store
+from callboard.ports.tool import Finished, Folders, SkillText, Tool, ToolSpec
+from callboard.ports.world import Approver, Observer, PromptParts, Ruling
+from callboard.words.errors import ToolRefused
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Fault, Json, SessionRow, ToolCall, Usage
+
+__all__ = [
+    "AllowAll",
+    "MemoryArchive",
+    "NoLauncher",
+    "ScriptedModel",
+    "SeededDice",
+    "SteadyClock",
+    "World",
+    "fault",
+    "say",
+    "use",
+]
+
+Played = Reply | Fault | Callable[[ModelRequest], "Reply | Fault"]
+
+
+def say(text: str, stop_reason: str = "end_turn") -> Reply:
+    """A reply of text."""
+    return Reply(({"type": "text", "text": text},), stop_reason, Usage(input_tokens=10, output_tokens=5), "scripted")
+
+
+def use(name: str, given: Json | None = None, *more: tuple[str, Json], text: str = "") -> Reply:
+    """A reply that calls tools: one, or several at once."""
+    calls = [(name, given or {}), *more]
+    blocks: list[Json] = [{"type": "text", "text": text}] if text else []
+    blocks += [{"type": "tool_use", "id": "", "name": one, "input": what} for one, what in calls]
+    return Reply(tuple(blocks), "tool_use", Usage(input_tokens=10, output_tokens=5), "scripted")
+
+
+def fault(kind: str, **more: object) -> Fault:
+    """A failed call."""
+    return Fault.model_validate({"kind": kind, **more})
+
+
+class ScriptedModel:
+    """Plays a list of replies for each agent; the same call asked again gets the same reply, also after a crash.
+
+    An entry is a `Reply`, a `Fault` (raised, then the next try of that call gets the next entry), or a function of the
+    request. An agent whose list is used up says `end`.
+    """
+
+    def __init__(self, script: Mapping[str, Sequence[Played]], end: str = "(end of script)", delay: float = 0) -> None:
+        self._script = {name: list(entries) for name, entries in script.items()}
+        self._played: dict[tuple[str, str, int], Played] = {}
+        self._end = end
+        self._delay = delay
+        self.requests: list[ModelRequest] = []
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        self.requests.append(request)
+        if self._delay:
+            await anyio.sleep(self._delay)
+        else:
+            await anyio.lowlevel.checkpoint()
+        if request.purpose == "summary":
+            return say("The summary.")
+        played = self._entry(request)
+        if callable(played):
+            played = played(request)
+        if isinstance(played, Fault):
+            raise CallFault(played)
+        for block in played.blocks:
+            if block.get("type") == "text":
+                on_delta(Delta("text", str(block["text"])))
+        return _named(played, request)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def _entry(self, request: ModelRequest) -> Played:
+        key = (request.session, request.agent, request.ordinal)
+        if key in self._played:
+            return self._played[key]
+        script = self._script.get(request.agent, [])
+        entry = script.pop(0) if script else say(self._end)
+        if not isinstance(entry, Fault):
+            self._played[key] = entry
+        return entry
+
+
+def _named(reply: Reply, request: ModelRequest) -> Reply:
+    """The reply with ids for its calls, the same whenever the call is asked again."""
+    blocks = [
+        {**block, "id": f"toolu_{request.agent}_{request.ordinal}_{place}"}
+        if block.get("type") == "tool_use"
+        else block
+        for place, block in enumerate(reply.blocks)
+    ]
+    return Reply(tuple(blocks), reply.stop_reason, reply.usage, request.model, bad_inputs=reply.bad_inputs)
+
+
+class SteadyClock:
+    """Time by the event loop's clock: virtual where that is (trio's autojump clock), from a fixed date on."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self._start = start
+        self._zero: float | None = None
+
+    def now(self) -> float:
+        if self._zero is None:
+            self._zero = anyio.current_time()
+        return self._start + anyio.current_time() - self._zero
+
+    async def sleep_until(self, when: float) -> None:
+        await anyio.sleep(max(0.0, when - self.now()))
+
+
+class SeededDice:
+    """One seed, one run."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)  # noqa: S311  # reproducible, not secret
+
+    def draw(self) -> float:
+        return self._random.random()
+
+
+class AllowAll:
+    """A judge that allows everything, but for the tools it is told to ask about or deny."""
+
+    def __init__(self, ask: Sequence[str] = (), deny: Sequence[str] = (), reads: Sequence[str] = ()) -> None:
+        self.ask, self.deny, self.reads = set(ask), set(deny), set(reads)
+
+    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+        reads = tool.effect == "read" or call.name in self.reads
+        if call.name in self.deny:
+            return Ruling("deny", "rule", f"{call.name} is denied", reads)
+        if call.name in self.ask:
+            return Ruling("ask", "mode default", f"{call.name} asks", reads)
+        return Ruling("allow", "rule", "", reads)
+
+
+class MemoryArchive:
+    """Files of agents, in a dict."""
+
+    def __init__(self, root: Path = Path("/workspace")) -> None:
+        self.root = root
+        self.files: dict[str, str] = {}
+
+    def folders(self, spec: AgentSpec) -> Folders:
+        return Folders(self.root, Path("/data/tool-results") / spec.name, Path("/data/transcripts"))
+
+    async def keep(self, path: str, text: str) -> None:
+        self.files.setdefault(path, text)
+
+    async def ends_of(self, path: str) -> str:
+        return self.files.get(path, "")
+
+
+class NoLauncher:
+    """Starts nothing: a test that needs a process uses the real launcher."""
+
+    async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
+        raise ToolRefused("this world has no processes")
+
+    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
+        raise ToolRefused("this world has no processes")
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        return None
+
+    async def end(self, pid: int, started: float) -> bool:
+        return False
+
+
+class PlainPrompts:
+    """The instructions as the system prompt, the tools as they declare themselves."""
+
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
+        system = json.dumps([{"type": "text", "text": f"You are {spec.name}. {spec.instructions}"}]).encode()
+        listed = [{"name": t.name, "description": t.description, "input_schema": t.input_schema} for t in tools]
+        return PromptParts(system, json.dumps(listed).encode(), 100)
+
+
+class NoSkills:
+    """No skills at all."""
+
+    def catalogue(self) -> Sequence[SkillText]:
+        return ()
+
+    def load(self, name: str) -> SkillText:
+        raise ToolRefused(f"there is no skill {name!r}")
+
+
+@dataclass
+class World:
+    """A session's world in memory; every part can be replaced."""
+
+    model: ScriptedModel
+    tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    store: Store = field(default_factory=MemoryStore)
+    judge: AllowAll = field(default_factory=AllowAll)
+    archive: MemoryArchive = field(default_factory=MemoryArchive)
+    hooks: HookRegistry = field(default_factory=HookRegistry)
+    clock: SteadyClock = field(default_factory=SteadyClock)
+    observers: Sequence[Observer] = ()
+    approvers: Sequence[Approver] = ()
+    spec: Json = field(default_factory=dict[str, object])
+    """Changes of every agent's spec."""
+    seed: int = 0
+
+    def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
+        """Every type is known here; a subagent is `sub...` by its name, everybody else a teammate."""
+        kind = (
+            "lead" if parent is None else "subagent" if agent_type in ("explore", "general", "review") else "teammate"
+        )
+        base: Json = {
+            "name": name,
+            "kind": kind,
+            "agent_type": agent_type,
+            "model": "scripted",
+            "tools": tuple(sorted(self.tools)),
+            "parent": parent.name if parent else None,
+            "claims_tasks": kind == "teammate",
+        }
+        return AgentSpec.model_validate({**base, **self.spec})
+
+    def host(self, session: str) -> Host:
+        ports = Ports(
+            store=self.store,
+            model=self.model,
+            clock=self.clock,
+            dice=SeededDice(self.seed),
+            tools=self.tools,
+            judge=self.judge,
+            prompts=PlainPrompts(),
+            archive=self.archive,
+            launcher=NoLauncher(),
+            skills=NoSkills(),
+            hooks=self.hooks,
+            observers=self.observers,
+            approvers=self.approvers,
+        )
+        return Host(session, ports, None, self.spec_of)
+
+    @asynccontextmanager
+    async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[HostedSession]:
+        """A hosted session: new, or taken up again from the store."""
+        host = self.host(session)
+        if not resume:
+            row = SessionRow(id=session, workspace=str(self.archive.root), created_at=self.clock.now())
+            await create_session(self.store, row, self.spec_of("lead", "lead", None), None)
+        team = Team(host, pid=1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(team.run)
+            yield HostedSession(self, team, session)
+            group.cancel_scope.cancel()
+
+
+class HostedSession:
+    """A hosted session, as a test drives it."""
+
+    def __init__(self, world: World, team: Team, session: str) -> None:
+        self.world, self.team, self.id = world, team, session
+        self._said = 0
+
+    async def prompt(self, text: str, to: str = "lead") -> None:
+        """A person's words. The same words in the same place of a test are the same envelope."""
+        self._said += 1
+        now, store = self.world.clock.now(), self.world.store
+        await send_prompt(store, self.id, text, to=to, now=now, nonce=str(self._said))
+
+    async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
+        self._said += 1
+        now, store = self.world.clock.now(), self.world.store
+        await send_command(store, self.id, Command(action, to, text), now=now, nonce=str(self._said))
+
+    async def quiet(self) -> None:
+        await self.team.quiet()
+
+    def state(self, name: str) -> AgentState:
+        """The state of an agent of that name, its newest incarnation."""
+        found = [m for (who, _), m in self.team.members.items() if who == name]
+        assert found, f"{name} never lived here"
+        agent = found[-1].agent
+        assert agent is not None, f"{name} has not begun"
+        return agent.state
+
+    async def journal(self, name: str, incarnation: int = 1) -> list[str]:
+        """The kinds of an agent's events, in order."""
+        events = await events_of(self.world.store, f"j/{self.id}/{name}.{incarnation}")
+        return [event.t for event in events]

@@ -1,0 +1,135 @@
+"""Events of model calls, and of what context management did. The laws stand in `events.py`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from callboard.words.agent_events import Base
+from callboard.words.context import Edit, SummaryWanted
+from callboard.words.values import Fault, Json, ToolCall, Usage
+
+
+class ModelCalled(Base):
+    """A call is under way. `ordinal` numbers the calls of this journal; a retry has the same ordinal."""
+
+    t: Literal["model_called"] = "model_called"
+    ordinal: int
+    attempt: int
+    model: str
+    max_tokens: int
+    purpose: Literal["turn", "summary"] = "turn"
+
+
+class ModelReplied(Base):
+    """A whole reply (`message_stop` was seen). `blocks` in the API's form; `calls` are its tool calls, named by us."""
+
+    t: Literal["model_replied"] = "model_replied"
+    ordinal: int
+    model: str
+    stop_reason: str
+    blocks: tuple[Json, ...]
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    message_id: str = ""
+    draw: float = 0.0
+
+
+class ReplyDropped(Base):
+    """A whole reply that is not kept: cut at the output limit, to be asked again with a higher one. It is billed."""
+
+    t: Literal["reply_dropped"] = "reply_dropped"
+    ordinal: int
+    why: str
+    usage: Usage = Usage()
+
+
+class ReplyInterrupted(Base):
+    """What the person had seen of a reply when they interrupted it: kept as assistant text, without its calls."""
+
+    t: Literal["reply_interrupted"] = "reply_interrupted"
+    ordinal: int
+    text: str
+
+
+class CallFailed(Base):
+    """A model call ended without a reply. `draw` (0..1) is the jitter that recovery may use."""
+
+    t: Literal["call_failed"] = "call_failed"
+    ordinal: int
+    attempt: int
+    model: str
+    purpose: Literal["turn", "summary"] = "turn"
+    fault: Fault
+    draw: float = 0.0
+
+
+class RetryPlanned(Base):
+    """Recovery decided to try again at `until`. `parked`: a wait for rate or spend limits, which is no attempt."""
+
+    t: Literal["retry_planned"] = "retry_planned"
+    until: float
+    attempt: int
+    parked: bool = False
+    why: str = ""
+
+
+class ModelSwitched(Base):
+    """A fallback model takes over until the turn ends."""
+
+    t: Literal["model_switched"] = "model_switched"
+    model: str
+    why: str = ""
+
+
+class OutputRaised(Base):
+    """The output limit went up after a reply was cut."""
+
+    t: Literal["output_raised"] = "output_raised"
+    limit: int
+
+
+class ContinuationAsked(Base):
+    """At the highest limit: the text is kept and the model asked to go on."""
+
+    t: Literal["continuation_asked"] = "continuation_asked"
+    count: int
+
+
+class ContextEdited(Base):
+    """A stage reduced the view. `tokens` before and after are estimates of the whole request."""
+
+    t: Literal["context_edited"] = "context_edited"
+    stage: str
+    trigger: Literal["auto", "manual", "reactive"] = "auto"
+    revision: int
+    """The view's revision that the stage looked at."""
+    edits: tuple[Edit, ...] = ()
+    """Empty: the stage found nothing to do at this revision, and is not asked again for it."""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    transcript: str = ""
+    usage: Usage = Usage()
+
+
+class SummaryBegan(Base):
+    """A summary call is wanted; `transcript` holds the full history as it was."""
+
+    t: Literal["summary_began"] = "summary_began"
+    wanted: SummaryWanted
+    revision: int
+    transcript: str = ""
+
+
+class SummaryFailed(Base):
+    """It brought nothing usable; counts towards the breaker (3 in a row in a turn)."""
+
+    t: Literal["summary_failed"] = "summary_failed"
+    why: str
+    usage: Usage = Usage()
+
+
+class ReactAsked(Base):
+    """The service refused the prompt as too long: the view is compacted whatever the thresholds say."""
+
+    t: Literal["react_asked"] = "react_asked"
+    why: str = ""

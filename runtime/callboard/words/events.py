@@ -1,0 +1,169 @@
+"""Every event of an agent's journal, version 1. `state = fold(apply, journal)`; nothing else changes a state.
+
+Events are past tense, frozen, and load for ever (`docs/records.md` is the table, `tests/core/golden/` the proof).
+Whatever was acted on - a time, an id, a random draw, a deadline - is copied into the event, so that folding needs no
+clock. Streaming deltas are never journalled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from callboard.words.agent_events import (
+    AgentResumed,
+    AgentStarted,
+    AgentStopped,
+    Base,
+    EnvelopeReceived,
+    EnvelopesDelivered,
+    EnvelopesDropped,
+    InjectionQueued,
+    InjectionsDelivered,
+    Interrupted,
+    PromptSet,
+    SpecChanged,
+    StopAsked,
+    TurnBegan,
+    TurnEnded,
+)
+from callboard.words.call_events import (
+    CallFailed,
+    ContextEdited,
+    ContinuationAsked,
+    ModelCalled,
+    ModelReplied,
+    ModelSwitched,
+    OutputRaised,
+    ReactAsked,
+    ReplyDropped,
+    ReplyInterrupted,
+    RetryPlanned,
+    SummaryBegan,
+    SummaryFailed,
+)
+from callboard.words.tool_events import (
+    AnswerTaken,
+    ApprovalNeeded,
+    BackgroundEnded,
+    BackgroundStarted,
+    CallJudged,
+    CompactAsked,
+    FileSeen,
+    GateSet,
+    Reported,
+    ResultsMerged,
+    SkillLoaded,
+    StopHookRan,
+    TaskHeld,
+    TodosSet,
+    ToolFinished,
+    ToolSettled,
+    ToolStarted,
+)
+
+__all__ = [
+    "AgentResumed",
+    "AgentStarted",
+    "AgentStopped",
+    "AnswerTaken",
+    "ApprovalNeeded",
+    "BackgroundEnded",
+    "BackgroundStarted",
+    "Base",
+    "CallFailed",
+    "CallJudged",
+    "CompactAsked",
+    "ContextEdited",
+    "ContinuationAsked",
+    "EnvelopeReceived",
+    "EnvelopesDelivered",
+    "EnvelopesDropped",
+    "Event",
+    "FileSeen",
+    "GateSet",
+    "InjectionQueued",
+    "InjectionsDelivered",
+    "Interrupted",
+    "ModelCalled",
+    "ModelReplied",
+    "ModelSwitched",
+    "OutputRaised",
+    "PromptSet",
+    "ReactAsked",
+    "ReplyDropped",
+    "ReplyInterrupted",
+    "Reported",
+    "ResultsMerged",
+    "RetryPlanned",
+    "SkillLoaded",
+    "SpecChanged",
+    "StopAsked",
+    "StopHookRan",
+    "SummaryBegan",
+    "SummaryFailed",
+    "TaskHeld",
+    "TodosSet",
+    "ToolFinished",
+    "ToolSettled",
+    "ToolStarted",
+    "TurnBegan",
+    "TurnEnded",
+    "decode_event",
+]
+
+Event = Annotated[
+    AgentStarted
+    | AgentResumed
+    | PromptSet
+    | SpecChanged
+    | StopAsked
+    | AgentStopped
+    | EnvelopeReceived
+    | EnvelopesDelivered
+    | EnvelopesDropped
+    | TurnBegan
+    | Interrupted
+    | TurnEnded
+    | InjectionQueued
+    | InjectionsDelivered
+    | ModelCalled
+    | ModelReplied
+    | ReplyDropped
+    | ReplyInterrupted
+    | CallFailed
+    | RetryPlanned
+    | ModelSwitched
+    | OutputRaised
+    | ContinuationAsked
+    | CallJudged
+    | ApprovalNeeded
+    | AnswerTaken
+    | ToolStarted
+    | ToolFinished
+    | ToolSettled
+    | ResultsMerged
+    | StopHookRan
+    | TodosSet
+    | FileSeen
+    | SkillLoaded
+    | GateSet
+    | TaskHeld
+    | Reported
+    | BackgroundStarted
+    | BackgroundEnded
+    | CompactAsked
+    | ContextEdited
+    | SummaryBegan
+    | SummaryFailed
+    | ReactAsked,
+    Field(discriminator="t"),
+]
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+def decode_event(data: bytes) -> Event:
+    """Read one record of a journal. Raises `pydantic.ValidationError` when it is not an event of ours."""
+    return _ADAPTER.validate_json(data)

@@ -1,0 +1,175 @@
+"""All settings of a person or a workspace, with their defaults: one tree, frozen, and unknown names are refused.
+
+`callboard.settings` fills it from files, environment and flags. Seconds, tokens and US dollars throughout. Keys for the
+model service are no settings: they come from the environment only and are never shown.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from callboard.words.errors import UnknownModel
+from callboard.words.specs import ModelLimits, PermissionMode, StageSpec
+from callboard.words.values import Json
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A branch of the tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ModelSetting(Section):
+    """What is stated of the models that a name or glob covers; what is left out is taken from a wider glob."""
+
+    window: Annotated[int, Field(ge=1_000)] | None = None
+    """Tokens of prompt and reply together."""
+    max_output: Positive | None = None
+    price_input: Price | None = None
+    """US dollars for a million tokens, as all prices."""
+    price_write: Price | None = None
+    """Of writing to the prompt cache; left out: 1.25 x input."""
+    price_read: Price | None = None
+    """Of reading from it; left out: 0.1 x input."""
+    price_output: Price | None = None
+
+
+class PermissionSettings(Section):
+    """What may run without asking. The lists of all sources are joined: a later one cannot take anything away."""
+
+    mode: PermissionMode = "default"
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    """Programs to be denied always, beside the built-in ones."""
+    always_ask: tuple[str, ...] = ()
+    """Programs to be asked for always, beside the built-in ones."""
+    classic_dd: Literal["deny", "judge"] = "judge"
+    """`deny`: every `dd if=` is denied, as the classic list had it."""
+
+
+class LimitSettings(Section):
+    """When a turn ends by itself; left out: no limit; 0 means none at all."""
+
+    steps: Count | None = None
+    tokens: Count | None = None
+    cost_usd: Price | None = None
+    seconds: Seconds | None = None
+    subagent_steps: Count = 30
+
+
+class RecoverySettings(Section):
+    """What is done when a model call fails."""
+
+    attempts: Positive = 3
+    """Tries of one call, the first included."""
+    unattended_attempts: Positive = 10
+    max_wait: Seconds = 60.0
+    """A longer wait asked for by the service parks the agent."""
+    output_tokens: Positive = 8_000
+    output_escalated: Positive = 16_000
+    first_byte: Seconds = 120.0
+    idle: Seconds = 60.0
+    """Seconds between two events that carry content."""
+    total: Seconds = 900.0
+    too_long: tuple[str, ...] = ()
+    """Wordings by which another endpoint says that a prompt is too long, beside the known ones."""
+
+
+class ContextSettings(Section):
+    """How the conversation is kept within the model's window."""
+
+    pipeline: str | tuple[StageSpec, ...] = "simple"
+    """The name of a preset, or a list of stages with their parameters."""
+    limit: Positive | None = None
+    """Compact at this many tokens instead of at the budget of the window."""
+    todo_reminder_steps: Count = 3
+
+
+class TeamSettings(Section):
+    """How large a team may be."""
+
+    max_agents: Positive = 32
+
+
+class PlanSettings(Section):
+    """Who approves plans, and what happens when nobody does."""
+
+    approver: Literal["person", "lead", "either"] = "person"
+    deadline: Seconds = 1_800.0
+    on_deadline: Literal["escalate", "refuse"] = "escalate"
+
+
+class AskSettings(Section):
+    """How long a permission or a question waits: 0 refuses at once, null waits for ever."""
+
+    deadline: Seconds | None = 1_800.0
+
+
+class PathSettings(Section):
+    """Where an agent's large results and transcripts go; left out: the data folder. Relative to the workspace."""
+
+    transcripts: str | None = None
+    tool_results: str | None = None
+
+
+class BackgroundSettings(Section):
+    """Commands that go on beside the conversation."""
+
+    deadline: Seconds | None = None
+    """A command that runs longer is ended; null: never."""
+
+
+class Settings(Section):
+    """The whole tree."""
+
+    model: Annotated[str, Field(min_length=1)] = "claude-sonnet-5-5"
+    fallback_models: tuple[str, ...] = ()
+    """Tried in this order when the model is overloaded."""
+    small_model: str | None = None
+    """For summaries; left out: the agent's own."""
+    base_url: str | None = None
+    """Of the model service; from the person's file or the environment, never from a workspace."""
+    models: dict[str, ModelSetting] = Field(default_factory=dict)
+    """Limits and prices by name or glob (`my-model-*`)."""
+    permission: PermissionSettings = PermissionSettings()
+    limits: LimitSettings = LimitSettings()
+    recovery: RecoverySettings = RecoverySettings()
+    context: ContextSettings = ContextSettings()
+    team: TeamSettings = TeamSettings()
+    plan: PlanSettings = PlanSettings()
+    ask: AskSettings = AskSettings()
+    paths: PathSettings = PathSettings()
+    hooks: dict[str, tuple[Json, ...]] = Field(default_factory=dict)
+    """Event -> handlers, in the JSON form of hook files."""
+    hooks_off: tuple[str, ...] = ()
+    """Bundled hooks that are switched off."""
+    durability: Literal["full", "process"] = "full"
+    """`full` survives a loss of power, `process` a killed process."""
+    background: BackgroundSettings = BackgroundSettings()
+
+    def limits_of(self, model: str) -> ModelLimits:
+        """Limits and prices of a model. Raises `UnknownModel` naming what to state when they are not all known."""
+        stated: dict[str, float] = {}
+        # Wide globs first, the exact name last: the narrower one's word counts.
+        for pattern in sorted(self.models, key=lambda name: (name == model, len(name))):
+            if pattern == model or fnmatchcase(model, pattern):
+                stated |= self.models[pattern].model_dump(exclude_none=True)
+        missing = [name for name in ("window", "max_output", "price_input", "price_output") if name not in stated]
+        if missing:
+            raise UnknownModel(
+                f"the model {model!r} is not known: is its name right? If so, state models.{model}."
+                f"{{{', '.join(missing)}}} in settings.yaml (tokens, and US dollars for a million tokens)"
+            )
+        stated.setdefault("price_write", round(1.25 * stated["price_input"], 6))
+        stated.setdefault("price_read", round(0.1 * stated["price_input"], 6))
+        return ModelLimits.model_validate(stated)

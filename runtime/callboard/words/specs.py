@@ -1,0 +1,92 @@
+"""What an agent is told to be: lead, teammate and subagent differ by their `AgentSpec` and by nothing else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from callboard.words.values import Json, Value
+
+PermissionMode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
+
+
+class Limits(Value):
+    """When a turn ends by itself. None: no limit. 0 means none at all, never unlimited."""
+
+    steps: int | None = None
+    """Model steps in one turn. 30 for subagents (docs/design.md, "What it does by the numbers")."""
+    tokens: int | None = None
+    """All tokens of one turn, cached input included."""
+    cost_usd: float | None = None
+    seconds: float | None = None
+
+
+class StageSpec(Value):
+    """One stage of a context pipeline with its parameters; unknown parameters are refused when settings load."""
+
+    stage: str
+    params: Json = Field(default_factory=dict)
+
+
+class ModelLimits(Value):
+    """What is known of a model. Prices in US dollars for a million tokens."""
+
+    window: int = 200_000
+    max_output: int = 64_000
+    price_input: float = 3.0
+    price_write: float = 3.75
+    price_read: float = 0.3
+    price_output: float = 15.0
+
+
+class AgentSpec(Value):
+    """Everything by which agents differ. Stored as a blob; a change is an event, never a surprise at resume."""
+
+    name: str
+    kind: Literal["lead", "teammate", "subagent"]
+    agent_type: str
+    role: str = ""
+    parent: str | None = None
+    instructions: str = ""
+    """The body of its agent file: the first section of its system prompt."""
+    tools: tuple[str, ...] = ()
+    """Names of the tools it has, sorted."""
+    model: str
+    fallback_models: tuple[str, ...] = ()
+    small_model: str | None = None
+    """For summaries; None: the agent's own."""
+    models: dict[str, ModelLimits] = Field(default_factory=dict)
+    """Limits and prices of each model above."""
+    permission_mode: PermissionMode = "default"
+    limits: Limits = Limits()
+    output_tokens: int = 8_000
+    output_escalated: int = 16_000
+    attempts: int = 3
+    """Tries of one call, the first included; unattended sessions use 10."""
+    max_wait: float = 60.0
+    """A longer wait asked for by the service parks the agent instead (seconds)."""
+    first_byte: float = 120.0
+    """Seconds until a reply begins."""
+    idle: float = 60.0
+    """Seconds between two events of a reply that carry content."""
+    total: float = 900.0
+    """Seconds of a whole model call."""
+    pipeline: tuple[StageSpec, ...] = ()
+    context_limit: int | None = None
+    """Compact at this many tokens instead of at the budget of the window."""
+    todo_reminder_steps: int = 3
+    plan_required: bool = False
+    plan_approver: Literal["person", "lead", "either"] = "person"
+    plan_deadline: float = 1_800.0
+    ask_deadline: float | None = 1_800.0
+    """Seconds a permission or question waits; 0: nobody can answer, refuse at once; None: for ever."""
+    stop_hook_cap: int = 8
+    folder: str = ""
+    """Where its file and shell tools run; empty: the workspace."""
+    claims_tasks: bool = False
+    """Takes the next ready task from the board when it is idle."""
+
+    def limits_of(self, model: str) -> ModelLimits:
+        """Limits and prices of `model`; the defaults of `ModelLimits` when none are stated."""
+        return self.models.get(model) or ModelLimits()

@@ -1,0 +1,257 @@
+"""What `decide` asks for next. A step is a value; the engine begins it, and what happened comes back as events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.words.context import Edit, SummaryWanted
+from callboard.words.values import Request
+
+TurnReason = Literal["end", "limit", "failed", "interrupted", "stopped", "refused", "overflow", "blocked"]
+Outcome = Literal["done", "failed", "limit", "stopped", "blocked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """This life is over; the journal has its last record."""
+
+    outcome: str
+    result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until the next event, or until `until` (Unix seconds). `what` is shown to people."""
+
+    until: float | None = None
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTurn:
+    """Mail that wakes is there."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Put the waiting injections into the user message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Put these envelopes into the user message, in this order."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Take these envelopes out of the mail: they must not enter the conversation."""
+
+    ids: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Make the next model call of the turn."""
+
+    ordinal: int
+    attempt: int
+    model: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoseCall:
+    """A model call has no owner any more (its process died): record it as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Schema check, hooks, rules and mode for these calls."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Answer these calls without running them."""
+
+    calls: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start these calls."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """These calls were started by a process that is gone: find out what became of them."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Run PostToolUse for these calls, then fix what the model sees."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """All calls of the reply are settled: their results become the next user message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End these operations."""
+
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Nothing runs any more: answer all open calls as interrupted, withdraw their requests."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeAnswer:
+    """A request of this agent has its answer."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """A request reached its deadline: escalate or refuse."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRetry:
+    """Try the failed call again, at `until`."""
+
+    until: float
+    attempt: int
+    parked: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchModel:
+    """Go on with a fallback model until the turn ends."""
+
+    model: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class React:
+    """The prompt was refused as too long: compact, whatever the thresholds say."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """The reply was cut at the highest output limit: ask the model to go on, for the `count`-th time."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditView:
+    """A stage reduced the view (no edits: it found nothing to do at this revision)."""
+
+    stage: str
+    trigger: Literal["auto", "manual", "reactive"]
+    edits: tuple[Edit, ...]
+    transcript: bool = False
+    """The full history is written to a file first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summarise:
+    """A stage wants a summary: write the transcript, make the call."""
+
+    wanted: SummaryWanted
+    begun: bool
+    """It was begun by a process that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskStopHooks:
+    """The turn could end: may it?"""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    reason: TurnReason
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Take this ready task from the board."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Background commands without an owner: wait for their ends."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Write the last record."""
+
+    outcome: Outcome
+    result: str = ""
+
+
+Step = (
+    Done
+    | Wait
+    | BeginTurn
+    | Inject
+    | Deliver
+    | Drop
+    | AskModel
+    | LoseCall
+    | Judge
+    | Skip
+    | Run
+    | Repair
+    | Settle
+    | Merge
+    | Cancel
+    | Interrupt
+    | TakeAnswer
+    | Expire
+    | PlanRetry
+    | SwitchModel
+    | React
+    | Continue
+    | EditView
+    | Summarise
+    | AskStopHooks
+    | EndTurn
+    | Claim
+    | Watch
+    | Stop
+)

@@ -1,0 +1,168 @@
+"""Events of tool calls, and of what a tool changes in its agent's own state. The laws stand in `events.py`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from callboard.words.agent_events import Base
+from callboard.words.values import Json, Todo
+
+
+class CallJudged(Base):
+    """Schema, hooks, rules and mode have spoken. `input` is what will run when a hook rewrote it."""
+
+    t: Literal["call_judged"] = "call_judged"
+    call: str
+    verdict: Literal["allow", "deny"]
+    by: str = ""
+    """The rule, hook, mode or person that decided."""
+    why: str = ""
+    input: Json | None = None
+    context: tuple[str, ...] = ()
+    """Texts that hooks add beside the result."""
+
+
+class ApprovalNeeded(Base):
+    """A request was written in the same commit; the call waits for its answer, its siblings go on."""
+
+    t: Literal["approval_needed"] = "approval_needed"
+    call: str
+    request_id: str
+    rule: str = ""
+    why: str = ""
+    input: Json | None = None
+    expires_at: float | None = None
+
+
+class AnswerTaken(Base):
+    """A request of this agent is no longer pending, and the agent acts on that."""
+
+    t: Literal["answer_taken"] = "answer_taken"
+    request_id: str
+    kind: Literal["plan", "permission", "shutdown", "question"]
+    status: Literal["approved", "rejected", "answered", "expired", "withdrawn"]
+    by: str = ""
+    reason: str = ""
+    digest: str = ""
+
+
+class ToolStarted(Base):
+    """Durable before any effect. `marks` tell done from not done after a crash: digests, or a pid and its start."""
+
+    t: Literal["tool_started"] = "tool_started"
+    call: str
+    effect: Literal["read", "store", "reconcile", "attach", "unknown"]
+    marks: Json = Field(default_factory=dict)
+
+
+class ToolFinished(Base):
+    """Its result, together with whatever its effect wrote to the store. `data`: the structured form, for hooks."""
+
+    t: Literal["tool_finished"] = "tool_finished"
+    call: str
+    content: tuple[Json, ...]
+    is_error: bool = False
+    data: Json = Field(default_factory=dict)
+    ends_turn: bool = False
+    """The turn ends when the results of this reply are merged (`report`, `compact` with end_turn)."""
+
+
+class ToolSettled(Base):
+    """PostToolUse has run: this is what the model sees. `content` None: as it finished."""
+
+    t: Literal["tool_settled"] = "tool_settled"
+    call: str
+    content: tuple[Json, ...] | None = None
+    is_error: bool | None = None
+    context: tuple[str, ...] = ()
+
+
+class ResultsMerged(Base):
+    """All calls of the reply are settled: one user message with their results, in the order of the calls."""
+
+    t: Literal["results_merged"] = "results_merged"
+
+
+class StopHookRan(Base):
+    """The Stop hooks spoke at the end of a turn; `go_on` is the reason to continue, empty when there is none."""
+
+    t: Literal["stop_hook_ran"] = "stop_hook_ran"
+    go_on: str = ""
+
+
+class TodosSet(Base):
+    t: Literal["todos_set"] = "todos_set"
+    todos: tuple[Todo, ...]
+
+
+class FileSeen(Base):
+    """The agent knows this content of a file: `digest` (sha256) as it was read or as the agent wrote it."""
+
+    t: Literal["file_seen"] = "file_seen"
+    path: str
+    digest: str
+    changed: bool = False
+
+
+class SkillLoaded(Base):
+    t: Literal["skill_loaded"] = "skill_loaded"
+    name: str
+    digest: str = ""
+
+
+class GateSet(Base):
+    """The plan gate. `required`: reads only until a plan is approved; `pending`: a plan waits as `request_id`."""
+
+    t: Literal["gate_set"] = "gate_set"
+    gate: Literal["open", "required", "pending"]
+    request_id: str | None = None
+    digest: str = ""
+    plan: str = ""
+    why: str = ""
+
+
+class TaskHeld(Base):
+    """It claimed a task of the board (`held`), or gave it back, completed or failed it (`not held`)."""
+
+    t: Literal["task_held"] = "task_held"
+    task: str
+    subject: str = ""
+    held: bool = True
+
+
+class Reported(Base):
+    """Its final report on its assignment went out."""
+
+    t: Literal["reported"] = "reported"
+    status: Literal["done", "failed", "blocked"]
+    result: str
+
+
+class BackgroundStarted(Base):
+    """A background command is under way. `pid` and `started` (process start time) find it again."""
+
+    t: Literal["background_started"] = "background_started"
+    id: str
+    command: str
+    pid: int
+    started: float
+    output: str
+    """The file that collects its whole output."""
+    deadline: float | None = None
+
+
+class BackgroundEnded(Base):
+    t: Literal["background_ended"] = "background_ended"
+    id: str
+    status: Literal["completed", "failed", "stopped", "timed_out"]
+    exit_code: int | None = None
+
+
+class CompactAsked(Base):
+    """The `compact` tool or a person's /compact: the whole history is summarised at the next step."""
+
+    t: Literal["compact_asked"] = "compact_asked"
+    focus: str = ""
+    by: Literal["tool", "person"] = "tool"

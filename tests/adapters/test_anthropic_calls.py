@@ -1,0 +1,276 @@
+"""A good call: what goes out, what comes back, how connections are used, and what many at once cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import anyio
+import pytest
+from tests.adapters.anthropic_wire import (
+    HEAD,
+    Exchange,
+    Shown,
+    call,
+    end,
+    event,
+    hello,
+    model_at,
+    request,
+    start,
+    text,
+    wired,
+)
+
+from callboard.adapters.anthropic import AnthropicModel, body_pieces
+from callboard.adapters.rehearsal.emulator import serve
+from callboard.adapters.rehearsal.replies import Reply as Rehearsed
+from callboard.adapters.rehearsal.replies import text as said
+from callboard.adapters.rehearsal.replies import thinking, tool_use
+from callboard.adapters.rehearsal.scenario import Scenario
+from callboard.ports.model import ModelRequest
+from callboard.words.errors import CredentialsMissing, SettingsError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the SDK's transport runs nowhere else
+
+
+async def say_hello(exchange: Exchange) -> None:
+    await exchange.stream(hello())
+
+
+async def test_a_reply_comes_back_whole_and_streams_on_the_way() -> None:
+    shown = Shown()
+    async with wired(say_hello) as wire, model_at(wire.url) as model:
+        reply = await model.complete(request(), shown)
+    assert reply.blocks == ({"type": "text", "text": "Hello"},)
+    assert (reply.stop_reason, reply.model, reply.message_id) == ("end_turn", "m-1", "msg_1")
+    assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cost_usd) == (10, 7, 0.0)
+    assert [delta.text for delta in shown.deltas] == ["Hel", "lo"]
+
+
+async def test_the_body_is_what_was_ready_and_the_headers_say_who_asks() -> None:
+    asked = request(
+        agent="alice",
+        ordinal=42,
+        purpose="summary",
+        system=b'[{"type":"text","text":"You \xe2\x86\x92 read."}]',
+        tools=b'[{"name":"bash","input_schema":{"type":"object"}}]',
+        messages=[b'{"role":"user","content":"a"}', b'{"role":"assistant","content":"b"}'],
+    )
+    async with wired(say_hello) as wire, model_at(wire.url) as model:
+        await model.complete(asked, Shown())
+    sent = wire.asked[0]
+    body = json.loads(sent.body)
+    assert list(body) == ["model", "max_tokens", "stream", "system", "tools", "messages"]
+    assert (body["model"], body["max_tokens"], body["stream"]) == ("claude-test", 100, True)
+    assert asked.system in sent.body
+    assert b",".join(asked.messages) in sent.body
+    head = sent.head.lower()
+    assert head.startswith(b"post /v1/messages http/1.1")
+    for line in (
+        b"x-callboard-agent: s1/alice",
+        b"x-callboard-call: 42",
+        b"x-callboard-purpose: summary",
+        b"authorization: bearer sk-test-0123456789",
+        b"anthropic-version: ",
+        b"content-type: application/json",
+    ):
+        assert b"\r\n" + line in head
+
+
+async def test_empty_tools_and_system_are_left_out() -> None:
+    body = json.loads(b"".join(body_pieces(request())))
+    assert set(body) == {"model", "max_tokens", "stream", "messages"}
+
+
+async def test_a_body_of_many_megabytes_arrives_whole() -> None:
+    big = json.dumps({"role": "user", "content": "x" * 3_000_000}).encode()
+    async with wired(say_hello) as wire, model_at(wire.url) as model:
+        await model.complete(request(messages=[big]), Shown())
+    assert json.loads(wire.asked[0].body)["messages"] == [json.loads(big)]
+    assert b"content-length: %d\r\n" % len(wire.asked[0].body) in wire.asked[0].head.lower()
+
+
+async def test_an_auth_token_goes_out_as_a_bearer() -> None:
+    async with wired(say_hello) as wire, model_at(wire.url, api_key=None, auth_token="tok") as model:
+        await model.complete(request(), Shown())
+    assert b"\r\nauthorization: bearer tok\r\n" in wire.asked[0].head.lower()
+    assert b"x-api-key" not in wire.asked[0].head.lower()
+
+
+@pytest.mark.parametrize("key", [None, "", "  ", "two words", "line\nbreak", "schlüssel"])
+def test_without_a_usable_key_it_says_which_variables_to_set(key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "from the environment, which settings read and adapters do not")
+    with pytest.raises(CredentialsMissing, match="ANTHROPIC_API_KEY") as caught:
+        AnthropicModel(base_url="http://127.0.0.1:1", api_key=key)
+    assert not key or not key.strip() or key.strip() not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://", "::", "http://[1", "http://h:x"])
+def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(SettingsError, match="URL"):
+        AnthropicModel(base_url=url, api_key="k")
+
+
+async def test_calls_share_one_connection_one_after_the_other() -> None:
+    async with wired(say_hello) as wire, model_at(wire.url) as model:
+        for _ in range(5):
+            await model.complete(request(), Shown())
+    assert (len(wire.asked), wire.connections) == (5, 1)
+
+
+async def test_the_reply_does_not_wait_for_the_end_of_the_connection() -> None:
+    async def say(exchange: Exchange) -> None:
+        exchange.writer.write(HEAD)
+        await exchange.chunk(hello())
+        await exchange.reader.read()  # the chunked ending never comes
+
+    async with wired(say) as wire, model_at(wire.url) as model:
+        with anyio.fail_after(5):
+            reply = await model.complete(request(), Shown())
+    assert reply.stop_reason == "end_turn"
+
+
+async def test_cancelling_ends_the_connection_and_leaves_the_pool_whole() -> None:
+    stuck = True
+
+    async def say(exchange: Exchange) -> None:
+        if not stuck:
+            await exchange.stream(hello())
+            return
+        exchange.writer.write(HEAD)
+        await exchange.chunk(start() + text(0, "half"))
+        await exchange.reader.readexactly(1)  # ends when the client leaves
+
+    async with wired(say) as wire, model_at(wire.url) as model:
+        streaming = asyncio.Event()
+        for _ in range(20):
+            streaming.clear()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(model.complete, request(), lambda _: streaming.set())
+                await streaming.wait()
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(2):
+            for exchange in wire.asked:
+                await exchange.gone.wait()
+        stuck = False
+        reply = await model.complete(request(), Shown())
+    assert reply.stop_reason == "end_turn"
+
+
+async def test_rate_headers_are_told_of_good_answers_and_of_bad_ones() -> None:
+    told: list[dict[str, str]] = []
+
+    async def say(exchange: Exchange) -> None:
+        if len(wire.asked) == 1:
+            exchange.writer.write(
+                HEAD.replace(b"request-id", b"Anthropic-RateLimit-Requests-Remaining: 9\r\nrequest-id")
+            )
+            await exchange.chunk(hello())
+            exchange.writer.write(b"0\r\n\r\n")
+            return
+        await exchange.error("429 Slow", "rate_limit_error", "slow", "anthropic-ratelimit-tokens-remaining: 0")
+
+    async with wired(say) as wire, model_at(wire.url, on_headers=lambda h: told.append(dict(h))) as model:
+        await model.complete(request(), Shown())
+        with pytest.raises(Exception, match="slow"):
+            await model.complete(request(), Shown())
+    assert told == [{"anthropic-ratelimit-requests-remaining": "9"}, {"anthropic-ratelimit-tokens-remaining": "0"}]
+
+
+async def test_against_the_emulator_every_kind_of_block_comes_back_fit_to_be_sent_again() -> None:
+    def answer(asked: object) -> Rehearsed:
+        if getattr(asked, "ordinal", "") == "2":
+            return Rehearsed((said("done"),))
+        return Rehearsed(
+            (thinking("hm → ok"), said("Let me look."), tool_use("look", {}), tool_use("look", {"p": "ü🙂"}))
+        )
+
+    emulator = await serve(Scenario.from_callable(answer))
+    look = {"name": "look", "input_schema": {"type": "object"}}
+    model_id = emulator.scenario.default_model
+    history = [{"role": "user", "content": "go"}]
+    try:
+        async with model_at(emulator.url) as model:
+            asked = request(model=model_id, tools=json.dumps([look]).encode(), max_tokens=4000)
+            first = await model.complete(request(**_with(asked, history, 1)), Shown())
+            history.append({"role": "assistant", "content": list(first.blocks)})
+            calls = [b for b in first.blocks if b["type"] == "tool_use"]
+            results = [{"type": "tool_result", "tool_use_id": b["id"], "content": "ok"} for b in calls]
+            history.append({"role": "user", "content": results})
+            second = await model.complete(request(**_with(asked, history, 2)), Shown())
+    finally:
+        await emulator.aclose()
+    assert first.stop_reason == "tool_use"
+    assert [b["input"] for b in calls] == [{}, {"p": "ü🙂"}]
+    assert second.blocks == ({"type": "text", "text": "done"},)
+
+
+def _with(asked: ModelRequest, history: list[dict[str, object]], ordinal: int) -> dict[str, object]:
+    return {
+        "model": asked.model,
+        "tools": asked.tools,
+        "max_tokens": asked.max_tokens,
+        "ordinal": ordinal,
+        "messages": [json.dumps(message).encode() for message in history],
+    }
+
+
+async def test_two_hundred_calls_at_once_wait_for_the_service_once() -> None:
+    async def say(exchange: Exchange) -> None:
+        await asyncio.sleep(0.2)  # the service's thinking time
+        await exchange.stream(hello())
+
+    async with wired(say) as wire, model_at(wire.url) as model:
+        replies = 0
+
+        async def one(number: int) -> None:
+            nonlocal replies
+            await model.complete(request(agent=f"mate-{number}"), Shown())
+            replies += 1
+
+        began = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(one, number)
+        took = time.perf_counter() - began
+    assert replies == 200
+    assert took < 5, f"{took:.2f} s; one after the other it would be 40"
+
+
+async def test_a_call_costs_little_and_no_more_when_the_history_is_long() -> None:
+    message = json.dumps({"role": "user", "content": "x" * 2_000}).encode()
+
+    async def cpu_of(length: int) -> float:
+        asked = request(messages=[message] * length)
+        for _ in range(3):
+            await model.complete(asked, Shown())
+        began = time.thread_time()
+        for _ in range(30):
+            await model.complete(asked, Shown())
+        return (time.thread_time() - began) / 30
+
+    async with wired(say_hello) as wire, model_at(wire.url) as model:
+        short, long = await cpu_of(1), await cpu_of(200)
+        wire.asked.clear()
+    # The server runs in this thread too. Generous bounds: they catch an SDK object for each message, not a slow day.
+    assert short < 0.006
+    assert long - short < 0.004
+
+
+async def test_calls_of_many_blocks_keep_their_places() -> None:
+    parts = start() + text(0, " ", "\n") + call(1, "", '{"a"', ": 1}") + text(2, "x") + end("tool_use")
+
+    async def say(exchange: Exchange) -> None:
+        await exchange.stream(event("ping"), parts, event("ping"))
+
+    async with wired(say) as wire, model_at(wire.url) as model:
+        reply = await model.complete(request(), Shown())
+    assert [b["type"] for b in reply.blocks] == ["tool_use", "text"]
+    assert reply.blocks[0]["input"] == {"a": 1}

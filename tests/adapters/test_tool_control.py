@@ -1,0 +1,210 @@
+"""Schedules, skills, compaction, questions and subagents, as tools."""
+
+from __future__ import annotations
+
+import pytest
+from tests.adapters.tool_world import MemorySkills, ToolWorld
+
+from callboard.adapters.tools.control import control_tools
+from callboard.adapters.tools.cron import cron_tools
+from callboard.adapters.tools.skills import skill_tools
+from callboard.core import names
+from callboard.core.requests import digest_of
+from callboard.ports.tool import SkillText
+from callboard.words.errors import Conflict, ToolRefused
+from callboard.words.events import CompactAsked, SkillLoaded
+from callboard.words.values import Schedule
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def world() -> ToolWorld:
+    world = ToolWorld(control_tools({"general": "anything"}), cron_tools(), skill_tools())
+    await world.join("lead", "lead")
+    await world.join("alice")
+    return world
+
+
+# Schedules
+
+
+async def _schedule(world: ToolWorld, job_id: object) -> Schedule:
+    found = (await world.rows()).schedule(str(job_id))
+    assert found is not None
+    return found[0]
+
+
+async def test_a_right_expression_is_echoed_in_words_with_its_next_three_times(world: ToolWorld) -> None:
+    made = await world.run("schedule_cron", cron=" 0 9 * * 1-5 ", prompt="Sum up.", timezone="Europe/Berlin")
+    lines = str(made.content).splitlines()
+    assert lines[0] == f"Scheduled {made.data['id']}: at 09:00 on weekdays, Europe/Berlin."
+    assert lines[1].startswith("Next: ")
+    assert lines[1].count("09:00 CEST") == 3
+    schedule = await _schedule(world, made.data["id"])
+    assert (schedule.cron, schedule.prompt, schedule.created_by) == ("0 9 * * 1-5", "Sum up.", "lead")
+
+
+async def test_a_one_shot_tells_its_one_time(world: ToolWorld) -> None:
+    made = await world.run("schedule_cron", cron="30 8 * * *", prompt="Remind me.", recurring=False)
+    assert str(made.content).startswith(f"Scheduled {made.data['id']}: once, at ")
+    assert str(made.content).count("08:30") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"cron": "61 * * * *"}, "cron: minute: "),
+        ({"cron": "* * * *"}, "cron: expression: "),
+        ({"cron": "@reboot"}, "cron: expression: "),
+        ({"cron": "0 9 * * *", "timezone": "Europe/Berln"}, "cron: timezone: "),
+        ({"cron": "0 9 * * *", "prompt": " "}, "prompt: "),
+    ],
+)
+async def test_b29_a_wrong_schedule_is_refused_with_its_field(
+    world: ToolWorld, given: dict[str, str], field: str
+) -> None:
+    assert (await world.refused("schedule_cron", **{"prompt": "p", **given})).startswith(field)
+    assert (await world.rows()).schedules() == []
+
+
+async def test_b29_a_cancelled_schedule_stays_in_the_list_and_never_fires(world: ToolWorld) -> None:
+    first = (await world.run("schedule_cron", cron="@daily", prompt="One\nmore")).data["id"]
+    second = (await world.run("schedule_cron", cron="@hourly", prompt="Two")).data["id"]
+    await world.run("cancel_cron", job_id=first)
+    assert (await _schedule(world, first)).enabled is False
+    lines = str((await world.run("list_crons", "alice")).content).splitlines()
+    assert lines[0] == f"{first} [@daily, UTC; cancelled] One"
+    assert lines[1].startswith(f"{second} [@hourly, UTC; next ")
+    assert "cancelled already" in await world.refused("cancel_cron", job_id=first)
+    assert await world.refused("cancel_cron", job_id="x") == f"job_id: no schedule x; active: {second}"
+
+
+async def test_a_cancel_beside_a_fire_runs_again(world: ToolWorld) -> None:
+    job = str((await world.run("schedule_cron", cron="@daily", prompt="p")).data["id"])
+    cancel = await world.look("cancel_cron", job_id=job)
+    fired = (await _schedule(world, job)).model_copy(update={"fires": 1})
+    await world.put(names.schedule_key("s1", job), fired)
+    with pytest.raises(Conflict):
+        await world.store.commit(*cancel.writes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "standing"),
+    [
+        ({"enabled": False}, "switched off"),
+        ({"state": "fired", "enabled": False}, "fired"),
+        ({"cron": "what"}, "cannot fire: expression: "),
+    ],
+)
+async def test_the_list_says_how_each_schedule_stands(
+    world: ToolWorld, fields: dict[str, object], standing: str
+) -> None:
+    schedule = Schedule.model_validate({"id": "cron_x", "cron": "@daily", "prompt": "p", **fields})
+    await world.put(names.schedule_key("s1", "cron_x"), schedule)
+    assert f"; {standing}" in str((await world.run("list_crons")).content)
+
+
+async def test_without_schedules_the_list_says_so(world: ToolWorld) -> None:
+    assert (await world.run("list_crons")).content == "There are no schedules."
+
+
+# Skills
+
+
+async def test_a_skill_comes_with_its_folder_and_is_remembered_by_its_content(world: ToolWorld) -> None:
+    world.skills = MemorySkills([SkillText("git", "d", "/skills/git", "# Git\nUse it.\n", "no description")])
+    loaded = await world.run("load_skill", name="git")
+    assert loaded.content == "Skill git, folder /skills/git\nNote: no description\n\n# Git\nUse it."
+    (event,) = loaded.events
+    assert isinstance(event, SkillLoaded)
+    assert (event.name, len(event.digest)) == ("git", 64)
+    with pytest.raises(ToolRefused, match="there are git"):
+        await world.run("load_skill", name="hg")
+
+
+# Compaction, questions
+
+
+async def test_compact_asks_for_it_in_exactly_these_words(world: ToolWorld) -> None:
+    outcome = await world.run("compact", focus="the parser")
+    assert outcome.content == "[Compaction follows]"
+    (event,) = outcome.events
+    assert isinstance(event, CompactAsked)
+    assert (event.focus, event.by) == ("the parser", "tool")
+    assert world.tools["compact"].spec.barrier
+
+
+async def test_a_question_is_a_request_that_only_the_person_answers(world: ToolWorld) -> None:
+    asked = await world.run("ask_person", "alice", question="Which\ndatabase?", options=["sqlite", "postgres"])
+    found = (await world.rows()).request(str(asked.data["request_id"]))
+    assert found is not None
+    request = found[0]
+    assert (request.kind, request.may_answer, request.subject) == ("question", ("person",), "Which")
+    assert request.payload == {"question": "Which\ndatabase?", "options": ["sqlite", "postgres"]}
+    assert request.digest == digest_of("question", request.payload)
+    assert request.expires_at == request.created_at + 1_800
+    assert asked.content == f"Question {request.id} is put to the person. The answer comes as a message."
+
+
+async def test_a_question_that_nobody_can_answer_is_refused_at_once(world: ToolWorld) -> None:
+    await world.join("carol", ask_deadline=0)
+    assert "decide yourself" in await world.refused("ask_person", "carol", question="Which?")
+    await world.join("dora", ask_deadline=None)
+    asked = await world.run("ask_person", "dora", question="Which?")
+    found = (await world.rows()).request(str(asked.data["request_id"]))
+    assert found is not None
+    assert found[0].expires_at is None
+    assert "empty" in await world.refused("ask_person", question=" \n")
+
+
+# Subagents
+
+
+async def test_a_subagent_returns_its_text_and_has_the_tools_of_one(world: ToolWorld) -> None:
+    outcome = await world.run("task", "alice", description="Find it", prompt="Find the retry code.")
+    assert (outcome.content, outcome.is_error) == ("did: Find the retry code.", False)
+    (spec,) = world.started.values()
+    assert (spec.kind, spec.parent, spec.role) == ("subagent", "alice", "Find it")
+    assert spec.name.startswith("general-")
+    assert "edit_file" in spec.tools
+    assert not {"task", "report", "send_message"} & set(spec.tools)
+
+
+@pytest.mark.parametrize("outcome", ["limit", "failed", "stopped"])
+async def test_b9_a_subagent_that_did_not_finish_is_never_told_as_done(world: ToolWorld, outcome: str) -> None:
+    world.answers["p"] = (outcome, "half of it")
+    told = await world.run("task", description="d", prompt="p")
+    assert told.is_error
+    assert str(told.content).startswith(f"[status: {outcome}] ")
+    assert str(told.content).endswith("half of it")
+    assert told.data["outcome"] == outcome
+
+
+async def test_a_subagent_without_words_says_so(world: ToolWorld) -> None:
+    world.answers["p"] = ("done", " ")
+    assert (await world.run("task", description="d", prompt="p")).content == "(it said nothing)"
+
+
+async def test_after_a_crash_the_same_call_finds_the_same_subagent(world: ToolWorld) -> None:
+    tool = world.tools["task"]
+    given = {"description": "d", "prompt": "p"}
+    context = await world.context("lead", call="call_same")
+    await tool.run(given, context)
+    again = await tool.repair(given, {}, context)
+    assert again is not None
+    assert again.content == "did: p"
+    assert list(world.started) == ["call_same"]
+    assert tool.spec.effect == "attach"
+
+
+async def test_a_subagent_starts_no_subagent_and_an_unknown_type_is_refused_before_the_start(world: ToolWorld) -> None:
+    await world.join("sub", "subagent")
+    assert "cannot start subagents" in await world.refused("task", "sub", description="d", prompt="p")
+    assert "no type wizard" in await world.refused("task", description="d", prompt="p", agent_type="wizard")
+    assert world.started == {}

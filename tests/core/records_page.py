@@ -1,0 +1,125 @@
+"""Writes `docs/records.md` from the classes: `python tests/core/records_page.py`. A test tells when it drifts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from callboard.words import context, events, specs, values
+from callboard.words.values import Value
+
+PAGE = Path(__file__).parents[2] / "docs" / "records.md"
+EVENTS: tuple[type[Value], ...] = get_args(get_args(events.Event)[0])
+ROWS = (
+    values.Envelope,
+    values.Request,
+    values.Task,
+    values.Schedule,
+    values.AgentRow,
+    values.SessionRow,
+)
+PARTS = (
+    values.ToolCall,
+    values.Usage,
+    values.Fault,
+    values.Todo,
+    context.Placed,
+    context.Injection,
+    context.Edit,
+    context.SummaryWanted,
+    specs.AgentSpec,
+    specs.Limits,
+    specs.ModelLimits,
+    specs.StageSpec,
+)
+
+INTRO = """\
+# Records
+
+Everything durable, version 1: what is in the journals, the mailboxes and the rows of a store. This page is made from
+the classes (`python tests/core/records_page.py`), and a test fails when it has drifted.
+
+Three promises:
+
+- **A record loads for ever.** `tests/core/golden/v1.jsonl` holds one of each kind as version 1 wrote it; it must load
+  and say the same as long as there is a Callboard.
+- **A field is never renamed and never gets another meaning.** A new field has a default, so that an old record loads;
+  a field that a newer version wrote is ignored by an older one.
+- **A change that cannot be told by a default is a new kind of record**, with its own `t`, or a higher `v` with a rule
+  that reads the old one.
+
+All records are JSON objects in UTF-8. Times are Unix seconds (float, UTC), money is US dollars, ids are text. In the
+tables a field without a default is required.
+
+## Where they stand
+
+| name in the store | what |
+| --- | --- |
+| `j/<session>/<name>.<incarnation>` (stream) | an agent's journal: events, in order, from 1 |
+| `m/<session>/<name>.<incarnation>` (stream) | its mailbox: envelopes; an id seen before appends nothing |
+| `s/<session>` | `SessionRow` |
+| `s/<session>/agent/<name>` | `AgentRow` of the newest incarnation |
+| `s/<session>/task/<id>` | `Task` |
+| `s/<session>/request/<id>` | `Request` |
+| `s/<session>/schedule/<id>` | `Schedule` |
+| `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
+| `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a shortcut, never the truth, and \
+of no fixed form |
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        INTRO,
+        "## Events\n\nEach has `v` (1), `at` (when it was recorded) and `t`, its kind. `apply` says what it changes.\n",
+        *(_section(kind) for kind in EVENTS),
+        "## Envelopes and rows\n",
+        *(_section(kind) for kind in ROWS),
+        "## Parts of the above\n",
+        *(_section(kind) for kind in PARTS),
+    ]
+    return "\n".join(parts)
+
+
+def _section(kind: type[Value]) -> str:
+    name = kind.model_fields["t"].default if "t" in kind.model_fields else kind.__name__
+    said = inspect.getdoc(kind) if "__doc__" in vars(kind) and kind.__doc__ else ""
+    rows = list(_fields(kind))
+    table = (
+        ["| field | type | default | meaning |", "| --- | --- | --- | --- |", *rows] if rows else ["No more fields."]
+    )
+    return "\n".join([f"### `{name}`", "", *([said, ""] if said else []), *table, ""])
+
+
+def _fields(kind: type[Value]) -> Iterator[str]:
+    """A row for each field that the class itself states, with the docstring that stands under it."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for place, node in enumerate(body.body):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.target.id == "t":
+            continue
+        after = body.body[place + 1] if place + 1 < len(body.body) else None
+        said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        cells = (node.target.id, ast.unparse(node.annotation), _default(node.value))
+        marked = " | ".join(f"`{cell}`" if cell else "" for cell in cells)
+        yield "| " + marked.replace(" | None", " \\| None") + f" | {_cell(str(said))} |"
+
+
+def _default(value: ast.expr | None) -> str:
+    if value is None:
+        return ""
+    text = ast.unparse(value)
+    return {"Field(default_factory=dict)": "{}", "Field(default=())": "()"}.get(text, text)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

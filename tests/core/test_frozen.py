@@ -1,0 +1,23 @@
+"""Copies of frozen values."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from callboard.core.frozen import replace
+from callboard.core.state import AgentState
+
+
+def test_a_copy_equals_what_dataclasses_makes_and_leaves_the_original_alone() -> None:
+    before = AgentState(seq=3)
+    kept = pickle.dumps(before)
+    assert replace(before, seq=4, todos=()) == dataclasses.replace(before, seq=4, todos=())
+    assert pickle.dumps(before) == kept
+
+
+def test_an_unknown_field_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="no field sqe"):
+        replace(AgentState(), sqe=4)

@@ -1,0 +1,365 @@
+"""Shell commands are judged by what they do. The tables stand in `permission_cases/`, one command a line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from callboard.adapters.paths import PathJudge
+from callboard.adapters.shell import BashParser
+from callboard.core.permission.facts import find_facts
+from callboard.core.permission.judge import judge_call, only_reads
+from callboard.core.permission.rules import parse_rule
+from callboard.core.permission.values import CallFacts, Floor, Policy, ToolCall, Verdict
+
+CASES = Path(__file__).parent / "permission_cases"
+PARSER = BashParser()
+ACCEPT = Policy(mode="acceptEdits")
+
+
+def table(decision: str) -> list[str]:
+    return [line for line in (CASES / f"{decision}.txt").read_text().split("\n") if line]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("case") / "workspace"
+    (root / "src").mkdir(parents=True)
+    (root / ".git").mkdir()
+    (root / "src/a.py").write_text("print()\n")
+    (root / "README.md").write_text("hello\n")
+    (root / ".env").write_text("KEY=1\n")
+    (root / ".git/config").write_text("[core]\n\tbare = false\n[user]\n\tname = x\n")
+    (root.parent / "state").mkdir()
+    return root
+
+
+def facts_of(command: str, root: Path) -> CallFacts:
+    judge = PathJudge(root, own=[root.parent / "state"], home=Path("/home/me"))
+    start = CallFacts(root=judge.root, home=judge.home, git_quiet=judge.git_quiet)
+    return find_facts(ToolCall("bash", {"command": command}, "unknown"), start, PARSER.parse, judge.look)
+
+
+def judged(command: str, root: Path, policy: Policy | None = None) -> Verdict:
+    return judge_call(ToolCall("bash", {"command": command}, "unknown"), policy or Policy(), facts_of(command, root))
+
+
+@pytest.mark.parametrize("decision", ["allow", "ask", "deny"])
+def test_b14_every_command_of_the_tables_gets_its_decision(decision: str, workspace: Path) -> None:
+    commands = table(decision)
+    assert len(commands) > 150
+    wrong = {command: judged(command, workspace) for command in commands}
+    assert {c: v for c, v in wrong.items() if v.decision != decision} == {}
+
+
+def test_rule_r_for_the_plan_gate_is_what_is_allowed_by_default(workspace: Path) -> None:
+    assert all(only_reads(command, facts_of(command, workspace)) for command in table("allow"))
+    assert not any(only_reads(command, facts_of(command, workspace)) for command in table("ask") + table("deny"))
+
+
+def test_a_command_without_facts_is_never_taken_for_reading() -> None:
+    assert not only_reads("ls", CallFacts())
+    assert judge_call(ToolCall("bash", {"command": "ls"}, "unknown"), Policy(), CallFacts()).decision == "ask"
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("cat <<E | bash\nrm -rf /\nE", "deny"),
+        ("bash <<'E'\nsudo ls\nE", "deny"),
+        ("bash <<-E\n\trm -rf /\n\tE", "deny"),
+        ("cat <<E\n$(rm -rf /)\nE", "deny"),
+        ("cat <<'E'\n$(rm -rf /)\nE", "allow"),
+        ("cat <<E\nhello\nE", "allow"),
+        ("bash <<E\nls\nE", "allow"),
+        ("bash <<E\n$X\nE", "ask"),
+        ("r\\\nm -rf /", "deny"),
+        ("rm \\\n -rf \\\n /", "deny"),
+        ("ls\nrm -rf /", "deny"),
+        ("ls\n# rm -rf /\npwd", "allow"),
+        ("ls\x00", "deny"),
+        ("rm\u00a0-rf /", "ask"),
+        ("l\u200bs", "ask"),
+        ("ls \u202e", "ask"),
+        ("ls\r", "ask"),
+        ("ls \x1b[2J", "ask"),
+        ("ls " + "a" * 10_000, "ask"),
+        ("(" * 500 + "ls" + ")" * 500, "ask"),
+        ("echo " + "$(" * 100 + "ls" + ")" * 100, "ask"),
+        ("cat {1..1000}", "ask"),
+        ("cat .callboard/settings.yaml", "allow"),
+        ("echo x > .callboard/settings.yaml", "deny"),
+        ("cp README.md .callboard/hooks/x", "deny"),
+        ("rm -rf .callboard", "deny"),
+        ("sed -i s/a/b/ .callboard/settings.yaml", "deny"),
+        ("rm -rf ../state/x", "deny"),
+        ("python3 x.py ../state/db", "deny"),
+        ("mv .callboard x", "deny"),
+        ("cd ../state && cat db", "deny"),
+    ],
+)
+def test_b14_long_odd_and_own(command: str, decision: str, workspace: Path) -> None:
+    assert judged(command, workspace).decision == decision
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "touch x",
+        "mkdir -p a/b",
+        "echo hi > out.txt",
+        "sed -i s/a/b/ README.md",
+        "tee x",
+        "cp README.md x",
+        "sort -o x README.md",
+        "ls && touch x",
+        "mv README.md y",
+    ],
+)
+def test_accept_edits_lets_ordinary_files_be_written(command: str, workspace: Path) -> None:
+    expected = "ask" if command.startswith("sort") else "allow"
+    assert judged(command, workspace, ACCEPT).decision == expected
+    assert judged(command, workspace).decision == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm x",
+        "chmod +x src/a.py",
+        "chmod 777 x",
+        "ln -s a b",
+        "tar xf a.tar",
+        "dd if=README.md of=x",
+        "git commit -m x",
+        "patch",
+        "python3 x.py",
+        "X=1 ls",
+        "cat .env",
+        "echo x > .git/config",
+        "echo x > ../y",
+        "curl x",
+        "> README.md",
+        "truncate x",
+        "cp x/.mcp.json .",
+        "echo x > /etc/y",
+        "echo x > .env",
+        "touch ~/x",
+        "mkdir -m 777 x",
+        "frobnicate",
+        "ls | xargs cat",
+    ],
+)
+def test_accept_edits_still_asks_for_all_else(command: str, workspace: Path) -> None:
+    assert judged(command, workspace, ACCEPT).decision == "ask"
+
+
+def test_b14_no_mode_and_no_rule_lifts_what_is_never_run(workspace: Path) -> None:
+    for mode in ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"):
+        policy = Policy(mode=mode, allow=(parse_rule("Bash"), parse_rule("Bash(rm:*)"), parse_rule("Bash(sudo *)")))
+        for command in ("rm -rf /", "sudo ls", "sh -c 'shutdown now'", "cat ../state/db"):
+            assert judged(command, workspace, policy).decision == "deny"
+
+
+def test_a7_the_floor_of_asks_is_lifted_by_no_rule_and_no_mode(workspace: Path) -> None:
+    for mode in ("default", "acceptEdits", "bypassPermissions"):
+        policy = Policy(mode=mode, allow=(parse_rule("Bash"), parse_rule("Bash(rm:*)")))
+        for command in ("rm x", "echo x > /etc/y", "chmod 777 x", "$X", "l\u200bs"):
+            assert judged(command, workspace, policy).decision == "ask"
+
+
+def test_modes_that_do_not_ask_deny_instead(workspace: Path) -> None:
+    for mode in ("plan", "dontAsk"):
+        assert judged("touch x", workspace, Policy(mode=mode)).decision == "deny"
+        assert judged("ls", workspace, Policy(mode=mode)).decision == "allow"
+    assert judged("npm test", workspace, Policy(mode="plan", allow=(parse_rule("Bash(npm test)"),))).decision == "deny"
+    assert judged("npm test", workspace, Policy(mode="bypassPermissions")).decision == "allow"
+
+
+def test_a7_the_lists_of_the_floor_grow_by_settings(workspace: Path) -> None:
+    policy = Policy(floor=Floor(never=frozenset({"npm"}), ask=frozenset({"ls"}), classic_dd="deny"))
+    assert judged("env npm test", workspace, policy).decision == "deny"
+    assert judged("nice ls", workspace, policy).decision == "ask"
+    assert judged("dd if=README.md of=x", workspace, policy).decision == "deny"
+    assert judged("rm -rf /", workspace, policy).decision == "deny"
+
+
+def test_git_reads_only_where_its_configuration_is_quiet(workspace: Path, tmp_path: Path) -> None:
+    loud = tmp_path / "loud"
+    (loud / ".git").mkdir(parents=True)
+    (loud / ".git/config").write_text("[core]\n\tfsmonitor = ./evil.sh\n")
+    assert judged("git status", workspace).decision == "allow"
+    assert judged("git status", loud).decision == "ask"
+    (loud / ".git/config").write_text("[include]\n\tpath = ../evil\n")
+    assert judged("git status", loud).decision == "ask"
+
+
+def test_b15_links_out_of_the_workspace_are_followed(workspace: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ws"
+    root.mkdir()
+    (tmp_path / "ws-prefix").mkdir()
+    (tmp_path / "ws-prefix/x").write_text("x")
+    (root / "link").symlink_to(tmp_path / "ws-prefix")
+    for command in (
+        "cat link/x",
+        "cat l*/x",
+        "cat ../ws-prefix/x",
+        f"cat {root}-prefix/x",
+        "cd link && cat x",
+        "grep -R x .",
+    ):
+        assert judged(command, root).decision == "ask", command
+
+
+# Properties.
+
+_AS_WORDS = (
+    "nice {}",
+    "nohup {}",
+    "timeout 5 {}",
+    "env {}",
+    "setsid {}",
+    "stdbuf -oL {}",
+    "command {}",
+    "xargs {}",
+    "time {}",
+)
+_AS_SCRIPT = (
+    "( {} )",
+    "{{ {}; }}",
+    "ls; {}",
+    "ls && {}",
+    "if {}; then ls; fi",
+    "for i in 1; do {}; done",
+    "f() {{ {}; }}; f",
+)
+_MORE = (
+    'echo "$( {} )"',
+    "! ( {} )",
+    "{} | cat",
+    "cat <( {} )",
+    "case x in x) {};; esac",
+    "while {}; do ls; done",
+    "{} &\nls",
+)
+_TEXT = ("sh -c {}", "bash -c {}", "eval {}", "echo {} | sh", "bash <<< {}", "bash -ec {}", "env -i bash -c {}")
+
+
+def _ansi(text: str) -> str:
+    return "$'" + "".join(f"\\x{ord(c):02x}" for c in text) + "'"
+
+
+@st.composite
+def wrapped(draw: st.DrawFn) -> str:
+    command = draw(
+        st.sampled_from(("rm -rf /", "sudo id", "shutdown now", "mkfs /dev/sda", "find / -delete", "r\\m -fr ~"))
+    )
+    simple = True
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(("words", "script", "text")))
+        if kind == "words" and simple:
+            command = draw(st.sampled_from(_AS_WORDS)).format(command)
+        elif kind == "text" and "\n" not in command:
+            quote = draw(st.sampled_from((shlex.quote, _ansi)))
+            form = draw(st.sampled_from(_TEXT))
+            command, simple = form.format(quote(command)), form[0] not in "e" and "|" not in form and "<" not in form
+        else:
+            command, simple = draw(st.sampled_from(_AS_SCRIPT + _MORE)).format(command), False
+    return command
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(command=wrapped())
+def test_b14_a_denied_command_stays_denied_in_every_wrapping(command: str, workspace: Path) -> None:
+    assert judged(command, workspace).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("piece", "end"),
+    [
+        ("{", ""),
+        ("{a,", "}"),
+        ("{a}", ""),
+        ("find . -exec ", "ls"),
+        ("nice --x ", "sudo"),
+        ("xargs ", "ls"),
+        ("! ", "ls"),
+        ("sh -c ", "ls"),
+        ("ls && ", "ls"),
+        ("ls; ", "ls"),
+        ("ls | ", "ls"),
+        ("[", "]"),
+        ("cd a; ", "ls"),
+        ("eval ", "ls"),
+        ("sed s/a/b/;", ""),
+        ("<<< x ", ""),
+        ("$(", ")"),
+        ("env -S ", "ls"),
+        ("~/", ""),
+        ("a{1..9}", ""),
+    ],
+)
+def test_the_largest_scripts_are_decided_in_seconds(piece: str, end: str, workspace: Path) -> None:
+    command = ("x " + piece * 9_000)[:9_900] + end
+    start = sum(os.times()[:4])  # our CPU and that of the parsers we start: a busy machine changes neither
+    assert judged(command, workspace).decision == "ask"
+    assert judged(command[2:], workspace).decision in ("allow", "ask", "deny")
+    assert sum(os.times()[:4]) - start < 8
+
+
+_PIECES = st.sampled_from(
+    [
+        "rm",
+        "ls",
+        " ",
+        "-rf",
+        "/",
+        "$(",
+        ")",
+        "`",
+        "'",
+        '"',
+        "\\",
+        "{",
+        "}",
+        ",",
+        "..",
+        "|",
+        "&&",
+        ";",
+        "\n",
+        "<<E",
+        "E",
+        ">",
+        "<(",
+        "$X",
+        "${",
+        "[[",
+        "]]",
+        "((",
+        "))",
+        "*",
+        "~",
+        "if",
+        "then",
+        "fi",
+        "sh -c ",
+        "eval ",
+        "find . -exec",
+        "xargs -I",
+        "env -S",
+        "=",
+        "$'",
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.one_of(st.text(max_size=60), st.lists(_PIECES, max_size=25).map("".join)))
+def test_no_text_makes_the_judge_raise(text: str, workspace: Path) -> None:
+    assert judged(text, workspace).decision in ("allow", "ask", "deny")

@@ -1,0 +1,207 @@
+"""What counts as an answer, as tables, and over random sequences of answers, deadlines and withdrawals."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.core.requests import Refusal, answer, covers, digest_of, escalate, expire, may_answer, overdue, withdraw
+from callboard.words.values import Request, RequestKind, RequestStatus
+
+
+def _request(kind: RequestKind = "plan", **fields: object) -> Request:
+    payload = {"plan": "do it", "options": [], "task_id": None}
+    about = {"id": "req_1", "kind": kind, "asked_by": "alice", "payload": payload, "digest": digest_of(kind, payload)}
+    return Request.model_validate({**about, "may_answer": ("person", "lead", "policy"), "expires_at": 100.0, **fields})
+
+
+def _why(outcome: Request | Refusal) -> str:
+    assert isinstance(outcome, Refusal), outcome
+    assert "req_1" in outcome.text or outcome.why == "status"
+    return outcome.why
+
+
+def _taken(outcome: Request | Refusal) -> Request:
+    assert isinstance(outcome, Request), outcome
+    return outcome
+
+
+def test_the_first_answer_counts_and_says_by_whom() -> None:
+    after = _taken(answer(_request(), "plan", "lead", "rejected", "smaller steps", 50.0))
+    assert (after.status, after.answered_by, after.reason) == ("rejected", "lead", "smaller steps")
+
+
+def test_later_answers_are_told_who_was_first() -> None:
+    decided = _taken(answer(_request(), "plan", "person", "approved", "", 50.0))
+    late = answer(decided, "plan", "lead", "rejected", "no", 51.0)
+    assert late == Refusal("decided", "req_1 is approved by person already")
+
+
+@pytest.mark.parametrize("status", ["approved", "rejected", "answered", "expired", "withdrawn"])
+def test_b12_what_is_decided_stays_decided(status: RequestStatus) -> None:
+    request = _request(status=status)
+    assert _why(answer(request, "plan", "person", "approved", "", 50.0)) == "decided"
+    assert _why(expire(request, 200.0)) == "decided"
+    assert _why(escalate(request, 200.0, 60.0)) == "decided"
+    assert _why(withdraw(request, "alice", "")) == "decided"
+
+
+KINDS: tuple[RequestKind, ...] = ("plan", "permission", "shutdown", "question")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("asked", KINDS)
+def test_b12_an_answer_of_another_kind_does_not_count(kind: RequestKind, asked: RequestKind) -> None:
+    outcome = answer(_request(asked), kind, "person", "answered" if kind == "question" else "approved", "", 50.0)
+    if kind == asked:
+        assert isinstance(outcome, Request)
+    else:
+        assert _why(outcome) == "kind"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "counts"),
+    [
+        *((kind, status, True) for kind in ("plan", "permission", "shutdown") for status in ("approved", "rejected")),
+        ("question", "answered", True),
+        ("question", "approved", False),
+        ("plan", "answered", False),
+        ("plan", "pending", False),
+        ("permission", "expired", False),
+        ("shutdown", "withdrawn", False),
+    ],
+)
+def test_each_kind_has_its_answers(kind: RequestKind, status: RequestStatus, counts: bool) -> None:
+    outcome = answer(_request(kind), kind, "person", status, "", 50.0)
+    assert isinstance(outcome, Request) is counts
+    if not counts:
+        assert _why(outcome) == "status"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_approves_himself_even_where_he_is_listed(kind: RequestKind) -> None:
+    request = _request(kind, asked_by="lead", may_answer=("lead", "person"))
+    assert _why(answer(request, kind, "lead", "answered" if kind == "question" else "approved", "", 50.0)) == "self"
+
+
+@pytest.mark.parametrize("by", ["lead", "bob"])
+def test_no_agent_answers_a_permission_even_where_it_is_listed(by: str) -> None:
+    request = _request("permission", may_answer=("person", "lead", "bob"))
+    outcome = answer(request, "permission", by, "approved", "", 50.0)
+    assert outcome == Refusal("not_yours", "req_1 is not yours to answer: it waits for person")
+
+
+def test_b12_who_is_not_asked_may_not_answer() -> None:
+    assert _why(answer(_request(may_answer=("person",)), "plan", "lead", "approved", "", 50.0)) == "not_yours"
+    assert _why(answer(_request(may_answer=()), "plan", "person", "approved", "", 50.0)) == "not_yours"
+    assert may_answer(_request(), "policy") is None
+
+
+@pytest.mark.parametrize(("now", "counts"), [(99.9, True), (100.0, False), (200.0, False)])
+def test_an_answer_after_the_deadline_does_not_count(now: float, counts: bool) -> None:
+    outcome = answer(_request(), "plan", "person", "approved", "", now)
+    assert isinstance(outcome, Request) is counts
+    if not counts:
+        assert _why(outcome) == "expired"
+
+
+def test_a_request_without_a_deadline_waits_for_ever() -> None:
+    request = _request(expires_at=None)
+    assert not overdue(request, 1e12)
+    assert isinstance(answer(request, "plan", "person", "approved", "", 1e12), Request)
+    assert _why(expire(request, 1e12)) == "early"
+
+
+def test_b12_a_changed_content_makes_every_answer_void() -> None:
+    request = _request().model_copy(update={"payload": {"plan": "rm -rf", "options": [], "task_id": None}})
+    assert _why(answer(request, "plan", "person", "approved", "", 50.0)) == "changed"
+
+
+def test_b12_an_approval_covers_one_content_of_one_life_and_nothing_else() -> None:
+    request = _taken(answer(_request(), "plan", "person", "approved", "", 50.0))
+    digest = request.digest
+    assert covers(request, "plan", "alice", 1, digest)
+    assert not covers(request, "plan", "alice", 2, digest)
+    assert not covers(request, "plan", "bob", 1, digest)
+    assert not covers(request, "permission", "alice", 1, digest)
+    assert not covers(request, "plan", "alice", 1, digest_of("plan", {"plan": "another"}))
+    assert not covers(_request(), "plan", "alice", 1, digest)
+    assert not covers(request.model_copy(update={"payload": {"plan": "x"}}), "plan", "alice", 1, digest)
+
+
+def test_a_digest_follows_the_content_and_not_the_order_of_its_fields() -> None:
+    assert digest_of("plan", {"a": 1, "b": [1, 2]}) == digest_of("plan", {"b": [1, 2], "a": 1})
+    assert digest_of("plan", {"a": 1}) != digest_of("permission", {"a": 1})
+    assert digest_of("plan", {"a": [1, 2]}) != digest_of("plan", {"a": [2, 1]})
+    assert len(digest_of("plan", {"a": "\ud800 €"})) == 64
+
+
+def test_at_its_deadline_a_request_expires_or_goes_to_the_next_one_once() -> None:
+    assert _why(expire(_request(), 99.0)) == "early"
+    assert _taken(expire(_request(), 100.0)).status == "expired"
+    assert _taken(escalate(_request(), 100.0, 60.0)).status == "expired"
+    assert _why(escalate(_request(escalation="person"), 99.0, 60.0)) == "early"
+
+    further = _taken(escalate(_request(escalation="person", may_answer=("lead",)), 100.0, 60.0))
+    assert (further.status, further.may_answer, further.expires_at) == ("pending", ("lead", "person"), 160.0)
+    assert _taken(escalate(further, 160.0, 60.0)).status == "expired"
+    again = _taken(escalate(_request(escalation="lead"), 100.0, 60.0))
+    assert again.may_answer == ("person", "lead", "policy")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"kind": "permission", "escalation": "lead"}, {"asked_by": "lead", "escalation": "lead"}]
+)
+def test_an_escalation_to_who_may_not_answer_expires(fields: dict[str, str]) -> None:
+    request = _request(may_answer=("person",)).model_copy(update=fields)
+    assert _taken(escalate(request, 100.0, 60.0)).status == "expired"
+
+
+@pytest.mark.parametrize(("by", "may"), [("alice", True), ("person", True), ("runtime", True), ("lead", False)])
+def test_only_the_asker_the_person_or_the_runtime_takes_a_request_back(by: str, may: bool) -> None:
+    outcome = withdraw(_request(), by, "not needed")
+    if may:
+        assert (_taken(outcome).status, _taken(outcome).reason) == ("withdrawn", "not needed")
+    else:
+        assert _why(outcome) == "not_yours"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    listed=st.sets(st.sampled_from(["person", "lead", "policy", "alice", "bob"])),
+    escalation=st.sampled_from(["refuse", "person", "lead"]),
+    acts=st.lists(
+        st.tuples(
+            st.sampled_from(["answer", "expire", "escalate", "withdraw"]),
+            st.sampled_from(["person", "lead", "policy", "alice", "bob"]),
+            st.sampled_from(["approved", "rejected", "answered"]),
+            st.floats(0, 400),
+        ),
+        max_size=8,
+    ),
+)
+def test_b12_over_any_sequence_only_who_may_decides_and_only_once(
+    kind: RequestKind,
+    listed: set[str],
+    escalation: str,
+    acts: list[tuple[str, str, RequestStatus, float]],
+) -> None:
+    request = _request(kind, may_answer=tuple(sorted(listed)), escalation=escalation)
+    for act, by, status, now in acts:
+        outcome = {
+            "answer": lambda r, b=by, s=status, n=now: answer(r, kind, b, s, "", n),
+            "expire": lambda r, n=now: expire(r, n),
+            "escalate": lambda r, n=now: escalate(r, n, 60.0),
+            "withdraw": lambda r, b=by: withdraw(r, b, ""),
+        }[act](request)
+        if isinstance(outcome, Refusal):
+            continue
+        assert request.status == "pending"
+        request = outcome
+        assert (request.id, request.payload, request.digest) == ("req_1", _request(kind).payload, _request(kind).digest)
+    if request.answered_by is not None:
+        assert request.answered_by != request.asked_by
+        assert request.answered_by in request.may_answer
+        assert kind != "permission" or request.answered_by in {"person", "policy"}

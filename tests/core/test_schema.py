@@ -1,0 +1,75 @@
+"""Inputs against schemas: what fits passes, and what does not is told so that a model can mend it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from callboard.core.schema import check_input
+
+OBJECT = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "minLength": 1},
+        "lines": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["path"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [
+        ({}, object()),
+        ({"type": "string"}, ""),
+        ({"type": "integer"}, 3),
+        ({"type": "number"}, 3),
+        ({"type": "number"}, 3.5),
+        ({"type": "boolean"}, True),
+        ({"type": "null"}, None),
+        ({"type": "array"}, [1, "x"]),
+        ({"type": "object"}, {"any": 1}),
+        ({"type": ["string", "null"]}, None),
+        ({"type": "no such type"}, 1),
+        ({"enum": ["a", 1]}, 1),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, 3),
+        ({"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        ({"type": "array", "items": [{"type": "integer"}]}, ["tuples are not checked here"]),
+        (OBJECT, {"path": "a", "lines": 9}),
+        ({"properties": {"a": {"type": "string"}}}, {"b": 1}),
+    ],
+)
+def test_what_fits_passes(schema: dict[str, Any], given: Any) -> None:
+    assert check_input(schema, given) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "said"),
+    [
+        ({"type": "string"}, 3, "`input` must be string, not integer"),
+        ({"type": "integer"}, True, "`input` must be integer, not boolean"),
+        ({"type": "number"}, "3", "`input` must be number, not string"),
+        ({"type": "integer"}, 3.5, "`input` must be integer, not number"),
+        ({"type": ["string", "null"]}, [], "`input` must be string or null, not array"),
+        ({"type": "string"}, None, "`input` must be string, not null"),
+        ({"type": "string"}, object(), "`input` must be string, not object"),
+        ({"type": "string"}, {1}, "`input` must be string, not set"),
+        ({"enum": ["a", "b"]}, "c", "`input` must be one of 'a', 'b', not 'c'"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 3, "`input` must be string, not integer"),
+        (OBJECT, {}, "input lacks the required field `path`"),
+        ({"required": ["a", "b"]}, {}, "input lacks the required fields `a`, `b`"),
+        (OBJECT, {"path": "a", "line": 1}, "`line` is no field of this tool; its fields are path, lines"),
+        ({"additionalProperties": False}, {"a": 1}, "`a` is no field of this tool; its fields are (none)"),
+        (OBJECT, {"path": ""}, "`path` must not be empty"),
+        (OBJECT, {"path": "a", "lines": 0}, "`lines` must be at least 1"),
+        (OBJECT, {"path": "a", "lines": 10}, "`lines` must be at most 9"),
+        ({"items": {"type": "integer"}}, [1, "x"], "`input[1]` must be integer, not string"),
+        ({"properties": {"a": {"properties": {"b": {"enum": [1]}}}}}, {"a": {"b": 2}}, "`a.b` must be one of 1, not 2"),
+        ({"properties": {"a": {"items": OBJECT}}}, {"a": [{}]}, "a[0] lacks the required field `path`"),
+    ],
+)
+def test_what_does_not_fit_is_told_by_its_field(schema: dict[str, Any], given: Any, said: str) -> None:
+    assert check_input(schema, given) == said

@@ -1,0 +1,145 @@
+"""What an agent is doing in one word, what it owes its lead at the end of a turn, what outlives a compaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.core.agent_states import Life, judged, started
+
+from callboard.core.standing import cause_of, farewell, last_words, life, state_block, waiting_for
+from callboard.words import events as ev
+from callboard.words.steps import EndTurn
+from callboard.words.values import AgentRow, Schedule, Todo
+
+LEAD = AgentRow(name="lead", kind="lead", incarnation=2)
+
+
+def prompted(**spec: Any) -> Life:
+    return Life.begun(**spec).prompted("go")
+
+
+def owing() -> Life:
+    return Life.begun().mailed("do it", type="message", metadata={"assignment": True}).turned().delivered()
+
+
+def asking(*others: str) -> Life:
+    return prompted().called("bash", *others).on(ev.ApprovalNeeded, call="c1", request_id="req_1")
+
+
+def pending() -> Life:
+    return prompted().on(ev.GateSet, gate="pending", request_id="req_2")
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        (Life.begun(), "starting"),
+        (prompted(), "working"),
+        (prompted().on(ev.TurnEnded, turn="t", reason="end"), "idle"),
+        (asking(), "waiting"),
+        (pending(), "waiting"),
+        (asking().on(ev.StopAsked, by="lead"), "stopping"),
+        (prompted().on(ev.AgentStopped, outcome="done"), "stopped"),
+    ],
+)
+def test_the_word_for_a_row(told: Life, word: str) -> None:
+    assert life(told.state) == word
+
+
+def test_what_everything_waits_for_is_named_and_nothing_while_something_goes_on() -> None:
+    assert waiting_for(pending().state) == "plan req_2"
+    assert waiting_for(asking().state) == "permission req_1"
+    assert waiting_for(judged(asking("bash"), "c2", verdict="deny").state) == "permission req_1"
+    assert waiting_for(started(judged(asking("bash"), "c2"), "c2").state) == ""
+    assert waiting_for(prompted().state) == ""
+
+
+def test_a_teammate_speaks_with_its_own_authority() -> None:
+    assert cause_of(prompted().state) == "teammate"
+    assert cause_of(prompted(kind="lead").state) == "lead"
+
+
+@pytest.mark.parametrize(
+    ("told", "reason", "kind", "wakes", "words"),
+    [
+        (owing().said("all done"), "end", "result", True, "all done"),
+        (owing(), "end", "result", True, "(it ended its turn without a word)"),
+        (prompted().said("hm"), "end", "idle_notification", False, "hm"),
+        (prompted(), "end", "idle_notification", False, "(idle)"),
+        (owing().said("so far"), "failed", "error", True, "alice could not go on: why\nIts last words: so far"),
+        (owing(), "overflow", "error", True, "alice could not go on: why"),
+        (prompted(), "refused", "error", True, "alice could not go on: why"),
+        (owing().said("so far"), "limit", "error", True, "alice stopped at a limit: why\nIts last words: so far"),
+    ],
+)
+def test_b9_no_turn_of_a_teammate_ends_in_silence(told: Life, reason: str, kind: str, wakes: bool, words: str) -> None:
+    (sent,) = farewell(told.state, EndTurn(reason, "why"), LEAD, 5.0)  # type: ignore[arg-type]
+    assert (sent.type, sent.mode == "wake", sent.content) == (kind, wakes, words)
+    assert (sent.sender, sent.recipient, sent.incarnation, sent.depth) == ("alice", "lead", 2, 1)
+
+
+@pytest.mark.parametrize("reason", ["interrupted", "stopped"])
+def test_what_a_person_ended_is_not_told_to_the_lead(reason: str) -> None:
+    assert farewell(owing().state, EndTurn(reason), LEAD, 5.0) == ()  # type: ignore[arg-type]
+
+
+def test_who_has_reported_who_is_no_teammate_and_who_has_no_lead_says_nothing() -> None:
+    reported = owing().on(ev.Reported, status="done", result="r")
+    end = EndTurn("end")
+    assert farewell(reported.state, end, LEAD, 5.0) == ()
+    assert farewell(prompted(kind="lead").state, end, LEAD, 5.0) == ()
+    assert farewell(prompted(kind="subagent").state, end, LEAD, 5.0) == ()
+    assert farewell(owing().state, end, None, 5.0) == ()
+    assert farewell(Life.begun().state, end, LEAD, 5.0) == ()
+
+
+def test_two_turns_say_two_things_and_one_turn_says_one() -> None:
+    first = owing()
+    second = first.on(ev.TurnEnded, turn="t", reason="end").prompted("more")
+    ids = [farewell(one.state, EndTurn("end"), LEAD, 5.0)[0].id for one in (first, first, second)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_life_that_ends_while_it_owes_a_report_is_told() -> None:
+    (sent,) = last_words(owing().state, LEAD, "stopped", 5.0)
+    assert (sent.type, sent.content) == ("error", "alice ended without a report: stopped")
+    between = owing().on(ev.TurnEnded, turn="t", reason="stopped")
+    assert last_words(between.state, LEAD, "stopped", 5.0)[0].depth == 1
+    assert last_words(prompted().state, LEAD, "stopped", 5.0) == ()
+    assert last_words(owing().state, None, "stopped", 5.0) == ()
+    assert last_words(prompted(kind="lead").state, LEAD, "stopped", 5.0) == ()
+
+
+def test_b35_what_the_runtime_knows_is_told_exactly() -> None:
+    told = prompted().on(ev.TodosSet, todos=(Todo(content="ship", status="in_progress"),))
+    told = told.on(ev.FileSeen, path="a", digest="1").on(ev.FileSeen, path="b", digest="2", changed=True)
+    told = told.on(ev.SkillLoaded, name="review")
+    for id, status in (("b1", None), ("b2", "failed")):
+        told = told.on(ev.BackgroundStarted, id=id, command="make", pid=1, started=1.0, output="/o")
+        told = told.on(ev.BackgroundEnded, id=id, status=status) if status else told
+    team = [AgentRow(name="alice", kind="teammate"), AgentRow(name="bob", kind="teammate", role="tests", life="idle")]
+    cron = {"cron": "@daily", "prompt": "look"}
+    schedules = [Schedule(id="cron_1", **cron), Schedule(id="cron_2", state="fired", **cron)]
+    block = state_block(told.state, team, schedules, ["task_1 [pending] x"])
+    assert block.todos == ("[in_progress] ship",)
+    assert (block.files_read, block.files_changed, block.skills) == (("a",), ("b",), ("review",))
+    assert block.background == ("b1: make (running)",)
+    assert block.teammates == ("bob (tests): idle",)
+    assert block.schedules == ("cron_1: @daily UTC: look",)
+    assert (block.tasks, block.plan) == (("task_1 [pending] x",), "")
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ({"gate": "pending", "plan": "the plan"}, "pending: the plan"),
+        ({"gate": "required"}, "gate: required"),
+        ({"gate": "open"}, ""),
+    ],
+)
+def test_a_plan_and_where_it_stands_outlive_a_compaction(gate: dict[str, str], said: str) -> None:
+    assert state_block(prompted().on(ev.GateSet, **gate).state, [], [], []).plan == said
+    approved = pending().on(ev.GateSet, gate="pending", request_id="req_1", digest="d", plan="the plan")
+    approved = approved.on(ev.AnswerTaken, request_id="req_1", kind="plan", status="approved", digest="d")
+    assert state_block(approved.state, [], [], []).plan == "approved: the plan"

@@ -1,0 +1,36 @@
+"""A world with the real tools of the store: board, team, plans, schedules, todos, control."""
+
+from __future__ import annotations
+
+from callboard.adapters.tools.board import board_tools
+from callboard.adapters.tools.control import control_tools
+from callboard.adapters.tools.cron import cron_tools
+from callboard.adapters.tools.plan import plan_tools
+from callboard.adapters.tools.team import team_tools
+from callboard.adapters.tools.todo import todo_tools
+from callboard.core.toolset import tools_for
+from callboard.ports.tool import Tool
+from callboard.testing import ScriptedModel, World
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Json
+
+
+class TeamWorld(World):
+    """Agents have the tools of their kind."""
+
+    def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
+        spec = super().spec_of(agent_type, name, parent)
+        own = tuple(sorted({*tools_for(spec.kind, None).names, "write_file"} & set(self.tools)))
+        return spec.model_copy(update={"tools": own})
+
+
+def team_world(model: ScriptedModel, *more: Tool, **kwargs: object) -> TeamWorld:
+    """All tools of the store, and `more`."""
+    families = (board_tools, control_tools, cron_tools, plan_tools, team_tools, todo_tools)
+    tools = [tool for family in families for tool in family()] + list(more)
+    return TeamWorld(model, {tool.spec.name: tool for tool in tools}, **kwargs)  # type: ignore[arg-type]
+
+
+def spawn(name: str, prompt: str = "do it", **more: object) -> tuple[str, Json]:
+    """A call of spawn_teammate."""
+    return "spawn_teammate", {"name": name, "role": "worker", "prompt": prompt, **more}

@@ -1,0 +1,136 @@
+"""What events look like: one-liners are short, what people read is whole."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from callboard.faces.lines import call_words, lines_of, mail_line, shorten
+from callboard.words import events as ev
+from callboard.words.context import Edit
+from callboard.words.values import Envelope, Todo, ToolCall
+
+LONG = " ".join(["a constraint that must not be lost"] * 200)
+
+
+def text(event: ev.Event, calls: dict[str, ToolCall] | None = None) -> str:
+    shown = lines_of("alice", event, calls or {})
+    return "" if shown is None else "\n".join(line.text for line in shown.lines)
+
+
+def progress(event: ev.Event) -> bool:
+    shown = lines_of("alice", event, {})
+    assert shown is not None
+    return shown.progress
+
+
+def test_b2_a_plan_is_shown_whole_and_not_hidden_by_quiet() -> None:
+    plan = "\n".join(f"{number}. {LONG}" for number in range(20))
+    shown = ev.GateSet(at=0, gate="pending", request_id="req_1", plan=plan)
+    assert plan in text(shown)
+    assert not progress(shown)
+
+
+def test_b2_what_the_model_says_is_shown_whole() -> None:
+    reply = ev.ModelReplied(
+        at=0, ordinal=1, model="m", stop_reason="end_turn", blocks=({"type": "text", "text": LONG},)
+    )
+    assert text(reply) == LONG
+    assert not progress(reply)
+
+
+def test_a_tool_call_folds_into_one_line_with_the_ends_of_its_result() -> None:
+    call = ToolCall(id="call_1", use_id="toolu_1", name="bash", input={"command": "pytest -q\necho done"})
+    output = "\n".join(["first line", *["dots"] * 40, "2 failed, 3 passed"])
+    done = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": output},))
+    assert text(done, {"call_1": call}) == "bash pytest -q => first line … 40 lines … 2 failed, 3 passed"
+
+
+def test_a_failed_call_stands_out() -> None:
+    done = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": "no"},), is_error=True)
+    shown = lines_of("alice", done, {})
+    assert shown is not None
+    assert shown.lines[0].style == "bad"
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (ev.RetryPlanned(at=10, until=11.5, attempt=2, why="overloaded"), "retry (attempt 2) in 1.5 s: overloaded"),
+        (ev.RetryPlanned(at=10, until=130, attempt=2, parked=True, why="rate"), "parked for 120 s: rate"),
+        (
+            ev.ContextEdited(
+                at=0,
+                stage="summarize_all",
+                revision=1,
+                edits=(Edit(kind="summarised", message=1, last=2),),
+                tokens_before=52_000,
+                tokens_after=8_100,
+                transcript="/t/lead-9.jsonl",
+            ),
+            "compaction: summarize_all (auto), 52,000 -> 8,100 tokens, transcript /t/lead-9.jsonl",
+        ),
+        (ev.ModelSwitched(at=0, model="small"), "goes on with model small"),
+        (ev.BackgroundEnded(at=0, id="bg_1", status="failed", exit_code=3), "background bg_1 failed (exit 3)"),
+        (ev.TaskHeld(at=0, task="task_1", subject="Mend it"), "took task_1 Mend it"),
+    ],
+)
+def test_runtime_events_are_one_line_that_quiet_hides(event: ev.Event, said: str) -> None:
+    assert text(event) == said
+    assert progress(event)
+
+
+def test_a_stage_that_found_nothing_is_silent() -> None:
+    assert text(ev.ContextEdited(at=0, stage="snip_middle", revision=3)) == ""
+
+
+def test_todos_are_a_list_with_marks() -> None:
+    todos = (
+        Todo(content="read", status="completed"),
+        Todo(content="write", status="in_progress"),
+        Todo(content="ship"),
+    )
+    assert text(ev.TodosSet(at=0, todos=todos)).splitlines() == ["todos", "  [x] read", "  [>] write", "  [ ] ship"]
+
+
+def test_an_envelope_is_sender_recipient_and_its_first_line() -> None:
+    shown = mail_line(Envelope(id="e", sender="alice", recipient="lead", type="message", content="\nfound it\nmore"))
+    assert shown is not None
+    assert [line.text for line in shown.lines] == ["alice -> lead found it"]
+
+
+def test_a_fire_names_its_schedule_and_sixty_columns_of_its_prompt() -> None:
+    fired = Envelope(
+        id="schedule:cron_1:x", sender="schedule", recipient="lead", type="scheduled", content="y" * 90,
+        metadata={"schedule": "cron_1"},
+    )  # fmt: skip
+    shown = mail_line(fired)
+    assert shown is not None
+    assert shown.lines[0].text == f"cron_1 fired: {'y' * 59}…"
+
+
+def test_what_the_person_typed_is_not_repeated() -> None:
+    assert mail_line(Envelope(id="e", sender="person", recipient="lead", type="prompt", content="hello")) is None
+
+
+def test_one_liners_stay_one_line_whatever_they_carry() -> None:
+    for kind in get_args(get_args(ev.Event)[0]):
+        given = {"why": "a\nb", "until": 0, "attempt": 1, "pid": 1}
+        fields = {name: given[name] for name in given if name in kind.model_fields}
+        try:
+            event = kind(at=0, **fields)
+        except ValueError:
+            continue  # needs fields that this test does not know
+        shown = lines_of("alice", event, {})
+        assert shown is None or not shown.progress or all("\n" not in line.text for line in shown.lines)
+
+
+def test_wide_characters_count_two_columns() -> None:
+    assert shorten("日本語のテスト", 6) == "日本…"
+    assert shorten("short", 6) == "short"
+
+
+def test_a_call_is_named_by_its_main_field() -> None:
+    assert call_words(ToolCall(id="1", use_id="1", name="grep", input={"path": "src", "pattern": "x"})) == "grep x"
+    assert call_words(ToolCall(id="1", use_id="1", name="list_tasks", input={})) == "list_tasks"

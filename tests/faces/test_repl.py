@@ -1,0 +1,143 @@
+"""The prompt line in a real terminal (tmux): drafts stay, questions come one at a time, Ctrl-C and Ctrl-D."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.faces.command import Command
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to test in")
+
+SCENARIO = """
+agents:
+  lead:
+    - when: {contains: make it}
+      latency_ms: 1500
+      reply:
+        - tool_use: {name: bash, input: {command: touch made.txt}}
+    - when: {result_of: bash}
+      reply: So it is.
+    - when: {contains: slowly}
+      latency_ms: 20000
+      reply: Too late.
+    - otherwise: true
+      reply: I hear you.
+"""
+
+
+class Screen:
+    """A terminal of 100 by 40 with `callboard` in it."""
+
+    def __init__(self, command: Command, *args: str) -> None:
+        self._tmux = ["tmux", "-S", str(command.workspace.parent / "tmux"), "-f", "/dev/null"]
+        env = [part for name, value in command.env.items() for part in ("-e", f"{name}={value}")]
+        line = f"{shlex.join([*command.argv, *args])}; echo left with $?; exec cat"
+        start = ["new-session", "-d", "-x", "100", "-y", "40", "-c", str(command.workspace), *env, "sh", "-c", line]
+        subprocess.run([*self._tmux, *start], check=True, env=command.env)
+
+    def type(self, *keys: str) -> None:
+        subprocess.run([*self._tmux, "send-keys", *keys], check=True)
+
+    def text(self) -> str:
+        return subprocess.run(
+            [*self._tmux, "capture-pane", "-p", "-S", "-200"], capture_output=True, text=True, check=True
+        ).stdout
+
+    def wait(self, pattern: str, seconds: float = 20) -> str:
+        """The screen once it shows the pattern."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            shown = self.text()
+            if re.search(pattern, shown, re.MULTILINE):
+                return shown
+            time.sleep(0.05)  # a terminal has no event for "it shows this now"
+        raise AssertionError(f"the screen never showed {pattern!r}:\n{self.text()}")
+
+    def close(self) -> None:
+        subprocess.run([*self._tmux, "kill-server"], check=False)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+@pytest.fixture
+def screen(command: Command) -> Iterator[Screen]:
+    screen = Screen(command, "--model", command.scenario(SCENARIO))
+    try:
+        screen.wait(r"^> ?$")
+        yield screen
+    finally:
+        screen.close()
+
+
+def test_talk_an_empty_line_and_leave(screen: Screen) -> None:
+    screen.type("Enter")
+    screen.type("hello", "Enter")
+    shown = screen.wait(r"^lead I hear you\.$")
+    assert shown.count("> hello") == 1
+    screen.type("/help", "Enter")
+    screen.wait(r"^/approve ID")
+    screen.type("/taks", "Enter")
+    screen.wait(r"Did you mean /tasks")
+    screen.type("C-d")
+    screen.wait(r"^left with 0$")
+
+
+def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen, command: Command) -> None:
+    screen.type("make it", "Enter")
+    screen.type("my drft", "Left", "Left")
+    screen.wait(r"allow this\? .*> ?$")
+    assert "my drft" not in screen.text().splitlines()[-1]
+    time.sleep(0.6)  # what is typed sooner is not taken for an answer
+    screen.type("perhaps", "Enter")
+    screen.wait(r"y or n, please")
+    time.sleep(0.6)
+    screen.type("y go on", "Enter")
+    screen.wait(r"^lead So it is\.$")
+    assert (command.workspace / "made.txt").exists()
+    screen.wait(r"^> my drft")
+    screen.type("a")
+    screen.wait(r"^> my draft")
+
+
+def test_another_terminal_answers_first_and_the_question_is_taken_back(screen: Screen, command: Command) -> None:
+    screen.type("make it", "Enter")
+    screen.wait(r"req_[a-z0-9]{12}")  # the block with its id may be drawn a moment after the question
+    shown = screen.wait(r"allow this\? .*> ?$")
+    request = re.findall(r"req_[a-z0-9]+", shown)[-1]
+    assert request in command.here("plans").out
+    assert command.here("approve", request[:8]).code == 0
+    screen.wait(r"answered elsewhere")
+    screen.wait(r"^lead So it is\.$")
+    screen.wait(r"^> ?$")
+
+
+def test_the_first_ctrl_c_stops_the_turn_and_the_second_leaves(screen: Screen) -> None:
+    screen.type("slowly", "Enter")
+    screen.wait(r"lead: thinks \| 1 working")
+    screen.type("C-c")
+    screen.wait(r"turn ended: interrupted")
+    screen.type("C-c")
+    screen.wait(r"^left with 130$")
+
+
+def test_run_asks_in_the_terminal_too(command: Command) -> None:
+    screen = Screen(command, "run", "--model", command.scenario(SCENARIO), "make it")
+    try:
+        screen.type("y", "Enter")  # before the question: thrown away
+        screen.wait(r"allow this\? .*> ?$")
+        assert not (command.workspace / "made.txt").exists()
+        screen.type("y", "Enter")
+        screen.wait(r"^So it is\.$")
+        screen.wait(r"^left with 0$")
+    finally:
+        screen.close()

@@ -1,0 +1,56 @@
+"""The prompt line with a pipe for a keyboard: what needs an exact moment."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import anyio
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from callboard.app import Options
+from callboard.faces import repl
+from callboard.faces.terminal import Terminal, block
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Talk(repl.Repl):
+    """A prompt line without a session: it answers questions and keeps what was sent."""
+
+    async def questions(self, wanted: int) -> None:
+        while wanted:
+            if self._questions:
+                await self._put(self._questions.popleft())
+                wanted -= 1
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_line_that_ends_as_the_question_appears_is_not_its_answer(tmp_path: Path) -> None:
+    err = io.StringIO()
+    terminal = Terminal(io.StringIO(), err)
+    answers: list[str | None] = []
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        talk = Talk(Options(tmp_path), terminal)
+
+        async def ask() -> None:
+            answers.append(await talk.ask(block("allow rm?"), "allow? "))
+
+        keys.send_text("y\n")  # typed before the question was there
+        async with anyio.create_task_group() as group:
+            group.start_soon(talk.questions, 1)
+            group.start_soon(ask)
+            await anyio.sleep(repl.TOO_SOON * 1.5)
+            assert answers == []
+            keys.send_text("n\n")
+    terminal.close()
+    assert answers == ["n"]
+    assert "too soon" in err.getvalue()

@@ -1,0 +1,207 @@
+"""A headless run as a process: result on stdout, progress on stderr, exit codes, signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.faces.command import Command
+
+GREET = """
+agents:
+  lead:
+    - reply:
+        - text: Let me look at the file first.
+        - tool_use: {name: read_file, input: {path: hello.txt}}
+    - when: {result_of: read_file}
+      reply: It says hello.
+"""
+TOUCH = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: bash, input: {command: touch made.txt}}
+    - when: {result_of: bash}
+      reply: So be it.
+"""
+SLOW = """
+agents:
+  lead:
+    - latency_ms: 30000
+      reply: Too late.
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    command = Command(tmp_path)
+    (command.workspace / "hello.txt").write_text("hello\n")
+    return command
+
+
+def test_the_result_goes_to_stdout_and_what_happens_to_stderr(command: Command) -> None:
+    ran = command.run("run", "--model", command.scenario(GREET), "What does it say?")
+    assert (ran.code, ran.out) == (0, "It says hello.\n")
+    assert "lead: Let me look at the file first." in ran.err
+    assert "read_file hello.txt =>" in ran.err
+    assert "It says hello." not in ran.err
+    assert "\x1b" not in ran.err
+
+
+def test_quiet_leaves_the_one_liners_out(command: Command) -> None:
+    ran = command.here("run", "-q", "--model", command.scenario(GREET), "What does it say?")
+    assert ran.out == "It says hello.\n"
+    assert ran.err == "lead: Let me look at the file first.\n"
+
+
+def test_the_prompt_may_come_from_stdin(command: Command) -> None:
+    ran = command.run("run", "--model", command.scenario(GREET), stdin="What does it say?")
+    assert (ran.code, ran.out) == (0, "It says hello.\n")
+
+
+def test_dash_p_is_a_run(command: Command) -> None:
+    assert command.here("-p", "--model", command.scenario(GREET), "What?").out == "It says hello.\n"
+
+
+def test_without_a_prompt_it_says_what_to_do(command: Command) -> None:
+    ran = command.run("run", "-", stdin="  \n")
+    assert ran.code == 2
+    assert "callboard run" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_json_is_one_result_object(command: Command) -> None:
+    ran = command.here("run", "--output-format", "json", "--model", command.scenario(GREET), "What?")
+    (result,) = ran.messages
+    assert (result["type"], result["subtype"], result["result"]) == ("result", "success", "It says hello.")
+    assert result["num_turns"] == 2
+    assert result["usage"]["output_tokens"] > 0
+
+
+def test_stream_json_begins_with_init_and_ends_with_the_result(command: Command) -> None:
+    ran = command.here("run", "--output-format", "stream-json", "--model", command.scenario(GREET), "What?")
+    kinds = [(message["type"], message.get("subtype")) for message in ran.messages]
+    assert kinds == [
+        ("system", "init"),
+        ("assistant", None),
+        ("user", None),
+        ("assistant", None),
+        ("result", "success"),
+    ]
+    assert len({message["uuid"] for message in ran.messages}) == 5
+    assert len({message["session_id"] for message in ran.messages}) == 1
+    call = ran.messages[1]["message"]["content"][1]["id"]
+    assert ran.messages[2]["message"]["content"][0]["tool_use_id"] == call
+
+
+def test_a_permission_that_nobody_can_give_is_exit_code_4(command: Command) -> None:
+    ran = command.here("run", "--output-format", "json", "--model", command.scenario(TOUCH), "Make it.")
+    assert ran.code == 4
+    assert not (command.workspace / "made.txt").exists()
+    assert "allow it by a rule" in ran.err
+    (result,) = ran.messages
+    (denied,) = result["permission_denials"]
+    assert (denied["tool_name"], denied["tool_input"]) == ("bash", {"command": "touch made.txt"})
+
+
+def test_yes_does_not_allow_a_tool_and_a_rule_does(command: Command) -> None:
+    model = command.scenario(TOUCH)
+    assert command.here("run", "--yes", "--model", model, "Make it.").code == 4
+    assert command.here("run", "--allowed-tools", "Bash(touch made.txt)", "--model", model, "Make it.").code == 0
+    assert (command.workspace / "made.txt").exists()
+
+
+def test_a_limit_is_exit_code_5_and_named(command: Command) -> None:
+    args = ("run", "--max-turns", "1", "--output-format", "stream-json", "--model", command.scenario(GREET), "What?")
+    ran = command.here(*args)
+    assert ran.code == 5
+    assert ran.messages[-1]["subtype"] == "error_max_turns"
+    assert "1 model steps" in ran.messages[-1]["errors"][0]
+
+
+def test_an_unknown_model_is_told_and_json_has_a_last_message_too(command: Command) -> None:
+    ran = command.here("run", "--model", "gpt-9", "What?", ANTHROPIC_API_KEY="x")
+    assert ran.code == 3
+    assert ran.err.startswith("callboard: the model 'gpt-9' is not known")
+    assert "Traceback" not in ran.err
+    ran = command.here("run", "--output-format", "stream-json", "--model", "gpt-9", "What?", ANTHROPIC_API_KEY="x")
+    assert ran.messages[-1]["subtype"] == "error_during_execution"
+    assert ran.messages[-1]["exit_code"] == 3
+
+
+def test_a_missing_key_is_exit_code_3(command: Command) -> None:
+    ran = command.here("run", "What?")
+    assert ran.code == 3
+    assert "ANTHROPIC_API_KEY" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def wait_until_working(running: subprocess.Popen[str]) -> None:
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "asks" in line:
+            return
+    raise AssertionError("it ended before it asked the model")
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
+def test_signals_leave_with_their_exit_code_and_the_session_goes_on(
+    command: Command, signals: tuple[signal.Signals, ...]
+) -> None:
+    running = command.start("run", "-v", "--model", command.scenario(SLOW), "Wait.")
+    wait_until_working(running)
+    for each in signals:
+        running.send_signal(each)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == (143 if signals == (signal.SIGTERM,) else 130)
+    assert "Traceback" not in err
+    assert "callboard resume" in err
+    if len(signals) == 1 and signals[0] == signal.SIGTERM:
+        command.scenario(SLOW.replace("30000", "0"))
+        ran = command.run("resume", "-v")
+        assert (ran.code, ran.out) == (0, "Too late.\n")
+
+
+def test_approving_oneself_by_a_tool_call_is_refused(command: Command) -> None:
+    for args in (
+        ("approve", "req_1"),
+        ("reject", "req_1"),
+        ("answer", "req_1", "yes"),
+        ("cron", "add", "@daily", "x"),
+        ("cron", "remove", "cron_1"),
+        ("run", "--yes", "x"),
+        ("run", "--trust", "x"),
+        ("run", "--permission-mode", "bypassPermissions", "x"),
+        ("resume", "--yes"),
+    ):
+        ran = command.here(*args, CALLBOARD_TOOL="1")
+        assert ran.code == 2, args
+        assert "for a person" in ran.err
+
+
+def test_closed_standard_streams_hurt_nobody(command: Command) -> None:
+    script = "exec " + " ".join([*command.argv, "run", "--model", command.scenario(GREET), "go", ">&-", "2>&-", "<&-"])
+    ran = subprocess.run(["sh", "-c", script], cwd=command.workspace, env=command.env, timeout=60, check=False)
+    assert ran.returncode == 0
+    assert command.here("sessions").out.count("done") == 1
+
+
+@pytest.mark.parametrize("name", ["run x", "doctor", "tasks", "settings"])
+def test_a_folder_that_was_removed_under_us_is_told(command: Command, name: str) -> None:
+    script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(command.argv)} {name}"
+    ran = subprocess.run(
+        ["sh", "-c", script],
+        cwd=command.workspace,
+        env=command.env,
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    said = ran.stdout + ran.stderr
+    assert "Traceback" not in said
+    if name != "settings":
+        assert ran.returncode == 3
+        assert "No such file" in said

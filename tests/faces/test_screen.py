@@ -1,0 +1,85 @@
+"""The observer that tells a session on the screen: each thing once, the final text always."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from callboard.faces.screen import Screen
+from callboard.faces.terminal import Terminal
+from callboard.ports.model import Delta
+from callboard.words import events as ev
+from callboard.words.values import Envelope, ToolCall
+
+
+class Shown:
+    """A screen, and what it shows in the end."""
+
+    def __init__(self, *, result_apart: bool) -> None:
+        self.err = io.StringIO()
+        self.terminal = Terminal(io.StringIO(), self.err)
+        self.screen = Screen(self.terminal, result_apart=result_apart)
+
+    def on(self, agent: str, *events: ev.Event) -> None:
+        for event in events:
+            self.screen.on_event(agent, 1, event)
+
+    @property
+    def lines(self) -> list[str]:
+        self.terminal.flush()
+        return self.err.getvalue().splitlines()
+
+
+def says(text: str, *calls: ToolCall) -> ev.ModelReplied:
+    blocks = ({"type": "text", "text": text},)
+    return ev.ModelReplied(at=0, ordinal=1, model="m", stop_reason="end_turn", blocks=blocks, calls=calls)
+
+
+def ends(text: str) -> ev.TurnEnded:
+    return ev.TurnEnded(at=0, turn="1", reason="end", text=text)
+
+
+def test_b22_the_final_text_is_shown_though_its_reply_was_not_seen() -> None:
+    shown = Shown(result_apart=False)
+    shown.on("lead", ev.ContextEdited(at=0, stage="summarize_all", revision=1), ends("All tests pass."))
+    assert shown.lines == ["lead: All tests pass."]
+
+
+def test_the_final_text_is_shown_once() -> None:
+    shown = Shown(result_apart=False)
+    shown.on("lead", says("All tests pass."), ends("All tests pass."))
+    assert shown.lines == ["lead: All tests pass."]
+
+
+@pytest.mark.parametrize("result", ["Second.", "Something else."])
+def test_a_result_that_stands_apart_is_not_printed_twice_and_nothing_is_lost(result: str) -> None:
+    shown = Shown(result_apart=True)
+    shown.on("lead", says("First."), ends("First."), ev.TurnBegan(at=0, turn="2", cause="e"), says("Second."))
+    shown.on("lead", ends("Second."))
+    assert shown.lines == ["lead: First."]
+    shown.screen.finish(result)
+    assert shown.lines == ["lead: First.", *(["lead: Second."] if result != "Second." else [])]
+
+
+def test_a_result_of_a_call_is_told_by_its_words() -> None:
+    shown = Shown(result_apart=True)
+    call = ToolCall(id="c", use_id="u", name="bash", input={"command": "make"})
+    done = ev.ToolFinished(at=0, call="c", content=({"type": "text", "text": "ok"},))
+    shown.on("alice", says("I build it.", call), done)
+    assert shown.lines == ["alice: I build it.", "alice: bash make => ok"]
+
+
+def test_an_envelope_that_is_sent_and_received_here_is_shown_once() -> None:
+    shown = Shown(result_apart=True)
+    envelope = Envelope(id="e", sender="alice", recipient="lead", type="result", content="found")
+    shown.screen.on_mail(envelope)
+    shown.screen.on_mail(envelope.model_copy(update={"seq": 4}))
+    assert shown.lines == ["alice -> lead [result] found"]
+
+
+def test_a_partial_reply_that_is_void_is_told() -> None:
+    shown = Shown(result_apart=True)
+    shown.screen.on_delta("lead", Delta("text", "The answ"))
+    shown.screen.on_delta("lead", Delta("dropped", "connection lost"))
+    assert shown.lines == ["lead: partial reply dropped: connection lost"]

@@ -1,0 +1,166 @@
+"""What a run left in its store, and which promises it broke: read from journals, mailboxes and rows alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from callboard.core.apply import RUNTIME_MAIL, apply
+from callboard.core.context.view import invariants
+from callboard.core.gate import gate_refuses
+from callboard.core.names import journal, mailbox, rows_prefix
+from callboard.core.state import AgentState
+from callboard.engine.memory import events_of
+from callboard.ports.store import Store
+from callboard.words import events as ev
+from callboard.words.values import AgentRow, Envelope, Request, Task
+
+
+@dataclass(frozen=True)
+class Life:
+    """One incarnation of a name: its journal, its mailbox, its state."""
+
+    name: str
+    incarnation: int
+    events: Sequence[ev.Event]
+    mail: Sequence[Envelope]
+    state: AgentState
+    faults: Sequence[str]
+    """Laws that were broken on the way: by a view at the moment when it was sent, by a call that passed the gate."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A session as its store tells it."""
+
+    lives: Sequence[Life]
+    tasks: Sequence[Task]
+    requests: Sequence[Request]
+    rows: Sequence[AgentRow]
+
+    def life(self, name: str) -> Life:
+        """The newest life of that name."""
+        return [life for life in self.lives if life.name == name][-1]
+
+
+async def gather(store: Store, session: str) -> Evidence:
+    """Read everything. Raises `StoreDamaged` when a journal has a gap or a record that is no event."""
+    rows = {
+        row.key.removeprefix(rows_prefix(session)): row.value or b"" for row in await store.keys(rows_prefix(session))
+    }
+    agents = [AgentRow.model_validate_json(value) for key, value in rows.items() if key.startswith("agent/")]
+    lives = [await _life(store, session, row.name, inc) for row in agents for inc in range(1, row.incarnation + 1)]
+    return Evidence(
+        lives=lives,
+        tasks=[Task.model_validate_json(value) for key, value in rows.items() if key.startswith("task/")],
+        requests=[Request.model_validate_json(value) for key, value in rows.items() if key.startswith("request/")],
+        rows=agents,
+    )
+
+
+async def _life(store: Store, session: str, name: str, incarnation: int) -> Life:
+    events = await events_of(store, journal(session, name, incarnation))
+    records = await store.read(mailbox(session, name, incarnation))
+    mail = [Envelope.model_validate_json(record.data).model_copy(update={"seq": record.seq}) for record in records]
+    state, faults = AgentState(), list[str]()
+    for event in events:
+        if isinstance(event, ev.ModelCalled) and event.purpose == "turn":
+            sent = state.stop_reason != "pause_turn"  # a paused reply is sent back as it stands
+            laws = invariants(state.conversation.messages, sent=sent)
+            faults += [f"before call {event.ordinal}: {law}" for law in laws]
+        if isinstance(event, ev.ToolStarted):
+            faults += _passed_the_gate(state, event)
+        state = apply(state, event)
+    faults += [f"at the end: {law}" for law in invariants(state.conversation.messages, sent=False)]
+    return Life(name, incarnation, events, mail, state, faults)
+
+
+def _passed_the_gate(state: AgentState, event: ev.ToolStarted) -> Iterator[str]:
+    name = next((one.call.name for one in state.calls if one.call.id == event.call), "?")
+    if gate_refuses(state.gate, name, reads_only=event.effect == "read") is not None:
+        yield f"{name} started while the plan gate was {state.gate.gate}"
+
+
+def broken(evidence: Evidence) -> list[str]:
+    """Every promise that was broken, in words. Empty is what we want."""
+    found: list[str] = []
+    for life in evidence.lives:
+        who = f"{life.name}.{life.incarnation}"
+        for check in (_mail, _calls, _turns, _ordinals, _ends):
+            found += [f"{who}: {fault}" for fault in check(life)]
+        found += [f"{who}: {fault}" for fault in life.faults]
+    found += [f"{task.id}: held by nobody alive" for task in evidence.tasks if _orphaned(task, evidence)]
+    return found
+
+
+def _mail(life: Life) -> Iterator[str]:
+    """Every envelope is received once, in mailbox order, and then enters the conversation once, or is dropped once."""
+    received = [event.envelope for event in life.events if isinstance(event, ev.EnvelopeReceived)]
+    sent = list(life.mail)
+    alive = life.state.ended is None
+    if [one.seq for one in received] != [one.seq for one in sent[: len(received)]] or (
+        alive and len(received) < len(sent)
+    ):
+        yield f"received {[one.seq for one in received]} of the mailbox {[one.seq for one in sent]}"
+    if [one.id for one in received] != [one.id for one in sent[: len(received)]]:
+        yield "what was received is not what was sent"
+    if len({one.id for one in sent}) != len(sent):
+        yield "an envelope was sent twice"
+    taken = Counter[str]()
+    for event in life.events:
+        if isinstance(event, (ev.EnvelopesDelivered, ev.EnvelopesDropped)):
+            taken.update(event.ids)
+    waiting = {one.id for one in life.state.mail}
+    for one in received:
+        expected = 0 if one.type in RUNTIME_MAIL or one.id in waiting else 1
+        if taken[one.id] != expected:
+            yield f"{one.type} {one.id} entered the conversation {taken[one.id]} times, not {expected}"
+    if set(taken) - {one.id for one in received}:
+        yield "mail that was never received entered the conversation"
+
+
+def _calls(life: Life) -> Iterator[str]:
+    """Every call of a reply is finished or refused once, settled once; one of an unknown effect starts once."""
+    asked = [call.id for event in life.events if isinstance(event, ev.ModelReplied) for call in event.calls]
+    if len(set(asked)) != len(asked):
+        yield "two calls have one id"
+    started = Counter(event.call for event in life.events if isinstance(event, ev.ToolStarted))
+    finished = Counter(event.call for event in life.events if isinstance(event, ev.ToolFinished))
+    settled = Counter(event.call for event in life.events if isinstance(event, ev.ToolSettled))
+    for name, counts in (("started", started), ("finished", finished), ("settled", settled)):
+        yield from (f"call {call} was {name} {count} times" for call, count in counts.items() if count > 1)
+        yield from (f"call {call} was {name} and never asked for" for call in counts if call not in asked)
+    open_now = {one.call.id for one in life.state.calls}
+    yield from (
+        f"call {call} started and never finished" for call in started if call not in finished and call not in open_now
+    )
+
+
+def _turns(life: Life) -> Iterator[str]:
+    """Turns begin and end by turns."""
+    marks = [event.t for event in life.events if isinstance(event, (ev.TurnBegan, ev.TurnEnded))]
+    if marks != [("turn_began", "turn_ended")[place % 2] for place in range(len(marks))]:
+        yield f"turns do not alternate: {marks}"
+
+
+def _ends(life: Life) -> Iterator[str]:
+    """All is quiet: nothing is half done, and nobody owes a word after a turn that ended by itself."""
+    state = life.state
+    if state.turn is not None or state.calls or state.call is not None or state.summary is not None:
+        yield "something is under way while all is quiet"
+    said_so = state.last_reason in ("interrupted", "stopped", "")
+    if life.state.spec is not None and state.me.kind == "teammate" and state.assignment and not said_so:
+        yield f"its turn ended ({state.last_reason}) and the lead never heard of its assignment"
+
+
+def _ordinals(life: Life) -> Iterator[str]:
+    """Replies are numbered in order, none twice."""
+    numbers = [e.ordinal for e in life.events if isinstance(e, (ev.ModelReplied, ev.ReplyDropped, ev.ReplyInterrupted))]
+    if numbers != sorted(set(numbers)):
+        yield f"replies are numbered {numbers}"
+
+
+def _orphaned(task: Task, evidence: Evidence) -> bool:
+    alive = {(row.name, row.incarnation) for row in evidence.rows if row.life != "stopped"}
+    return task.status == "in_progress" and (task.owner, task.owner_incarnation) not in alive

@@ -1,0 +1,31 @@
+"""A process that hosts a session on a scenario until a line comes on stdin: says how it stands when all is quiet."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import anyio
+
+from callboard.app import Options, open_session
+
+
+async def main(scenario: str) -> None:
+    options = Options(Path.cwd(), model=f"rehearsal:{scenario}", flags={"team.max_agents": 64})
+    async with open_session(options) as session:
+        began, cpu = time.monotonic(), time.process_time()
+        await session.say("Go.")
+        end = await session.finished()
+        seconds, cpu = time.monotonic() - began, time.process_time() - cpu
+        lives = Counter(f"{one.kind} {one.life} {one.outcome}".strip() for one in end.agents)
+        said = {"code": end.exit_code, "text": end.text, "lives": lives, "seconds": seconds, "cpu_seconds": cpu}
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+        await anyio.wait_readable(sys.stdin)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1])

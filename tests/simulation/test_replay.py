@@ -1,0 +1,274 @@
+"""A whole session recorded through the app and replayed elsewhere: the same words, and nothing done a second time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.faces.command import Command
+
+from callboard.app import End, Options, open_session
+from callboard.faces.demo import ASSIGNMENT
+from callboard.ports.world import Answer
+from callboard.words.errors import SettingsError, UsageError
+from callboard.words.values import Request
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "Do it"
+SCENARIO = """
+agents:
+  lead:
+    - reply:
+        - text: Files first.
+        - tool_use: {name: write_file, input: {path: hello.txt, content: hello}}
+        - tool_use: {name: edit_file, input: {path: gone.txt, old_text: a, new_text: b}}
+    - when: {result_of: write_file}
+      reply:
+        - tool_use: {name: bash, input: {command: 'pwd; cat hello.txt; date +%s%N'}}
+        - tool_use: {name: bash, input: {command: 'sleep 0.2; date +%s%N', run_in_background: true}}
+    - when: {result_of: bash}
+      fault: {status: 529, message: Overloaded}
+      reply:
+        - tool_use: {name: create_task, input: {subject: One}}
+        - tool_use: {name: spawn_teammate, input: {name: alice, role: helper, prompt: Help me}}
+        - tool_use: {name: spawn_teammate, input: {name: bob, role: helper, prompt: Help me}}
+    - when: {result_of: spawn_teammate}
+      reply:
+        - tool_use: {name: task, input: {description: Look, prompt: Look around, agent_type: explore}}
+    - when: {result_of: task}
+      reply: Now I wait.
+    - otherwise: true
+      reply: So be it.
+  'explore-*':
+    - otherwise: true
+      reply: Nothing to be seen.
+  alice:
+    - when: {contains: Help me}
+      reply:
+        - tool_use: {name: bash, input: {command: 'sleep 0.$((RANDOM % 4)); date +%s%N'}}
+    - when: {result_of: bash}
+      reply:
+        - tool_use: {name: send_message, input: {to: bob, content: Hi bob}}
+    - otherwise: true
+      reply: Alice is done.
+  bob:
+    - when: {contains: Help me}
+      reply:
+        - tool_use: {name: bash, input: {command: 'sleep 0.$((RANDOM % 4)); date +%s%N'}}
+    - otherwise: true
+      reply: Bob is done.
+"""
+FREE: dict[str, object] = {"permission.mode": "bypassPermissions"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Place:
+    """Where sessions are recorded and replayed."""
+
+    folder: Path
+
+    @property
+    def cassette(self) -> Path:
+        return self.folder / "run.jsonl"
+
+    def workspace(self, name: str) -> Path:
+        made = self.folder / name
+        made.mkdir(exist_ok=True)
+        return made
+
+    async def record(self, scenario: str = SCENARIO, *prompts: str) -> End:
+        """Record a session in a workspace of its own."""
+        file = self.folder / "scenario.yaml"
+        file.write_text(scenario)
+        options = Options(self.workspace("there"), FREE, model=f"rehearsal:{file}", record=self.cassette)
+        return await _run(options, *(prompts or (PROMPT,)))
+
+    async def replay(self, *prompts: str, live_tools: bool = False, flags: dict[str, object] | None = None) -> End:
+        """Replay it in another, empty workspace, where nothing is allowed unless `flags` say so."""
+        workspace = self.workspace("a-folder-with-a-longer-name")
+        model = f"cassette:{self.cassette}"
+        return await _run(Options(workspace, flags or {}, model=model, live_tools=live_tools), *(prompts or (PROMPT,)))
+
+    def left(self) -> list[str]:
+        return [path.name for path in self.workspace("a-folder-with-a-longer-name").iterdir()]
+
+
+async def _run(options: Options, *prompts: str) -> End:
+    with anyio.fail_after(60):
+        async with open_session(options) as session:
+            for prompt in prompts:
+                await session.say(prompt)
+                await session.finished()
+            return session.end()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    for kind in ("STATE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    return Place(tmp_path)
+
+
+async def test_a_team_is_replayed_in_another_workspace_without_running_anything(place: Place) -> None:
+    recorded = await place.record()
+    assert (recorded.exit_code, recorded.text) == (0, "So be it.")
+    began = sorted((place.folder / "state" / "callboard").iterdir())
+    for _ in range(3):
+        replayed = await place.replay()
+        assert (replayed.exit_code, replayed.why, replayed.text) == (0, "", "So be it.")
+        assert {one.name: (one.steps, one.what) for one in replayed.agents} == {
+            one.name: (one.steps, one.what) for one in recorded.agents
+        }
+        assert replayed.usage == recorded.usage
+    assert place.left() == []
+    assert sorted((place.folder / "state" / "callboard").iterdir()) == began, "a replay keeps nothing"
+
+
+async def test_another_prompt_is_told_as_the_first_difference(place: Place) -> None:
+    await place.record()
+    with anyio.fail_after(15):
+        end = await place.replay("Do something else")
+    assert end.exit_code == 1
+    assert "call 1 of lead (turn)" in end.why
+    assert 'recorded "Do it", now "Do something else"' in end.why
+
+
+async def test_a_difference_in_a_teammates_words_is_told_too(place: Place) -> None:
+    await place.record()
+    told = place.cassette.read_text()
+    place.cassette.write_text(told.replace("Hi bob", "Hello bob", 1))  # in alice's reply; what bob was asked stays
+    end = await place.replay()
+    assert end.exit_code == 1
+    assert "of alice (turn)" in end.why or "of bob (turn)" in end.why
+
+
+async def test_a_recording_that_goes_on_is_no_success(place: Place) -> None:
+    await place.record()
+    lines = place.cassette.read_text().splitlines()
+    last = next(line for line in reversed(lines) if '"agent":"lead"' in line)
+    place.cassette.write_text("\n".join([*lines, json.dumps({**json.loads(last), "call": 99})]) + "\n")
+    end = await place.replay()
+    assert end.exit_code == 1
+    assert "not made were lead (turn) 99" in end.why
+
+
+@pytest.mark.soak
+async def test_mail_that_never_comes_is_not_waited_for_for_ever(place: Place) -> None:
+    await place.record("agents:\n  lead:\n    - reply: One.\n")
+    place.cassette.write_text(place.cassette.read_text().replace('"ids":["env_', '"ids":["env_of_nobody_'))
+    with anyio.fail_after(40):
+        end = await place.replay()
+    assert (end.exit_code, end.text) == (0, "One.")
+
+
+async def test_live_tools_run_under_the_rules_of_this_place(place: Place) -> None:
+    await place.record(
+        """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: write_file, input: {path: hello.txt, content: hello}}
+    - otherwise: true
+      reply: Written.
+"""
+    )
+    refused = await place.replay(live_tools=True)
+    assert refused.exit_code == 1, "nobody allowed it here"
+    assert place.left() == []
+    end = await place.replay(live_tools=True, flags=FREE)
+    assert (end.exit_code, end.text) == (0, "Written.")
+    assert place.left() == ["hello.txt"]
+
+
+class Yes:
+    """A person who agrees to everything."""
+
+    async def answer(self, request: Request) -> Answer | None:
+        return Answer("approved", "person")
+
+
+async def test_a_recorded_permission_is_none_for_live_tools(place: Place) -> None:
+    file = place.folder / "scenario.yaml"
+    file.write_text(
+        """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: bash, input: {command: touch made.txt}}
+    - otherwise: true
+      reply: So be it.
+"""
+    )
+    asked = Options(place.workspace("there"), model=f"rehearsal:{file}", record=place.cassette, attended=True)
+    async with open_session(asked, approvers=[Yes()]) as session:
+        await session.say(PROMPT)
+        await session.finished()
+    assert (place.workspace("there") / "made.txt").exists()
+    assert (await place.replay()).why == ""
+    end = await place.replay(live_tools=True)
+    assert (end.exit_code, place.left()) == (1, [])
+
+
+async def test_a_background_command_that_was_stopped_is_stopped_again(place: Place) -> None:
+    await place.record(
+        """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: bash, input: {command: sleep 100, run_in_background: true}}
+    - when: {result_of: bash}
+      capture: {id: 'bg_[a-z2-7]{12}'}
+      reply:
+        - tool_use: {name: task_stop, input: {id: '${id}'}}
+    - otherwise: true
+      reply: Stopped.
+"""
+    )
+    end = await place.replay()
+    assert (end.exit_code, end.why, end.text) == (0, "", "Stopped.")
+
+
+async def test_a_conversation_of_several_prompts_is_replayed_prompt_by_prompt(place: Place) -> None:
+    talk = "agents:\n  lead:\n    - reply: One.\n    - reply: Two.\n"
+    recorded = await place.record(talk, "first", "second")
+    assert recorded.text == "Two."
+    first = await place.replay("first")
+    assert (first.exit_code, first.text) == (0, "One.")
+    both = await place.replay("first", "second")
+    assert (both.exit_code, both.text) == (0, "Two.")
+
+
+async def test_a_replay_is_neither_resumed_nor_recorded(place: Place) -> None:
+    await place.record("agents:\n  lead:\n    - reply: One.\n")
+    model = f"cassette:{place.cassette}"
+    workspace = place.workspace("there")
+    with pytest.raises(UsageError, match="begins anew"):
+        await _run(Options(workspace, model=model, resume=True), PROMPT)
+    with pytest.raises(UsageError, match="--record goes with a new session"):
+        await _run(Options(workspace, model=model, record=place.folder / "again.jsonl"), PROMPT)
+
+
+@pytest.mark.parametrize("session", ["", "../../etc", "a/b", "x" * 100])
+async def test_a_cassette_cannot_choose_folders(place: Place, session: str) -> None:
+    place.cassette.write_text(json.dumps({"cassette": 1, "model": "m", "session": session, "limits": {}}) + "\n")
+    with pytest.raises(SettingsError, match="names no session"):
+        await place.replay()
+
+
+def test_the_demo_is_replayed_where_there_is_no_project(tmp_path: Path) -> None:
+    command = Command(tmp_path)
+    cassette = tmp_path / "demo.jsonl"
+    recorded = command.run("demo", "--yes", "--record", str(cassette))
+    assert recorded.code == 0, recorded.err
+    ran = command.run("run", "--model", f"cassette:{cassette}", ASSIGNMENT)
+    assert (ran.code, list(command.workspace.iterdir())) == (0, []), ran.err
+    assert ran.out.startswith("All three tasks are done and all tests pass")

@@ -1,0 +1,103 @@
+"""Many agents in one real process: two hundred at once, and fifty that have nothing to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from tests.faces.command import Command
+
+SUBAGENTS, LATENCY_S = 200, 0.2
+MATES, IDLE_S = 50, 3.0
+IDLE_CPU_S = 0.050 / 10 * IDLE_S
+"""What docs/design.md allows in ten seconds, for as long as we look."""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+@contextmanager
+def hosting(command: Command, scenario: object) -> Iterator[tuple[psutil.Process, dict[str, Any]]]:
+    """A process that hosts a session on the scenario, once all is quiet there, and what it said of it."""
+    file = command.workspace.parent / "scenario.yaml"
+    file.write_text(yaml.safe_dump(scenario))
+    child = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("hosting_child.py")), str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=command.workspace,
+        env=command.env,
+    )
+    try:
+        assert child.stdout is not None
+        yield psutil.Process(child.pid), json.loads(child.stdout.readline())
+        child.communicate("\n", timeout=30)
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def use(name: str, /, **given: object) -> dict[str, object]:
+    return {"tool_use": {"name": name, "input": given}}
+
+
+def test_two_hundred_subagents_at_once_finish(command: Command, record_property: Callable[[str, object], None]) -> None:
+    calls = [
+        use("task", description=f"Part {number}", prompt=f"Do part {number}.", agent_type="explore")
+        for number in range(SUBAGENTS)
+    ]
+    scenario = {
+        "latency_ms": LATENCY_S * 1000,
+        "agents": {
+            "lead": [{"reply": calls}, {"when": {"result_of": "task"}, "reply": "All parts are done."}],
+            "*": [{"reply": [use("glob", pattern="*")]}, {"reply": "A part is done."}],
+        },
+    }
+    with hosting(command, scenario) as (process, said):
+        assert (said["code"], said["text"]) == (0, "All parts are done.")
+        assert said["lives"] == {"lead idle": 1, "subagent stopped done": SUBAGENTS}
+        assert process.children() == []
+    record_property("seconds", said["seconds"])
+    record_property("cpu_seconds", said["cpu_seconds"])
+
+
+def test_an_idle_team_of_fifty_costs_nothing(command: Command) -> None:
+    spawns = [
+        use("spawn_teammate", name=f"mate-{number}", role="waits", prompt="Say hello.") for number in range(MATES)
+    ]
+    scenario = {
+        "agents": {
+            "lead": [{"reply": spawns}, {"reply": "They are there.", "repeat": "forever"}],
+            "*": [{"reply": "Hello.", "repeat": "forever"}],
+        }
+    }
+    with hosting(command, scenario) as (process, said):
+        assert said["lives"] == {"lead idle": 1, "teammate idle": MATES}
+        time.sleep(1.0)  # what was freed is given back by now
+        before, wrote = process.cpu_times(), process.io_counters()
+        time.sleep(IDLE_S)
+        after, writes = process.cpu_times(), process.io_counters()
+    cpu = after.user + after.system - before.user - before.system
+    assert cpu <= IDLE_CPU_S
+    assert writes.write_bytes == wrote.write_bytes
+    assert writes.write_count == wrote.write_count
+
+
+def test_importing_the_package_loads_no_sdk() -> None:
+    """The SDK alone takes a second; what `import callboard` costs, every tool of a user's pays."""
+    script = "import sys, callboard; print(sorted({'anthropic', 'mcp', 'prompt_toolkit'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,133 @@
+"""What is built is what runs: sdist, wheel from the sdist, a new environment outside the checkout, the demo from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.test_architecture import FORBIDDEN, LOCKS, index_hosts
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+pytestmark = pytest.mark.xdist_group("packaging")  # one build and one environment, in one worker
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `python -m build` left: an sdist, and the wheel that was built from it."""
+
+    sdist: Path
+    wheel: Path
+
+    def sdist_files(self) -> dict[str, bytes]:
+        with tarfile.open(self.sdist) as archive:
+            files = [(one.name.split("/", 1)[1], archive.extractfile(one)) for one in archive if one.isfile()]
+            return {name: file.read() for name, file in files if file is not None}
+
+    def wheel_files(self) -> dict[str, bytes]:
+        with zipfile.ZipFile(self.wheel) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+
+def ran(command: Sequence[str | Path], **more: object) -> subprocess.CompletedProcess[str]:
+    text = [str(word) for word in command]
+    return subprocess.run(text, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **more)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that is not below the checkout, and goes when the tests are done: environments are large."""
+    folder = tmp_path_factory.mktemp("outside")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def made(outside: Path) -> Made:
+    built = ran([sys.executable, "-m", "build", "--outdir", outside / "dist", ROOT], timeout=300)
+    if built.returncode and _no_index(built.stdout + built.stderr):
+        pytest.skip("the package index cannot be reached, and building needs hatchling from it")
+    assert built.returncode == 0, built.stdout[-2_000:] + built.stderr[-2_000:]
+    (sdist,), (wheel,) = (outside / "dist").glob("*.tar.gz"), (outside / "dist").glob("*.whl")
+    return Made(sdist, wheel)
+
+
+@pytest.fixture(scope="module")
+def installed(made: Made, outside: Path) -> Path:
+    """The `bin` of a new environment that holds the wheel and nothing of the checkout."""
+    subprocess.run([sys.executable, "-m", "venv", outside / "venv"], check=True)
+    pip = ran([outside / "venv/bin/python", "-m", "pip", "install", "-q", made.wheel], timeout=300, cwd=outside)
+    if pip.returncode and _no_index(pip.stderr):
+        pytest.skip("the package index cannot be reached, and the wheel's dependencies come from it")
+    assert pip.returncode == 0, pip.stderr
+    return outside / "venv/bin"
+
+
+def _no_index(told: str) -> bool:
+    signs = ("No matching distribution", "Could not find a version", "connection broken", "Temporary failure in name")
+    return any(sign in told for sign in signs)
+
+
+def callboard(installed: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The installed command as a person with an empty home runs it: none of our environment, no key."""
+    home.mkdir(exist_ok=True)
+    environ = {"PATH": f"{installed}:{os.environ['PATH']}", "HOME": str(home), "LANG": "C.UTF-8"}
+    return ran([installed / "callboard", *words], cwd=home, env=environ, timeout=120)
+
+
+def test_both_hold_the_data_that_the_package_needs(made: Made) -> None:
+    sdist, wheel = made.sdist_files(), made.wheel_files()
+    for name in ("agents/lead.md", "skills/run-a-team/SKILL.md", "hooks/hooks.json"):
+        assert sdist[name] == wheel[f"callboard/_builtin/{name}"] == (ROOT / name).read_bytes()
+    for name in ("data/demo.yaml", "data/sample/README.md", "py.typed"):
+        assert sdist[f"runtime/callboard/{name}"] == wheel[f"callboard/{name}"]
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".importlinter", "tests/test_packaging.py"} <= set(
+        sdist
+    )
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(made: Made) -> None:
+    assert {name.split("/")[0] for name in made.wheel_files()} == {"callboard", f"callboard-{VERSION}.dist-info"}
+
+
+def test_neither_holds_a_lock_file_a_cache_or_the_name_of_a_machine(made: Made) -> None:
+    hosts = [host.encode() for host in index_hosts()]
+    for name, content in {**made.sdist_files(), **made.wheel_files()}.items():
+        assert Path(name).name not in LOCKS
+        assert not {"__pycache__", ".venv", ".git"} & set(Path(name).parts), name
+        assert not [host for host in hosts if host in content], name
+        if not name.endswith("test_architecture.py"):
+            assert not FORBIDDEN.search(content.decode("utf-8", "replace")), name
+
+
+def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path) -> None:
+    told = callboard(installed, tmp_path / "home", "--version")
+    assert (told.returncode, told.stdout) == (0, f"callboard {VERSION}\n"), told.stderr
+
+
+def test_the_installed_package_is_the_wheels(installed: Path, tmp_path: Path) -> None:
+    where = ran([installed / "python", "-c", "import callboard; print(callboard.__file__)"], cwd=tmp_path).stdout
+    assert Path(where.strip()).is_relative_to(installed.parent)
+
+
+def test_the_installed_doctor_says_what_is_found_and_missing(installed: Path, tmp_path: Path) -> None:
+    told = callboard(installed, tmp_path / "home", "doctor")
+    assert told.returncode == 0, told.stderr
+    assert "ANTHROPIC_API_KEY" in told.stdout
+    assert "L0" in told.stdout
+
+
+def test_the_installed_demo_mends_its_sample(installed: Path, tmp_path: Path) -> None:
+    told = callboard(installed, tmp_path / "home", "demo", "--yes")
+    assert told.returncode == 0, told.stdout[-3_000:] + told.stderr[-3_000:]
+    assert "The sample's tests pass now" in told.stdout + told.stderr
