@@ -10,6 +10,7 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from callboard.core.context import pipeline, summary
+from callboard.core.context.situation import Situation
 from callboard.core.context.stages import STAGES
 from callboard.core.context.view import (
     Conversation,
@@ -96,7 +97,11 @@ class Session:
         return self
 
     def ask(self, stage: str, budget: int, **params: Any) -> list[Edit] | SummaryWanted | None:
-        return STAGES[stage](self.view, budget, 0.0, {"folder": "/out", **params})
+        """What a stage wants. `transcript` and `state` are of the situation, all else are its parameters."""
+        situation = Situation(
+            now=0.0, folder="/out", transcript=params.pop("transcript", ""), state=params.pop("state", None)
+        )
+        return STAGES[stage](self.view, budget, situation, params)
 
     def run(self, stage: str, budget: int, **params: Any) -> Session:
         """Ask a stage and do what it wants, a summary included."""

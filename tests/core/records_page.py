@@ -30,6 +30,7 @@ PARTS = (
     context.Placed,
     context.Injection,
     context.Edit,
+    context.Restored,
     context.SummaryWanted,
     specs.AgentSpec,
     specs.Limits,

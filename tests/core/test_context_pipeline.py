@@ -10,7 +10,6 @@ from tests.core.context_stages import began, worked
 
 from callboard.core.context.pipeline import (
     DEFAULT_PIPELINE,
-    Situation,
     StageCall,
     budget_of,
     check_pipeline,
@@ -18,6 +17,7 @@ from callboard.core.context.pipeline import (
     next_stage,
     react_stage,
 )
+from callboard.core.context.situation import Situation
 from callboard.core.context.stages import persisted_texts
 from callboard.core.context.view import held
 from callboard.words.context import StateBlock

@@ -10,6 +10,7 @@ from tests.core.context_stages import NAME_MARK, began, edits, results, wanted, 
 
 from callboard.core.context.stages import FROM_THE_START, persisted_texts
 from callboard.core.context.view import held
+from callboard.words.context import StateBlock
 
 # persist_large_results
 
@@ -278,8 +279,6 @@ def test_b35_a_drop_keeps_the_state_or_takes_the_fresh_one() -> None:
     session = worked().run("summarize_all", 5_000).step("x" * 4_000).step("y" * 4_000).step("z" * 4_000)
     session.run("truncate_oldest", 3_000)
     assert "ship it" in str(session.view.messages[0].blocks)
-    session.step("x" * 9_000).step("y" * 4_000).run(
-        "truncate_oldest", 3_000, state="State (exact, kept by the runtime): new"
-    )
+    session.step("x" * 9_000).step("y" * 4_000).run("truncate_oldest", 3_000, state=StateBlock(plan="new"))
     assert "ship it" not in str(session.view.messages[0].blocks)
     assert "[Compacted]" in str(session.view.messages[0].blocks)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from callboard.core import recovery as rec
 from callboard.core.changes import Rule, billed, said_to
-from callboard.core.context.view import add_assistant, edited, usage_seen
+from callboard.core.context.cache import cache_seen
+from callboard.core.context.view import add_assistant, counted, edited, usage_seen
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState, CallState
 from callboard.words import events as ev
@@ -42,6 +43,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         stop_reason=e.stop_reason,
         last_fault="",
         usage=state.usage.plus(e.usage),
+        cache=cache_seen(state.cache, e.usage, e.at),
         steps=state.steps + 1,
         steps_since_todo=state.steps_since_todo + 1,
     )
@@ -125,6 +127,16 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
     return replace(state, turn=turn, summary=None, summary_transcript="", tried=tried, compact=compact)
 
 
+def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:
+    if e.tokens is None or e.revision != state.conversation.revision:
+        return replace(state, uncountable=state.uncountable or e.tokens is None)
+    return replace(state, conversation=counted(state.conversation, e.tokens))
+
+
+def _same(state: AgentState, e: ev.CacheThrash) -> AgentState:
+    return state
+
+
 CALL_RULES: Mapping[type, Rule] = {
     ev.ModelCalled: _called,
     ev.ModelReplied: _replied,
@@ -139,5 +151,7 @@ CALL_RULES: Mapping[type, Rule] = {
     ev.SummaryBegan: _summary_began,
     ev.SummaryFailed: _summary_failed,
     ev.ReactAsked: _react_asked,
+    ev.TokensCounted: _counted,
+    ev.CacheThrash: _same,
 }
 """Model calls, recovery, edits and summaries."""

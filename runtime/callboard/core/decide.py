@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from callboard.core import recovery as rec
-from callboard.core.context.pipeline import Situation, StageCall, budget_of, manual_summary, next_stage, react_stage
+from callboard.core.context.pipeline import StageCall, budget_of, manual_summary, next_stage, react_stage
+from callboard.core.context.situation import Situation
 from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.gate import NOT_RUN
 from callboard.core.state import AgentState, CallState, Facts
@@ -248,8 +249,19 @@ def _stage(found: StageCall, trigger: Literal["auto", "reactive"]) -> st.Step:
 
 
 def _situation(state: AgentState, facts: Facts) -> Situation:
-    failed = state.turn.summaries_failed if state.turn else 0
-    return Situation(facts.now, facts.folder, transcript_path(state, facts), state.tried, failed, facts.known)
+    spec = state.me
+    return Situation(
+        now=facts.now,
+        folder=facts.folder,
+        transcript=transcript_path(state, facts),
+        tried=state.tried,
+        summaries_failed=state.turn.summaries_failed if state.turn else 0,
+        state=facts.known,
+        limits=spec.limits_of(rec.model_in_use(state.recovery, spec)),
+        small=spec.limits_of(spec.small_model) if spec.small_model else None,
+        cache=state.cache,
+        steps=state.steps,
+    )
 
 
 def transcript_path(state: AgentState, facts: Facts) -> str:

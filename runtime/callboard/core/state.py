@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from callboard.core.context.cache import CacheState
 from callboard.core.context.view import Conversation
 from callboard.core.recovery import RecoveryState
 from callboard.words.context import Injection, StateBlock, SummaryWanted
@@ -166,6 +167,9 @@ class AgentState:
     reported: str = ""
     usage: Usage = Usage()
     compactions: int = 0
+    cache: CacheState = CacheState()
+    uncountable: bool = False
+    """The service cannot count tokens: it is not asked again."""
     steps: int = 0
     """Model steps of all turns."""
 

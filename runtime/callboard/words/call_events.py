@@ -109,6 +109,32 @@ class ContextEdited(Base):
     tokens_after: int = 0
     transcript: str = ""
     usage: Usage = Usage()
+    why: str = ""
+    """Why now, for a person to read."""
+    rewritten: int = 0
+    """Tokens behind the first change, that the service must read anew if it had cached them; 0 where it had not."""
+    repaired: tuple[str, ...] = ()
+    """What the check found missing after a summary, and put back."""
+    undoes: tuple[int, ...] = ()
+    """Journal positions of the edits that this one takes back."""
+
+
+class TokensCounted(Base):
+    """The service counted the request as it stood at this revision. None: it could not, and is not asked again."""
+
+    t: Literal["tokens_counted"] = "tokens_counted"
+    revision: int
+    tokens: int | None
+    why: str = ""
+
+
+class CacheThrash(Base):
+    """Several calls in a row found nothing in the prompt cache."""
+
+    t: Literal["cache_thrash"] = "cache_thrash"
+    calls: int
+    changed: str
+    """The first block that was not what it was at the call before: which section, tool or message."""
 
 
 class SummaryBegan(Base):

@@ -30,14 +30,25 @@ class Placed(Value):
     compactable: bool = True
 
 
+class Restored(Value):
+    """A message as it stood before an edit that was undone."""
+
+    id: int
+    role: Literal["user", "assistant"]
+    blocks: tuple[Placed, ...]
+    turn: str = ""
+    at: float = 0.0
+
+
 class Edit(Value):
-    """How the rendering of the history was reduced. Journalled; undone by leaving it out.
+    """How the rendering of the history was reduced. Journalled.
 
     `cleared`, `persisted`: block `block` of message `message` now reads `text`.
-    `summarised`, `dropped`: messages `message`..`last` are one user message of `blocks`.
+    `summarised`, `dropped`, `snipped`: messages `message`..`last` are one user message of `blocks`.
+    `restored`: messages `message`..`last` are `messages` again; an undo is an edit too.
     """
 
-    kind: Literal["cleared", "persisted", "summarised", "dropped"]
+    kind: Literal["cleared", "persisted", "summarised", "dropped", "snipped", "restored"]
     message: int
     last: int
     block: int | None = None
@@ -45,6 +56,7 @@ class Edit(Value):
     blocks: tuple[Placed, ...] = ()
     path: str = ""
     """Where the whole text stands, if it was written to a file."""
+    messages: tuple[Restored, ...] = ()
 
 
 class SummaryWanted(Value):

@@ -29,6 +29,7 @@ from callboard.words.agent_events import (
     TurnEnded,
 )
 from callboard.words.call_events import (
+    CacheThrash,
     CallFailed,
     ContextEdited,
     ContinuationAsked,
@@ -42,6 +43,7 @@ from callboard.words.call_events import (
     RetryPlanned,
     SummaryBegan,
     SummaryFailed,
+    TokensCounted,
 )
 from callboard.words.tool_events import (
     AnswerTaken,
@@ -72,6 +74,7 @@ __all__ = [
     "BackgroundEnded",
     "BackgroundStarted",
     "Base",
+    "CacheThrash",
     "CallFailed",
     "CallJudged",
     "CompactAsked",
@@ -105,6 +108,7 @@ __all__ = [
     "SummaryFailed",
     "TaskHeld",
     "TodosSet",
+    "TokensCounted",
     "ToolFinished",
     "ToolSettled",
     "ToolStarted",
@@ -157,7 +161,9 @@ Event = Annotated[
     | ContextEdited
     | SummaryBegan
     | SummaryFailed
-    | ReactAsked,
+    | ReactAsked
+    | TokensCounted
+    | CacheThrash,
     Field(discriminator="t"),
 ]
 

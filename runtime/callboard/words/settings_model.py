@@ -40,6 +40,10 @@ class ModelSetting(Section):
     price_read: Price | None = None
     """Of reading from it; left out: 0.1 x input."""
     price_output: Price | None = None
+    cache_minimum: Count | None = None
+    """Tokens of the smallest prefix that the service caches; left out: 1,024."""
+    cache_ttl: Seconds | None = None
+    """Seconds that a cached prefix lives after it was used; left out: 300."""
 
 
 class PermissionSettings(Section):

@@ -38,6 +38,10 @@ class ModelLimits(Value):
     price_write: float = 3.75
     price_read: float = 0.3
     price_output: float = 15.0
+    cache_minimum: int = 1_024
+    """Tokens of the smallest prefix that the service caches."""
+    cache_ttl: float = 300.0
+    """Seconds that a cached prefix lives after it was used."""
 
 
 class AgentSpec(Value):

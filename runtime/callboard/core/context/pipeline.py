@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
-from callboard.core.context.folding import render_state, split, tail_start
+from callboard.core.context.folding import split, tail_start
+from callboard.core.context.situation import Situation
 from callboard.core.context.stages import CHOICES, DEFAULTS, STAGES, Found, summary_size
 from callboard.core.context.view import Conversation, edited, held
-from callboard.words.context import Edit, StateBlock, SummaryWanted
+from callboard.words.context import Edit, SummaryWanted
 from callboard.words.specs import ModelLimits, StageSpec
 
 BREAKER = 3
@@ -34,27 +35,9 @@ DEFAULT_PIPELINE = PRESETS["simple"]
 _ENOUGH = 70
 """Per cent of the view (or of the budget, if that is less) that a refused view is brought down to, where it can be."""
 _LISTED = ("persist_large_results", "clear_old_results", "summarize_all")
-_FROM_HERE = frozenset({"folder", "transcript", "state", "force"})
+_FROM_HERE = frozenset({"force"})
 _PERSIST_EACH = StageSpec(stage="persist_large_results", params={"trigger": "each"})
 _CLEAR_ALL = StageSpec(stage="clear_old_results", params={"keep": 0, "over": 0.0, "at_least": 0.0})
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a stage needs to know besides the view and the budget."""
-
-    now: float
-    """Unix seconds."""
-    folder: str
-    """Where the agent's large results are written: `tool-results/<agent>`."""
-    transcript: str = ""
-    """The file that would hold the transcript, if one is written at this position of the journal."""
-    tried: frozenset[tuple[str, int]] = frozenset()
-    """(stage, revision) that brought nothing, or failed."""
-    summaries_failed: int = 0
-    """Failed summaries in a row in this turn."""
-    state: StateBlock | None = None
-    """Rendered by `truncate_oldest`; None: what stands in the view is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +115,7 @@ def _ask(spec: StageSpec, conv: Conversation, budget: int, situation: Situation)
         return None
     if spec.stage in ("summarize_all", "react") and situation.summaries_failed >= BREAKER:
         return None
-    given = {**spec.params, "folder": situation.folder, "transcript": situation.transcript}
-    return STAGES[spec.stage](conv, budget, situation.now, given)
+    return STAGES[spec.stage](conv, budget, situation, spec.params)
 
 
 def _summary(wanted: SummaryWanted, conv: Conversation, budget: int, situation: Situation) -> StageCall:
@@ -145,22 +127,21 @@ def _summary(wanted: SummaryWanted, conv: Conversation, budget: int, situation: 
 
 
 def _truncation(conv: Conversation, budget: int, situation: Situation, *, force: bool) -> StageCall | None:
-    found = _ask(_truncate(situation, force=force), conv, budget, situation)
+    found = _ask(_truncate(force=force), conv, budget, situation)
     if not found or isinstance(found, SummaryWanted):
         return None
     return StageCall("truncate_oldest", edits=tuple(found), transcript=True)
 
 
-def _truncate(situation: Situation, *, force: bool) -> StageSpec:
-    state = render_state(situation.state) if situation.state else ""
-    return StageSpec(stage="truncate_oldest", params={"force": force, "state": state})
+def _truncate(*, force: bool) -> StageSpec:
+    return StageSpec(stage="truncate_oldest", params={"force": force})
 
 
 def _without_summary(conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
     """Large results, answered results, the oldest exchanges: whatever can go, until a good part of the view is gone."""
     view, edits, stage = conv, list[Edit](), ""
     enough = min(held(conv), budget) * _ENOUGH // 100
-    for spec in (_PERSIST_EACH, _CLEAR_ALL, _truncate(situation, force=True)):
+    for spec in (_PERSIST_EACH, _CLEAR_ALL, _truncate(force=True)):
         found = _ask(spec, view, budget, situation)
         if found and not isinstance(found, SummaryWanted) and held(view) > enough:
             view, stage = edited(view, found), spec.stage

@@ -1,8 +1,9 @@
 """The stages of the context pipeline: each looks at a view and returns edits, or the summary that it wants. Pure.
 
-`(view, budget, now, params) -> edits | SummaryWanted | None`; None and no edits mean that there is nothing to do. The
-budget is what the messages may take, in tokens. A stage heeds its own threshold. It refuses to touch what the model has
-not seen, pins, and blocks that are not compactable; and it never returns an edit that does not make the view smaller.
+`(view, budget, situation, params) -> edits | SummaryWanted | None`; None and no edits mean that there is nothing to
+do. The budget is what the messages may take, in tokens. A stage heeds its own threshold. It refuses to touch what the
+model has not seen, pins, and blocks that are not compactable; and it never returns an edit that does not make the view
+smaller.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from callboard.core.context.folding import (
     is_summary,
     note,
     notes,
+    render_state,
     split,
     state_of,
     tail_start,
     tokens_of,
 )
+from callboard.core.context.situation import Situation
 from callboard.core.context.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
 from callboard.core.context.view import Conversation, calls_of, held, is_plain, is_result, result_text
 from callboard.core.mail import defused
@@ -31,7 +34,7 @@ from callboard.words.context import Block, Edit, Message, SummaryWanted
 from callboard.words.values import Json
 
 Found = list[Edit] | SummaryWanted | None
-Stage = Callable[[Conversation, int, float, Json], Found]
+Stage = Callable[[Conversation, int, Situation, Json], Found]
 
 FROM_THE_START = 0
 """`SummaryWanted.message` of a summary that also replaces the summaries made before."""
@@ -39,7 +42,7 @@ FROM_THE_START = 0
 DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "persist_large_results": MappingProxyType(
-            {"trigger": "total", "total": 200_000, "each": 30_000, "preview": 2_000, "folder": ""}
+            {"trigger": "total", "total": 200_000, "each": 30_000, "preview": 2_000}
         ),
         "clear_old_results": MappingProxyType(
             {
@@ -57,11 +60,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             {"over": 1.0, "at_least": 0.05, "max_tokens": 2_000, "resummarize": "never", "summaries": 0.15}
         ),
         "react": MappingProxyType({"keep": 5, "max_tokens": 2_000}),
-        "truncate_oldest": MappingProxyType({"down_to": 0.7, "force": False, "transcript": "", "state": ""}),
+        "truncate_oldest": MappingProxyType({"down_to": 0.7, "force": False}),
     }
 )
 """Every stage with its parameters. `over`, `at_least`, `summaries` and `down_to` are shares of the budget; `total`,
-`each`, `preview`, `left_alone` are characters; `folder`, `transcript`, `state` and `force` come from the pipeline."""
+`each`, `preview`, `left_alone` are characters; `force` comes from the pipeline."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -90,7 +93,7 @@ class _Result(NamedTuple):
         return Edit(kind=kind, message=self.message.id, last=self.message.id, block=self.place, text=text, path=path)
 
 
-def persist_large_results(view: Conversation, budget: int, now: float, params: Json) -> Found:
+def persist_large_results(view: Conversation, budget: int, situation: Situation, params: Json) -> Found:
     """Results that the model has not seen yet go to files when they are large; a preview and the path stay."""
     given = _given("persist_large_results", params)
     if not view.messages or view.messages[-1].role != "user":
@@ -103,7 +106,7 @@ def persist_large_results(view: Conversation, budget: int, now: float, params: J
         text = result_text(result.block)
         if total <= most or len(text) <= given["each"]:
             break
-        path = f"{given['folder']}/{_file_name(str(result.block.data.get('tool_use_id')))}"
+        path = f"{situation.folder}/{_file_name(str(result.block.data.get('tool_use_id')))}"
         shown = persisted_mark(path, text[: given["preview"]])
         if estimate_text(shown) < estimate_text(text) and not _PATH.match(text):
             edits.append(result.reads("persisted", shown, path))
@@ -126,7 +129,7 @@ def persisted_texts(view: Conversation, edits: Sequence[Edit]) -> dict[str, str]
     }
 
 
-def clear_old_results(view: Conversation, budget: int, now: float, params: Json) -> Found:
+def clear_old_results(view: Conversation, budget: int, situation: Situation, params: Json) -> Found:
     """Results that the model has answered become a mark, all that can go together: each edit costs a cached prefix."""
     given = _given("clear_old_results", params)
     if held(view) <= given["over"] * budget or _tokens_of_results(view) < given["at_least"] * budget:
@@ -142,7 +145,7 @@ def clear_old_results(view: Conversation, budget: int, now: float, params: Json)
     return edits if saved >= given["at_least"] * budget else None
 
 
-def summarize_all(view: Conversation, budget: int, now: float, params: Json) -> Found:
+def summarize_all(view: Conversation, budget: int, situation: Situation, params: Json) -> Found:
     """All but the newest exchange becomes one summary. Earlier summaries stay, until they are too many."""
     given = _given("summarize_all", params)
     if held(view) <= given["over"] * budget:
@@ -159,7 +162,7 @@ def summarize_all(view: Conversation, budget: int, now: float, params: Json) -> 
     return wanted
 
 
-def react(view: Conversation, budget: int, now: float, params: Json) -> Found:
+def react(view: Conversation, budget: int, situation: Situation, params: Json) -> Found:
     """What stands before the last messages becomes a summary, whatever the thresholds say.
 
     Where nothing worth it stands before them, all but the newest exchange does.
@@ -173,7 +176,7 @@ def react(view: Conversation, budget: int, now: float, params: Json) -> Found:
     return None
 
 
-def truncate_oldest(view: Conversation, budget: int, now: float, params: Json) -> Found:
+def truncate_oldest(view: Conversation, budget: int, situation: Situation, params: Json) -> Found:
     """The oldest exchanges are dropped, as many as it takes, and a mark says so. What stays in a summary stays here.
 
     Nothing is dropped if that would not bring the view under the budget (`force`: all the same).
@@ -187,9 +190,9 @@ def truncate_oldest(view: Conversation, budget: int, now: float, params: Json) -
     if not upto:
         return None
     sorted_ = split(messages, upto, budget)
-    mark = note(dropped_mark(sorted_.dropped + _turns(messages[:upto], sorted_), given["transcript"]))
-    state = given["state"] or state_of(messages[:upto])
-    blocks = [*sorted_.placed(), mark, *notes(sorted_, state, "")]
+    mark = note(dropped_mark(sorted_.dropped + _turns(messages[:upto], sorted_), situation.transcript))
+    state = render_state(situation.state) if situation.state else ""
+    blocks = [*sorted_.placed(), mark, *notes(sorted_, state or state_of(messages[:upto]), "")]
     saved = sum(message.tokens for message in messages[:upto]) - tokens_of(blocks)
     if saved <= 0 or (size - saved > budget and not given["force"]):
         return None

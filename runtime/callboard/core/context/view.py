@@ -100,6 +100,17 @@ def usage_seen(conv: Conversation, usage: Usage) -> Conversation:
     )
 
 
+def counted(conv: Conversation, tokens: int) -> Conversation:
+    """The exact count of the view as it stands, before anything more was said."""
+    return replace(
+        conv,
+        counted=tokens,
+        counted_base=conv.overhead + conv.tokens,
+        counted_upto=conv.messages[-1].id if conv.messages else 0,
+        output=0,
+    )
+
+
 def with_overhead(conv: Conversation, tokens: int) -> Conversation:
     """The view under a system prompt and tool list of that many tokens."""
     return replace(conv, overhead=tokens)

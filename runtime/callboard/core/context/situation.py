@@ -1,0 +1,34 @@
+"""What a stage may know besides the view, its budget and its parameters. Frozen, and copied from state and facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callboard.core.context.cache import CacheState
+from callboard.words.context import StateBlock
+from callboard.words.specs import ModelLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The moment at which a stage is asked."""
+
+    now: float
+    """Unix seconds."""
+    folder: str
+    """Where the agent's large results are written: `tool-results/<agent>`."""
+    transcript: str = ""
+    """The file that would hold the transcript, if one is written at this position of the journal."""
+    tried: frozenset[tuple[str, int]] = frozenset()
+    """(stage, revision) that brought nothing, or failed."""
+    summaries_failed: int = 0
+    """Failed summaries in a row in this turn."""
+    state: StateBlock | None = None
+    """Rendered by `truncate_oldest`; None: what stands in the view is kept."""
+    limits: ModelLimits = ModelLimits()
+    """Window and prices of the model in use."""
+    small: ModelLimits | None = None
+    """Those of the model that summarises, if it is another."""
+    cache: CacheState = CacheState()
+    steps: int = 0
+    """Model steps of the agent's life so far."""
