@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -130,9 +131,12 @@ def environment_in(home: Path) -> dict[str, str]:
 
 
 def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) -> tuple[int, str]:
-    """Run the command line on a terminal of its own, and type an answer to each question."""
+    """Run the command line on a terminal of its own, and type an answer to each plan once it is asked for.
+
+    What agents print meanwhile moves the prompt down and shows it again: only a new request is a new question.
+    """
     command = [sys.executable, "-m", "callboard", *arguments]
-    waiting, said, looked = list(answers), b"", 0
+    waiting, said, asked = list(answers), b"", 0
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command, env=environment_in(home), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
@@ -144,8 +148,9 @@ def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) 
         except OSError:  # the other end is closed: it has ended, or is about to
             process.wait(10)
             break
-        if waiting and b"]> " in said[looked:]:
-            looked = len(said)
+        plans = list(re.finditer(rb"plan (req_\w+) waits for approval", said))
+        if waiting and len(plans) > asked and b"]> " in said[plans[asked].end() :]:
+            asked += 1
             os.write(ours, waiting.pop(0).encode() + b"\n")
     os.close(ours)
     process.kill()  # had it ended, this does nothing; a silent minute is a hang

@@ -212,6 +212,8 @@ class Phase:
     """On stderr, once it has begun."""
     runs: str = ""
     """A command that runs then."""
+    heard: bool = False
+    """The service must have begun to answer: a call that it never saw would meet the same fault at the resume."""
     args: tuple[str, ...] = ()
 
     def scenario(self) -> str:
@@ -221,7 +223,7 @@ class Phase:
 
 
 PHASES = {
-    "silence": Phase("{reply: Done., fault: {silence_s: 60}}", "asks"),
+    "silence": Phase("{reply: Done., fault: {silence_s: 60}}", "asks", heard=True),
     "back-off": Phase("{reply: Done., fault: {status: 429, retry_after: 50}}", "retry"),
     "tool": Phase(
         "{reply: [{tool_use: {name: bash, input: {command: sleep 60}}}]}",
@@ -244,6 +246,8 @@ def begun(command: Command, phase: Phase) -> Iterator[Running]:
     model = command.scenario(phase.scenario())
     with started(command, "run", "-v", *phase.args, "--model", model, "Go.") as running:
         running.wait_for(phase.said)
+        if phase.heard:
+            until(lambda: any(state_of(command).parent.rglob("rehearsal.jsonl")), "an answer has begun")
         if phase.runs:
             until(lambda: phase.runs in left_behind(command), phase.runs)
         yield running
