@@ -25,6 +25,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
         "stopping",
         "answers",
         "orphans",
+        "undoing",
         "failure",
         "calls",
         "model_under_way",

@@ -15,6 +15,7 @@ from callboard.core.changes import Rule, queue, said_to
 from callboard.core.context.view import with_overhead
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
+from callboard.core.undoing import undo_asked
 from callboard.words import events as ev
 from callboard.words.values import Envelope
 
@@ -86,6 +87,8 @@ def _heed(state: AgentState, envelope: Envelope) -> AgentState:
         return replace(state, turn=replace(state.turn, interrupted=True))
     if action == "compact":
         return replace(state, compact=envelope.content, compact_by="person")
+    if action == "undo":
+        return undo_asked(state, envelope.content)
     return state
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from callboard.core import recovery as rec
 from callboard.core.changes import Rule, billed, said_to
 from callboard.core.context.cache import cache_seen
+from callboard.core.context.spare import spared_after
 from callboard.core.context.view import add_assistant, counted, edited, usage_seen
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState, CallState
+from callboard.core.undoing import undone
 from callboard.words import events as ev
 from callboard.words.context import Placed
 from callboard.words.values import Json
@@ -95,14 +97,19 @@ def _text_of(blocks: tuple[Json, ...]) -> str:
 
 
 def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
+    if e.undoes:
+        return undone(state, e)
     state = billed(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
     if not e.edits:
         return replace(_compacted(state, e), tried=state.tried | {(e.stage, e.revision)})
+    by = f"{e.stage}/{e.trigger}"
     return replace(
         _compacted(state, e),
         conversation=edited(state.conversation, e.edits),
         tried=frozenset(),
         compactions=state.compactions + 1,
+        compacted={**state.compacted, by: state.compacted.get(by, 0) + 1},
+        spared=spared_after(state.spared, e) if state.spared else (),
     )
 
 

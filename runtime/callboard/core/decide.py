@@ -2,9 +2,9 @@
 
 A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
 
-    ended -> stop and interrupt -> answers to requests -> work without an owner -> failure of a model call ->
-    calls of the reply (barrier, permission, run, settle, merge) -> end asked for -> plan pending -> compaction ->
-    injections -> mail -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
+    ended -> stop and interrupt -> answers to requests -> work without an owner -> edits to take back -> failure of a
+    model call -> calls of the reply (barrier, permission, run, settle, merge) -> end asked for -> plan pending ->
+    compaction -> injections -> mail -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
 
 A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
 the journal. So every call of `decide` brings the agent on, or waits.
@@ -21,6 +21,7 @@ from callboard.core.context.situation import Situation
 from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.gate import NOT_RUN
 from callboard.core.state import AgentState, CallState, Facts
+from callboard.core.undoing import undoing
 from callboard.words import steps as st
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Request
@@ -261,6 +262,7 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         small=spec.limits_of(spec.small_model) if spec.small_model else None,
         cache=state.cache,
         steps=state.steps,
+        spared=state.spared,
     )
 
 
@@ -382,6 +384,7 @@ RULES: tuple[Rule, ...] = (
     stopping,
     answers,
     orphans,
+    undoing,
     failure,
     calls,
     model_under_way,

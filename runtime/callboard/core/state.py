@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from callboard.core.context.cache import CacheState
+from callboard.core.context.spare import Spared
 from callboard.core.context.view import Conversation
 from callboard.core.recovery import RecoveryState
 from callboard.words.context import Injection, StateBlock, SummaryWanted
@@ -167,6 +168,12 @@ class AgentState:
     reported: str = ""
     usage: Usage = Usage()
     compactions: int = 0
+    compacted: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often each stage reduced the view, by `stage/trigger`."""
+    undo: tuple[tuple[int, ...], ...] = ()
+    """Edits that a person wants taken back, by their journal positions, request by request."""
+    spared: Spared = ()
+    """What was taken back, and is left alone while it fits."""
     cache: CacheState = CacheState()
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""

@@ -192,6 +192,13 @@ class Summarise:
 
 
 @dataclass(frozen=True, slots=True)
+class Undo:
+    """Take back the edits at these journal positions, or say why not."""
+
+    edits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskStopHooks:
     """The turn could end: may it?"""
 
@@ -249,6 +256,7 @@ Step = (
     | Continue
     | EditView
     | Summarise
+    | Undo
     | AskStopHooks
     | EndTurn
     | Claim

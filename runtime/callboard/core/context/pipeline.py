@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from callboard.core.context.folding import split, tail_start
 from callboard.core.context.situation import Situation
+from callboard.core.context.spare import is_spared
 from callboard.core.context.stages import CHOICES, DEFAULTS, STAGES, Found, summary_size
 from callboard.core.context.view import Conversation, edited, held
 from callboard.words.context import Edit, SummaryWanted
@@ -73,6 +74,8 @@ def next_stage(
     """
     for spec in pipeline:
         found = _ask(spec, conv, budget, situation)
+        if is_spared(found, situation.spared) and held(conv) <= budget:
+            continue
         if isinstance(found, SummaryWanted):
             return _summary(found, conv, budget, situation)
         if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callboard.core.context.cache import CacheState
+from callboard.core.context.spare import Spared
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits
 
@@ -32,3 +33,5 @@ class Situation:
     cache: CacheState = CacheState()
     steps: int = 0
     """Model steps of the agent's life so far."""
+    spared: Spared = ()
+    """What a person took back: no stage folds it while the view is within the budget."""

@@ -1,0 +1,45 @@
+"""An edit that a person takes back: when it is taken up, and what the record of it changes. Pure.
+
+The command waits in `AgentState.undo` until the record that answers it: a `ContextEdited` whose `undoes` names the same
+edits, with the restored messages, or without any edit and with the reason why not.
+"""
+
+from __future__ import annotations
+
+from callboard.core.context.spare import spared_after
+from callboard.core.context.view import edited
+from callboard.core.frozen import replace
+from callboard.core.state import AgentState, Facts
+from callboard.words import steps as st
+from callboard.words.events import ContextEdited
+
+STAGE = "undo"
+
+
+def undo_asked(state: AgentState, words: str) -> AgentState:
+    """The state once a person asked to take back the edits at these journal positions."""
+    wanted = tuple(dict.fromkeys(int(word) for word in words.split() if word.isdecimal()))
+    return replace(state, undo=(*state.undo, wanted)) if wanted else state
+
+
+def undoing(state: AgentState, facts: Facts) -> st.Step | None:
+    """Edits are taken back as soon as no call that was sent the view as it is can come back."""
+    if not state.undo or state.call is not None or state.summary is not None:
+        return None
+    return st.Undo(state.undo[0])
+
+
+def undone(state: AgentState, event: ContextEdited) -> AgentState:
+    """The state after the record of an undo, done or refused. What else had been asked for stays asked for."""
+    left = list(state.undo)
+    if event.undoes in left:
+        left.remove(event.undoes)
+    state = replace(state, undo=tuple(left))
+    if not event.edits:
+        return state
+    return replace(
+        state,
+        conversation=edited(state.conversation, event.edits),
+        tried=frozenset(),
+        spared=spared_after(state.spared, event),
+    )
