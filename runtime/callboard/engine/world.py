@@ -13,17 +13,16 @@ from callboard.core import tasks as board_rules
 from callboard.core.context.stages import persisted_texts
 from callboard.core.context.view import size
 from callboard.core.decide import PROMPT_HOOKS
-from callboard.core.mail import placed, sending, tagged
+from callboard.core.mail import injected, placed, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
 from callboard.core.tasks import Holder
-from callboard.engine import background, calling, judging, thinking, transcripts, turn_hooks
+from callboard.engine import background, calling, judging, summaries, thinking, transcripts, turn_hooks
 from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent
 from callboard.ports.store import Put, Write
 from callboard.words import events as ev
 from callboard.words import steps as st
-from callboard.words.context import Placed
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.values import Envelope, Request, Task
 
@@ -43,10 +42,7 @@ async def _begin_turn(agent: Agent, step: st.BeginTurn) -> None:
 
 
 async def _inject(agent: Agent, step: st.Inject) -> None:
-    blocks = tuple(
-        Placed(data={"type": "text", "text": tagged(one.kind, one.text)}, source=one.source)
-        for one in agent.state.injections
-    )
+    blocks = tuple(injected(one) for one in agent.state.injections)
     await agent.note(ev.InjectionsDelivered(at=_now(agent), blocks=blocks))
 
 
@@ -324,7 +320,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.React: _react,
     st.Continue: _continue,
     st.EditView: _edit_view,
-    st.Summarise: thinking.summarise,
+    st.Summarise: summaries.summarise,
     st.AskStopHooks: turn_hooks.ask_stop_hooks,
     st.EndTurn: _end_turn,
     st.Claim: _claim,
