@@ -12,6 +12,7 @@ from callboard.core.changes import Rule, queue, said_to
 from callboard.core.context.prompt import todo_reminder
 from callboard.core.frozen import replace
 from callboard.core.gate import gate_refuses
+from callboard.core.mail import defused_parts
 from callboard.core.state import AgentState, Background, CallState, Gate
 from callboard.words import events as ev
 from callboard.words.context import Injection, Placed
@@ -141,7 +142,7 @@ def _reminded(state: AgentState) -> AgentState:
 
 
 def _result_block(one: CallState) -> Json:
-    content: Any = list(one.content)
+    content: Any = defused_parts(one.content)
     if len(content) == 1 and content[0].get("type") == "text":
         content = content[0]["text"]
     block: Json = {"type": "tool_result", "tool_use_id": one.call.use_id, "content": content or "(no output)"}

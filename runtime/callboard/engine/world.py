@@ -10,7 +10,7 @@ from typing import Any
 
 from callboard.core import requests as rq
 from callboard.core import tasks as board_rules
-from callboard.core.context.stages import persisted_texts
+from callboard.core.context.persisting import persisted_texts
 from callboard.core.context.view import size
 from callboard.core.decide import PROMPT_HOOKS
 from callboard.core.mail import injected, placed, sending

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher, unified_diff
 
+from callboard.core.mail import rearmed
 from callboard.words.errors import ToolRefused
 
 DIFF_SHOWN = 10_000
@@ -28,6 +29,8 @@ def replace_text(content: str, old: str, new: str, *, everywhere: bool, name: st
         raise ToolRefused("old_text and new_text are the same: there is nothing to change")
     if old not in content and _is_crlf(content):
         old, new = _to_crlf(old), _to_crlf(new)
+    if old not in content and rearmed(old) in content:  # copied from what was shown, where such tags are defused
+        old, new = rearmed(old), rearmed(new)
     count = content.count(old)
     if not count:
         raise ToolRefused(f"old_text was not found in {name}.{_hint(content, old)}")
