@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -75,18 +75,22 @@ class Usage:
         }
 
 
+class Piece(NamedTuple):
+    """One block by itself, before it is known what stands in front of it."""
+
+    digest: bytes
+    tokens: int
+    ttl: str | None
+    """Its cache mark: `5m`, `1h`, or None. The mark is no part of the digest."""
+
+
 def survey(request: Json) -> list[Prefix]:
     """A valid request as its growing prefixes, in the cache's order: tools, system, messages. One entry a block."""
-    prefixes: list[Prefix] = []
-    digest, tokens = b"", 0
-    for kind, block in _blocks(request):
-        mark = block.get("cache_control")
-        plain = block if mark is None else {name: value for name, value in block.items() if name != "cache_control"}
-        # `repr` of plain JSON data says all of it, and costs half of what `json.dumps` does.
-        raw = f"{kind} {plain!r}".encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(digest + raw, digest_size=16).digest()
-        tokens += block_tokens(block)
-        prefixes.append(Prefix(digest, tokens, str(cast("Json", mark).get("ttl", "5m")) if mark else None))
+    how = rendering(request)
+    pieces = head_pieces(request)
+    for message in cast("list[Json]", request["messages"]):
+        pieces += message_pieces(message, how)
+    prefixes = chained(pieces)
     if prefixes and isinstance(request.get("cache_control"), dict):
         last = prefixes[-1]
         ttl = str(cast("Json", request["cache_control"]).get("ttl", "5m"))
@@ -94,15 +98,41 @@ def survey(request: Json) -> list[Prefix]:
     return prefixes
 
 
-def _blocks(request: Json) -> Iterator[tuple[str, Json]]:
-    for tool in cast("list[Json]", request.get("tools") or []):
-        yield "tool", tool
-    yield from (("system", block) for block in _as_blocks(request.get("system")))
-    # What changes how messages are rendered makes other prefixes of them, though not of tools and system.
-    rendering = json.dumps([request.get("tool_choice"), request.get("thinking")], sort_keys=True)
-    for message in cast("list[Json]", request["messages"]):
-        kind = f"{message['role']} {rendering}"
-        yield from ((kind, block) for block in _as_blocks(message["content"]))
+def rendering(request: Json) -> str:
+    """What changes how messages are rendered: it makes other prefixes of them, though not of tools and system."""
+    return json.dumps([request.get("tool_choice"), request.get("thinking")], sort_keys=True)
+
+
+def head_pieces(request: Json) -> list[Piece]:
+    """The tools and the system prompt, a piece each."""
+    tools = [_piece("tool", tool) for tool in cast("list[Json]", request.get("tools") or [])]
+    return [*tools, *(_piece("system", block) for block in _as_blocks(request.get("system")))]
+
+
+def message_pieces(message: Json, how: str) -> list[Piece]:
+    """The blocks of one message. `how`: the `rendering` of its request."""
+    kind = f"{message['role']} {how}"
+    return [_piece(kind, block) for block in _as_blocks(message["content"])]
+
+
+def chained(pieces: Iterable[Piece]) -> list[Prefix]:
+    """Each piece on top of what stands before it."""
+    prefixes: list[Prefix] = []
+    digest, tokens = b"", 0
+    for piece in pieces:
+        digest = hashlib.blake2b(digest + piece.digest, digest_size=16).digest()
+        tokens += piece.tokens
+        prefixes.append(Prefix(digest, tokens, piece.ttl))
+    return prefixes
+
+
+def _piece(kind: str, block: Json) -> Piece:
+    mark = block.get("cache_control")
+    plain = block if mark is None else {name: value for name, value in block.items() if name != "cache_control"}
+    # `repr` of plain JSON data says all of it, and costs half of what `json.dumps` does.
+    raw = f"{kind} {plain!r}".encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(raw, digest_size=16).digest()
+    return Piece(digest, block_tokens(block), str(cast("Json", mark).get("ttl", "5m")) if mark else None)
 
 
 def _as_blocks(content: object) -> list[Json]:
