@@ -250,6 +250,8 @@ class AgentTypes:
             "pipeline": pipeline_of(settings),
             "context_limit": settings.context.limit,
             "todo_reminder_steps": settings.context.todo_reminder_steps,
+            "react_limit": recovery.react_limit,
+            "after_compact": settings.context.after_compact,
             "plan_approver": settings.plan.approver,
             "plan_deadline": settings.plan.deadline,
             "ask_deadline": settings.ask.deadline if self.attended else 0,

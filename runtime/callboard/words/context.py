@@ -69,6 +69,15 @@ class SummaryWanted(Value):
     """First and last message (ids) that the summary replaces."""
     focus: str = ""
     max_tokens: int = 2_000
+    again: bool = False
+    """Earlier summaries within are summarised too, and do not stay."""
+    input: Literal["all", "head", "tail", "both"] = "all"
+    """What of it the model is given: everything, in chunks; or the first, the last, or both ends of `input_chars`."""
+    input_chars: int = 80_000
+    prompt: str = ""
+    """The instructions; empty: the runtime's own."""
+    place: Literal["system", "user"] = "system"
+    """Where the instructions stand."""
 
 
 class Injection(Value):
@@ -122,3 +131,5 @@ class StateBlock(Value):
     files_read: tuple[str, ...] = Field(default=())
     files_changed: tuple[str, ...] = Field(default=())
     skills: tuple[str, ...] = Field(default=())
+    requests: tuple[str, ...] = Field(default=())
+    """What it asked and nobody has answered yet, and what waits for its own word."""

@@ -87,6 +87,8 @@ class RecoverySettings(Section):
     total: Seconds = 900.0
     too_long: tuple[str, ...] = ()
     """Wordings by which another endpoint says that a prompt is too long, beside the known ones."""
+    react_limit: Literal["per_success", "per_turn"] = "per_success"
+    """How often a prompt that was refused as too long is compacted: once between two replies, or once in a turn."""
 
 
 class ContextSettings(Section):
@@ -97,6 +99,8 @@ class ContextSettings(Section):
     limit: Positive | None = None
     """Compact at this many tokens instead of at the budget of the window."""
     todo_reminder_steps: Count = 3
+    after_compact: Literal["continue", "end_turn"] = "continue"
+    """What follows the compaction that the `compact` tool asked for: the turn goes on, or ends."""
 
 
 class TeamSettings(Section):

@@ -79,6 +79,10 @@ class AgentSpec(Value):
     pipeline: tuple[StageSpec, ...] = ()
     context_limit: int | None = None
     """Compact at this many tokens instead of at the budget of the window."""
+    react_limit: Literal["per_success", "per_turn"] = "per_success"
+    """How often a prompt that was refused as too long is compacted: once between two replies, or once in a turn."""
+    after_compact: Literal["continue", "end_turn"] = "continue"
+    """What follows the compaction that the `compact` tool asked for."""
     todo_reminder_steps: int = 3
     plan_required: bool = False
     plan_approver: Literal["person", "lead", "either"] = "person"
