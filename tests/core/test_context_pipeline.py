@@ -8,8 +8,8 @@ import pytest
 from tests.core.context_histories import Session, said, text
 from tests.core.context_stages import began, worked
 
+from callboard.core.context.persisting import persisted_texts
 from callboard.core.context.pipeline import (
-    DEFAULT_PIPELINE,
     StageCall,
     budget_of,
     check_pipeline,
@@ -17,8 +17,8 @@ from callboard.core.context.pipeline import (
     next_stage,
     react_stage,
 )
+from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.situation import Situation
-from callboard.core.context.stages import persisted_texts
 from callboard.core.context.view import held
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits, StageSpec

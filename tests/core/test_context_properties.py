@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.core.context_histories import STEPS, Session, played, said
 
 from callboard.core.context.anchors import anchored
-from callboard.core.context.pipeline import DEFAULT_PIPELINE, next_stage, react_stage
+from callboard.core.context.pipeline import next_stage, react_stage
+from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.situation import Situation
 from callboard.core.context.summary import load_transcript, transcript_lines
 from callboard.core.context.view import invariants, render, size

@@ -9,7 +9,7 @@ import pytest
 from tests.core.context_histories import STATE, Session, call, png, result, said, text
 
 from callboard.core.context.pipeline import manual_summary
-from callboard.core.context.stages import FROM_THE_START
+from callboard.core.context.summarizing import FROM_THE_START
 from callboard.core.context.summary import (
     EMPTY,
     accept_summary,

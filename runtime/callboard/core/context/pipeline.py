@@ -6,15 +6,15 @@ have a summary made while large results that the model has not seen could go to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, cast
 
 from callboard.core.context.folding import split, tail_start
 from callboard.core.context.situation import Situation
 from callboard.core.context.spare import is_spared
-from callboard.core.context.stages import CHOICES, DEFAULTS, STAGES, Found, summary_size
+from callboard.core.context.stages import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
+from callboard.core.context.summarizing import summary_size
 from callboard.core.context.view import Conversation, edited, held
 from callboard.words.context import Edit, SummaryWanted
 from callboard.words.specs import ModelLimits, StageSpec
@@ -22,20 +22,8 @@ from callboard.words.specs import ModelLimits, StageSpec
 BREAKER = 3
 """Failed summaries in a row after which no more are asked for in the turn."""
 
-PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
-    {
-        "simple": (
-            StageSpec(stage="persist_large_results"),
-            StageSpec(stage="clear_old_results"),
-            StageSpec(stage="summarize_all"),
-        ),
-    }
-)
-DEFAULT_PIPELINE = PRESETS["simple"]
-
 _ENOUGH = 70
 """Per cent of the view (or of the budget, if that is less) that a refused view is brought down to, where it can be."""
-_LISTED = ("persist_large_results", "clear_old_results", "summarize_all")
 _FROM_HERE = frozenset({"force"})
 _PERSIST_EACH = StageSpec(stage="persist_large_results", params={"trigger": "each"})
 _CLEAR_ALL = StageSpec(stage="clear_old_results", params={"keep": 0, "over": 0.0, "at_least": 0.0})
@@ -116,7 +104,7 @@ def manual_summary(conv: Conversation, focus: str, *, in_turn: bool = False) -> 
 def _ask(spec: StageSpec, conv: Conversation, budget: int, situation: Situation) -> Found:
     if (spec.stage, conv.revision) in situation.tried:
         return None
-    if spec.stage in ("summarize_all", "react") and situation.summaries_failed >= BREAKER:
+    if spec.stage in SUMMARIES and situation.summaries_failed >= BREAKER:
         return None
     return STAGES[spec.stage](conv, budget, situation, spec.params)
 
@@ -154,11 +142,11 @@ def _without_summary(conv: Conversation, budget: int, situation: Situation) -> S
 
 def _problems(number: int, spec: StageSpec) -> Iterator[str]:
     where = f"pipeline[{number}]"
-    if spec.stage in DEFAULTS and spec.stage not in _LISTED:
+    if spec.stage in BEHIND:
         yield f"{where}: `{spec.stage}` stands behind every pipeline and is not listed"
         return
     if spec.stage not in DEFAULTS:
-        yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(_LISTED)}"
+        yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(LISTED)}"
         return
     known = {name: value for name, value in DEFAULTS[spec.stage].items() if name not in _FROM_HERE}
     for name, value in spec.params.items():

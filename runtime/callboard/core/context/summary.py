@@ -24,7 +24,7 @@ from callboard.core.context.folding import (
     text_of,
     tokens_of,
 )
-from callboard.core.context.stages import FROM_THE_START, persisted_texts
+from callboard.core.context.summarizing import FROM_THE_START
 from callboard.core.context.view import Conversation, calls_of, make_block, make_message, result_text
 from callboard.core.mail import defused
 from callboard.words.context import Block, Edit, Message, StateBlock, SummaryWanted
@@ -35,7 +35,6 @@ __all__ = [
     "SummaryPrompt",
     "accept_summary",
     "load_transcript",
-    "persisted_texts",
     "render_state",
     "summary_edits",
     "summary_fault",

@@ -1,0 +1,38 @@
+"""The pipelines that have a name: stages with parameters, each of which can be set otherwise in a list of one's own.
+
+`react` and `truncate_oldest` stand behind all of them. The numbers of `progressive`, `micro` and `regional` are those
+of the systems that made these compositions known, so that measurements compare like with like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from callboard.words.specs import StageSpec
+
+PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
+    {
+        "simple": (
+            StageSpec(stage="persist_large_results"),
+            StageSpec(stage="clear_old_results"),
+            StageSpec(stage="summarize_all"),
+        ),
+        "micro": (
+            StageSpec(
+                stage="clear_old_results",
+                params={
+                    "keep": 3,
+                    "keep_of": "answered",
+                    "preserve_tools": ["read_file"],
+                    "left_alone": 100,
+                    "mark": "[Previous: used NAME]",
+                    "over": 0.0,
+                    "at_least": 0.0,
+                },
+            ),
+            StageSpec(stage="summarize_all", params={"over_tokens": 50_000, "at_least": 0.2}),
+        ),
+    }
+)
+DEFAULT_PIPELINE = PRESETS["simple"]
