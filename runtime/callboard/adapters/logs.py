@@ -18,7 +18,16 @@ from typing import Any, TextIO, cast
 import structlog
 
 from callboard.ports.model import Delta
-from callboard.words.events import CallFailed, ContextEdited, Event, ModelReplied, ToolFinished, TurnBegan, TurnEnded
+from callboard.words.events import (
+    CacheThrash,
+    CallFailed,
+    ContextEdited,
+    Event,
+    ModelReplied,
+    ToolFinished,
+    TurnBegan,
+    TurnEnded,
+)
 from callboard.words.values import Envelope
 
 _QUIET = frozenset({"tool_settled", "injection_queued", "envelope_received"})
@@ -117,6 +126,8 @@ def _facts(event: Event) -> dict[str, object]:
             return {"call": event.call, "error": event.is_error}
         case ContextEdited():
             return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after}
+        case CacheThrash():
+            return {"calls": event.calls, "changed": event.changed}
         case TurnEnded():
             return {"reason": event.reason}
         case _:

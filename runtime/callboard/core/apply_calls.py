@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from callboard.core import recovery as rec
 from callboard.core.changes import Rule, billed, said_to
 from callboard.core.context.cache import cache_seen
+from callboard.core.context.health import CacheHealth, health_seen, thrash_told
 from callboard.core.context.spare import spared_after
 from callboard.core.context.view import add_assistant, counted, edited, usage_seen
 from callboard.core.frozen import replace
@@ -46,6 +47,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         last_fault="",
         usage=state.usage.plus(e.usage),
         cache=cache_seen(state.cache, e.usage, e.at),
+        health=health_after(state, e),
         steps=state.steps + 1,
         steps_since_todo=state.steps_since_todo + 1,
     )
@@ -140,8 +142,15 @@ def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:
     return replace(state, conversation=counted(state.conversation, e.tokens))
 
 
-def _same(state: AgentState, e: ev.CacheThrash) -> AgentState:
-    return state
+def health_after(state: AgentState, e: ev.ModelReplied) -> CacheHealth:
+    """How well the cache serves the agent, with this reply."""
+    call = state.call
+    limits = state.me.limits_of(call.model if call else e.model)
+    return health_seen(state.health, e.usage, limits, call.at if call else e.at)
+
+
+def _thrashed(state: AgentState, e: ev.CacheThrash) -> AgentState:
+    return replace(state, health=thrash_told(state.health))
 
 
 CALL_RULES: Mapping[type, Rule] = {
@@ -159,6 +168,6 @@ CALL_RULES: Mapping[type, Rule] = {
     ev.SummaryFailed: _summary_failed,
     ev.ReactAsked: _react_asked,
     ev.TokensCounted: _counted,
-    ev.CacheThrash: _same,
+    ev.CacheThrash: _thrashed,
 }
 """Model calls, recovery, edits and summaries."""

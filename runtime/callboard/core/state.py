@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from callboard.core.context.cache import CacheState
+from callboard.core.context.health import CacheHealth
 from callboard.core.context.spare import Spared
 from callboard.core.context.view import Conversation
 from callboard.core.recovery import RecoveryState
@@ -175,6 +176,7 @@ class AgentState:
     spared: Spared = ()
     """What was taken back, and is left alone while it fits."""
     cache: CacheState = CacheState()
+    health: CacheHealth = CacheHealth()
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""
     steps: int = 0

@@ -13,6 +13,7 @@ from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
 from callboard.core.tasks import by_id, ready
 from callboard.engine.board import SessionBoard
+from callboard.engine.cache_watch import CacheNews
 from callboard.engine.governor import Governor
 from callboard.engine.hooks import HookRegistry
 from callboard.ports.model import Delta, Model
@@ -71,6 +72,7 @@ class Host:
     money: Money = field(default_factory=Money)
     governor: Governor = field(init=False)
     board: SessionBoard = field(init=False)
+    cache_news: CacheNews = field(default_factory=CacheNews)
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
     busy_schedules: Callable[[str], bool] = field(default=lambda schedule: False)
     """Whether an earlier fire of a schedule is still under way."""

@@ -18,6 +18,7 @@ from callboard.core.names import agent_key, journal, snapshot_key
 from callboard.core.snapshot import EVERY, dump
 from callboard.core.standing import life, waiting_for
 from callboard.core.state import AgentState, Facts
+from callboard.engine.cache_watch import CacheWatch
 from callboard.engine.host import Host
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
@@ -47,6 +48,7 @@ class Agent:
         """What runs now, by name; the scope ends it."""
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
+        self.watch = CacheWatch(host.cache_news)
         self.on_wake: Callable[[], None] = lambda: None
         self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
         self._unwritten: tuple[Event, ...] = ()

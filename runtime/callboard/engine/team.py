@@ -16,6 +16,7 @@ from callboard.core.mail import sending
 from callboard.core.names import agent_key, mailbox, short_id
 from callboard.core.state import AgentState
 from callboard.core.tasks import Holder, by_id, held_by
+from callboard.engine import thinking
 from callboard.engine.bus import listen
 from callboard.engine.cron import Autorun
 from callboard.engine.host import Host
@@ -172,6 +173,7 @@ class Team:
             await agent.record(AgentStarted(at=now, spec=spec, session=host.session, incarnation=agent.row.incarnation))
         else:
             await agent.record(AgentResumed(at=now, pid=self._pid))
+            await thinking.remember_sent(agent)
         held = held_by(by_id(self.host.board.tasks()), Holder(agent.name, agent.row.incarnation))
         new = [task for task in held if task.id not in agent.state.tasks]
         if new:  # given to it with its assignment, in the commit that made it

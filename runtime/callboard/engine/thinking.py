@@ -8,9 +8,10 @@ from typing import cast
 import anyio
 
 from callboard.core.context.anchors import anchored
+from callboard.core.context.health import Sent
 from callboard.core.decide import MODEL
 from callboard.core.names import call_id
-from callboard.core.recovery import next_output_limit
+from callboard.core.recovery import model_in_use, next_output_limit
 from callboard.engine.loop import Agent
 from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
 from callboard.words import events as ev
@@ -39,6 +40,15 @@ async def lose_call(agent: Agent, step: st.LoseCall) -> None:
     assert call is not None, "a call without an owner is in the state"
     fault = Fault(kind="lost", message="the process that made the call ended")
     await agent.record(call_failed(agent, call, fault))
+
+
+async def remember_sent(agent: Agent) -> None:
+    """After a resume: what stands now is what was sent before, as far as anybody here can know."""
+    state = agent.state
+    if state.system:
+        system, tools = await agent.prompt_bytes()
+        model = model_in_use(state.recovery, state.me)
+        agent.watch.resumes(Sent(model, system, tools, state.conversation.messages))
 
 
 async def _turn_call(agent: Agent, step: st.AskModel) -> None:
@@ -78,6 +88,7 @@ async def complete(agent: Agent, request: ModelRequest, heard: OnDelta) -> Reply
 async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
     state = agent.state
     system, tools = await agent.prompt_bytes()
+    agent.watch.asks(Sent(step.model, system, tools, state.conversation.messages))
     return ModelRequest(
         session=state.session,
         agent=agent.name,
@@ -117,19 +128,19 @@ async def _take_reply(agent: Agent, call: ev.ModelCalled, reply: Reply) -> None:
             return
         blocks = [block for block in blocks if block.get("type") == "text"]
     blocks = _sendable(blocks, stop)
-    await agent.record(
-        ev.ModelReplied(
-            at=now,
-            ordinal=call.ordinal,
-            model=reply.model or call.model,
-            stop_reason=stop,
-            blocks=tuple(blocks),
-            calls=_calls(agent, call.ordinal, blocks, reply.bad_inputs),
-            usage=usage,
-            message_id=reply.message_id,
-            draw=agent.host.ports.dice.draw(),
-        )
+    replied = ev.ModelReplied(
+        at=now,
+        ordinal=call.ordinal,
+        model=reply.model or call.model,
+        stop_reason=stop,
+        blocks=tuple(blocks),
+        calls=_calls(agent, call.ordinal, blocks, reply.bad_inputs),
+        usage=usage,
+        message_id=reply.message_id,
+        draw=agent.host.ports.dice.draw(),
     )
+    thrash = agent.watch.replied(state, replied)
+    await agent.record(*((replied, thrash) if thrash else (replied,)))
 
 
 def _sendable(blocks: list[Json], stop: str) -> list[Json]:

@@ -23,6 +23,7 @@ from callboard.words.events import (
     ApprovalNeeded,
     BackgroundEnded,
     BackgroundStarted,
+    CacheThrash,
     ContextEdited,
     ContinuationAsked,
     Event,
@@ -245,6 +246,11 @@ def _edited(agent: str, event: ContextEdited) -> Block | None:
     return _progress(agent, f"compaction: {event.stage} ({event.trigger}), {sizes}{where}")
 
 
+def _thrash(agent: str, event: CacheThrash) -> Block:
+    words = f"{event.calls} calls in a row found next to nothing in the prompt cache; changed: {event.changed}"
+    return _progress(agent, words, "warn")
+
+
 def _summary_failed(agent: str, event: SummaryFailed) -> Block:
     return _progress(agent, f"summary failed{_because(event.why)}", "warn")
 
@@ -282,6 +288,7 @@ _TELLERS: Mapping[type[Any], Callable[[str, Any], Block | None]] = {
     BackgroundStarted: _background,
     BackgroundEnded: _background_ended,
     ContextEdited: _edited,
+    CacheThrash: _thrash,
     SummaryFailed: _summary_failed,
     ReactAsked: _react,
     Interrupted: _interrupted,

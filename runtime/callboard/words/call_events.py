@@ -129,12 +129,13 @@ class TokensCounted(Base):
 
 
 class CacheThrash(Base):
-    """Several calls in a row found nothing in the prompt cache."""
+    """Several calls in a row found next to nothing of what the call before had left in the prompt cache."""
 
     t: Literal["cache_thrash"] = "cache_thrash"
     calls: int
     changed: str
-    """The first block that was not what it was at the call before: which section, tool or message."""
+    """The first block that was not what it was at the call before: which section, tool or message; or that nothing of
+    ours changed."""
 
 
 class SummaryBegan(Base):
