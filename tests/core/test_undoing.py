@@ -28,7 +28,7 @@ def restoring(message: int, last: int) -> Edit:
 
 def undone(life: Life, *undoes: int, edits: tuple[Edit, ...] = (), **fields: Any) -> Life:
     revision = life.state.conversation.revision
-    given = {"stage": "undo", "trigger": "manual", "revision": revision, **fields}
+    given: dict[str, Any] = {"stage": "undo", "trigger": "manual", "revision": revision, **fields}
     return life.on(ev.ContextEdited, undoes=undoes, edits=edits, **given)
 
 
