@@ -47,15 +47,7 @@ class Split:
 
     def placed(self) -> list[Placed]:
         """What stays, as an edit carries it."""
-        return [
-            Placed(
-                data=block.data,
-                source=block.source,
-                pinned=any(block is pin for pin in self.pinned),
-                compactable=block.compactable,
-            )
-            for block in self.stays
-        ]
+        return [placed_again(block, self.pinned) for block in self.stays]
 
 
 def tail_start(messages: Sequence[Message], keep: int = 0, *, between_turns: bool = False) -> int:
@@ -79,7 +71,7 @@ def split(messages: Sequence[Message], upto: int, budget: int, *, rebuild: bool 
     """Sort the blocks of `messages[:upto]`. `rebuild`: earlier summaries are folded too."""
     stretch = [(message, block) for message in messages[:upto] for block in message.blocks]
     pinned = pins(messages)
-    said = list(_words(stretch, messages[-1].turn if messages else "", pinned))
+    said = list(words_in(stretch, messages[-1].turn if messages else "", pinned))
     spoken = _fitting(said, budget * PERSON_SHARE // 100)
     stays: list[Block] = []
     folds: list[Block] = []
@@ -118,9 +110,15 @@ def state_of(messages: Sequence[Message]) -> str:
     return next((text for text in reversed(texts) if text.startswith(_STATE)), "")
 
 
+def placed_again(block: Block, pinned: Sequence[Block]) -> Placed:
+    """A block of the view as an edit carries it. `pinned`: the pins that count; an older one gives way."""
+    pin = any(block is one for one in pinned)
+    return Placed(data=block.data, source=block.source, pinned=pin, compactable=block.compactable)
+
+
 def note(text: str) -> Placed:
-    """A text of the runtime beside what stays."""
-    return Placed(data={"type": "text", "text": text}, source="compactor")
+    """A text of the runtime beside what stays; a path or a quoted word in it opens no tag."""
+    return Placed(data={"type": "text", "text": defused(text)}, source="compactor")
 
 
 def notes(sorted_: Split, state: str, transcript: str) -> list[Placed]:
@@ -171,7 +169,7 @@ def _one_line(text: str) -> str:
     return defused(" ".join(text.split()))
 
 
-def _words(stretch: Sequence[tuple[Message, Block]], turn: str, pinned: Sequence[Block]) -> Iterator[Block]:
+def words_in(stretch: Sequence[tuple[Message, Block]], turn: str, pinned: Sequence[Block]) -> Iterator[Block]:
     """What was said to the agent and should survive, oldest first: the person's words, and this turn's instructions."""
     newest: set[str] = set()
     said: list[Block] = []

@@ -58,7 +58,7 @@ def persist_large_results(view: Conversation, budget: int, situation: Situation,
 
 def persisted_mark(path: str, preview: str) -> str:
     """What stands where a large result stood."""
-    return f"<persisted-output>\nFull output: {path}\nPreview:\n{defused(preview)}\n</persisted-output>"
+    return f"<persisted-output>\nFull output: {defused(path)}\nPreview:\n{defused(preview)}\n</persisted-output>"
 
 
 def persisted_texts(view: Conversation, edits: Sequence[Edit]) -> dict[str, str]:
