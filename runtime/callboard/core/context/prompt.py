@@ -1,8 +1,10 @@
 """The system prompt and the runtime's reminders. Pure.
 
-Sections stand in a fixed order and are made of what does not change by the step: the same facts give the same bytes. It
-refuses a clock, git status, teammates and todos: those come as reminders, since each change of a system prompt makes
-the service read the whole conversation anew. What a repository or a skill says about itself is quoted as data.
+Sections stand in a fixed order and are made of what does not change by the step: the same facts give the same bytes.
+What is an agent's own (name, role, folder) stands in the last one, behind all that agents of a type share
+(docs/decisions/0010-shared-prefixes.md). It refuses a clock, git status, teammates and todos: those come as reminders,
+since each change of a system prompt makes the service read the whole conversation anew. What a repository or a skill
+says about itself is quoted as data.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class PromptFacts:
     """All that a system prompt is made of besides the agent's own spec."""
 
     workspace: str
-    """The folder that the agent works in."""
+    """The folder that the whole team works in."""
     guidance: tuple[str, ...] = ()
     """How to use the tools that the agent has, one text each, in the order of the tools."""
     facts: tuple[str, ...] = ()
@@ -50,6 +52,8 @@ class PromptFacts:
     """The memory index."""
     servers: tuple[str, ...] = ()
     """MCP servers, one line each."""
+    appended: str = ""
+    """What the person adds to every prompt."""
 
 
 _KINDS = {
@@ -73,22 +77,32 @@ Call `compact` when the conversation has become long or cluttered, or when a sub
 no longer needed. Write down what you found before."""
 
 _INSTRUCTIONS = "project-instructions"
-_SECTIONS_OWN_TAG = re.compile(rf"<(\s*/?\s*{_INSTRUCTIONS}\b)", re.IGNORECASE)
+_SECTIONS_OWN_TAGS = re.compile(rf"<(\s*/?\s*(?:{_INSTRUCTIONS}|skills|mcp-servers)\b)", re.IGNORECASE)
+_MARK = b'"cache_control"'
 
 
 def system_prompt(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
-    """The system blocks: one for each section that has something to say. The same arguments give the same bytes."""
+    """The system blocks: one for each section that has something to say, the agent's own last. The same arguments give
+    the same bytes; agents that differ by name, role and folder alone share all blocks but the last."""
     sections = (
         _identity(spec),
         _TRUST,
         _guidance(spec, facts.guidance),
-        _workspace(spec, facts),
+        _workspace(facts),
         _instructions(facts.instructions),
         _skills(facts.skills),
-        _section("Memory", defused(facts.memory.strip())),
-        _section("MCP servers", "\n".join(f"- {_one_line(server)}" for server in facts.servers)),
+        _section("Memory", _tagged("memory", facts.memory.strip())),
+        _section("MCP servers", _tagged("mcp-servers", "\n".join(f"- {_one_line(one)}" for one in facts.servers))),
+        facts.appended.strip(),
+        _own(spec, facts),
     )
     return [{"type": "text", "text": text} for text in sections if text]
+
+
+def shared_part(system: bytes) -> bytes:
+    """The system prompt, as JSON, up to its first cache mark: what agents of a type share. Empty without a mark."""
+    end = system.find(_MARK)
+    return system[:end] if end >= 0 else b""
 
 
 def todo_reminder(todos: Sequence[Todo]) -> str:
@@ -99,9 +113,16 @@ def todo_reminder(todos: Sequence[Todo]) -> str:
 
 
 def _identity(spec: AgentSpec) -> str:
-    role = f" Your role: {_one_line(spec.role)}." if spec.role else ""
-    head = f"You are {spec.name}, {_KINDS[spec.kind]}.{role}"
-    return "\n\n".join(part for part in (head, spec.instructions.strip()) if part)
+    return "\n\n".join(part for part in (f"You are {_KINDS[spec.kind]}.", spec.instructions.strip()) if part)
+
+
+def _own(spec: AgentSpec, facts: PromptFacts) -> str:
+    lines = [f"Your name: {_one_line(spec.name)}"]
+    if spec.role:
+        lines.append(f"Your role: {_one_line(spec.role)}")
+    if spec.folder and spec.folder != facts.workspace:
+        lines.append(f"Your folder: {_one_line(spec.folder)} (your file and shell tools run there)")
+    return _section("You", "\n".join(lines))
 
 
 def _guidance(spec: AgentSpec, guidance: Sequence[str]) -> str:
@@ -110,10 +131,8 @@ def _guidance(spec: AgentSpec, guidance: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _workspace(spec: AgentSpec, facts: PromptFacts) -> str:
+def _workspace(facts: PromptFacts) -> str:
     lines = [f"Workspace: {_one_line(facts.workspace)}"]
-    if spec.folder and spec.folder != facts.workspace:
-        lines.append(f"Your folder: {_one_line(spec.folder)} (your file and shell tools run there)")
     return _section("Workspace", "\n".join([*lines, *(_one_line(fact) for fact in facts.facts)]))
 
 
@@ -132,15 +151,19 @@ def _instructions(files: Sequence[ProjectFile]) -> str:
 def _skills(skills: Sequence[SkillLine]) -> str:
     lines = [f"- {_one_line(skill.name)}: {_one_line(skill.description)}" for skill in skills]
     head = "Load one with `load_skill` before you do what it is about."
-    return _section("Skills", "\n".join([head, *lines])) if lines else ""
+    return _section("Skills", "\n".join([head, _tagged("skills", "\n".join(lines))])) if lines else ""
 
 
 def _section(title: str, body: str) -> str:
     return f"# {title}\n{body}" if body else ""
 
 
+def _tagged(tag: str, text: str) -> str:
+    return f"<{tag}>\n{_quoted(text)}\n</{tag}>" if text else ""
+
+
 def _quoted(text: str) -> str:
-    return _SECTIONS_OWN_TAG.sub(r"&lt;\1", defused(text))
+    return _SECTIONS_OWN_TAGS.sub(r"&lt;\1", defused(text))
 
 
 def _one_line(text: str) -> str:
