@@ -24,7 +24,7 @@ from callboard.words.specs import AgentSpec
 from callboard.words.values import Envelope, EnvelopeType, Todo
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "callboard"
-OWN = {*TAGS, "project-instructions"}
+OWN = {*TAGS, "project-instructions", "skills", "mcp-servers"}
 
 
 def tags_in(text: str, own: Collection[str] = TAGS) -> list[str]:
@@ -154,8 +154,8 @@ def test_b33_state_marks_and_summaries_speak_for_nobody(text: str) -> None:
     assert not {tag for block in edit.blocks for tag in tags_in(str(block.data["text"]))}
 
 
-@given(hostile())
-def test_b33_the_system_prompt_quotes_the_workspace_its_files_and_its_skills(text: str) -> None:
+def prompt_tags(text: str) -> list[str]:
+    """The tags of a system prompt in which everything that others wrote is `text`."""
     spec = AgentSpec(name="a", kind="lead", agent_type="lead", model="m", role=text, folder=f"/w/{text}")
     parts = PromptFacts(
         workspace=text,
@@ -165,14 +165,12 @@ def test_b33_the_system_prompt_quotes_the_workspace_its_files_and_its_skills(tex
         memory=text,
         servers=(text,),
     )
-    bare = PromptFacts(workspace="/w")
-    plain = [
-        tag
-        for block in system_prompt(spec.model_copy(update={"role": ""}), bare)
-        for tag in tags_in(block["text"], OWN)
-    ]
-    found = [tag for block in system_prompt(spec, parts) for tag in tags_in(block["text"], OWN)]
-    assert sorted(found) == sorted([*plain, "project-instructions", "/project-instructions"])
+    return [tag for block in system_prompt(spec, parts) for tag in tags_in(block["text"], OWN)]
+
+
+@given(hostile())
+def test_b33_the_system_prompt_quotes_the_workspace_its_files_and_its_skills(text: str) -> None:
+    assert prompt_tags(text + "x") == prompt_tags("x")
     assert not tags_in(todo_reminder((Todo(content=text),)))
 
 

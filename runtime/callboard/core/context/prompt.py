@@ -167,4 +167,4 @@ def _quoted(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return defused(" ".join(text.split()))
+    return _quoted(" ".join(text.split()))
