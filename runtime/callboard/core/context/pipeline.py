@@ -165,6 +165,8 @@ def _wrong(name: str, value: Any, default: Any) -> str:
     if isinstance(default, tuple):
         names = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
         return "" if all(isinstance(entry, str) for entry in names) else "must be a list of names"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "must be true or false"
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         return "must be a number, 0 or more"
     return "must be a whole number" if isinstance(default, int) and not isinstance(value, int) else ""

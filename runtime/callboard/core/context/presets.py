@@ -18,6 +18,22 @@ PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
             StageSpec(stage="clear_old_results"),
             StageSpec(stage="summarize_all"),
         ),
+        "progressive": (
+            StageSpec(stage="persist_large_results"),
+            StageSpec(stage="snip_middle"),
+            StageSpec(
+                stage="clear_old_results",
+                params={
+                    "keep": 3,
+                    "keep_of": "all",
+                    "left_alone": 120,
+                    "mark": "[Earlier result compacted; run again if needed.]",
+                    "over": 0.0,
+                    "at_least": 0.0,
+                },
+            ),
+            StageSpec(stage="summarize_all", params={"over_chars": 50_000, "at_least": 0.2}),
+        ),
         "micro": (
             StageSpec(
                 stage="clear_old_results",

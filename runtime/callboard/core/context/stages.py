@@ -15,6 +15,7 @@ from typing import Any
 from callboard.core.context.clearing import CLEAR, clear_old_results
 from callboard.core.context.persisting import PERSIST, persist_large_results
 from callboard.core.context.situation import Situation
+from callboard.core.context.snipping import SNIP, snip_middle
 from callboard.core.context.summarizing import REACT, SUMMARIZE, react, summarize_all
 from callboard.core.context.truncating import TRUNCATE, truncate_oldest
 from callboard.core.context.view import Conversation
@@ -27,6 +28,7 @@ Stage = Callable[[Conversation, int, Situation, Json], Found]
 STAGES: Mapping[str, Stage] = MappingProxyType(
     {
         "persist_large_results": persist_large_results,
+        "snip_middle": snip_middle,
         "clear_old_results": clear_old_results,
         "summarize_all": summarize_all,
         "react": react,
@@ -37,6 +39,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
 DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "persist_large_results": PERSIST,
+        "snip_middle": SNIP,
         "clear_old_results": CLEAR,
         "summarize_all": SUMMARIZE,
         "react": REACT,
