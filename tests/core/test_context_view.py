@@ -13,6 +13,7 @@ from callboard.core.context.anchors import anchored, anchored_list, with_anchor
 from callboard.core.context.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
 from callboard.core.context.view import (
     Conversation,
+    Messages,
     add_assistant,
     add_user,
     edit_faults,
@@ -252,7 +253,7 @@ def test_an_edit_that_breaks_a_law_is_named(edit: Edit, fault: str) -> None:
 def test_words_put_into_the_models_mouth_are_named() -> None:
     before = Session().user(said("go")).reply(text("a")).user(said("b")).view
     forged = (before.messages[0], message(2, "assistant", text("c")), before.messages[2])
-    assert "words that the model did not say" in edit_faults(before, replace(before, messages=forged))
+    assert "words that the model did not say" in edit_faults(before, replace(before, messages=Messages.of(forged)))
 
 
 def test_an_edit_whose_target_no_longer_stands_changes_nothing() -> None:

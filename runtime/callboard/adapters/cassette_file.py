@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile, zip_longest
+from itertools import chain, takewhile, zip_longest
 from pathlib import Path
 from typing import cast
 
@@ -77,22 +77,30 @@ class Asked:
 
 @dataclass(slots=True)
 class Asking:
-    """Turns one agent's requests into `Asked`, each message once."""
+    """Turns one agent's requests into `Asked`, each piece once."""
 
     places: Placeholders
     _raw: Sequence[bytes] = ()
-    _texts: Sequence[str] = ()
+    _texts: Sequence[tuple[str, ...]] = ()
+    """The messages of each piece."""
 
     def asked(self, request: ModelRequest) -> Asked:
         """The request, hidden and sorted."""
         same = _common(self._raw, request.messages)
-        texts = (*self._texts[:same], *(self._text(raw) for raw in request.messages[same:]))
-        self._raw, self._texts = tuple(request.messages), texts
+        self._texts = (*self._texts[:same], *(self._piece(raw) for raw in request.messages[same:]))
+        self._raw = tuple(request.messages)
+        texts = tuple(chain.from_iterable(self._texts))
         limit = request.max_tokens if request.purpose == "turn" else 0  # a summary's follows from sizes
         return Asked(request.model, limit, self._text(request.system), self._text(request.tools), texts)
 
+    def _piece(self, raw: bytes) -> tuple[str, ...]:
+        return tuple(map(self._shown, json.loads(b"[" + raw + b"]")))
+
     def _text(self, raw: bytes) -> str:
-        text = json.dumps(self.places.hide(json.loads(raw or b"[]")), ensure_ascii=False, sort_keys=True)
+        return self._shown(json.loads(raw or b"[]"))
+
+    def _shown(self, value: object) -> str:
+        text = json.dumps(self.places.hide(value), ensure_ascii=False, sort_keys=True)
         for pattern, mark in _OF_THIS_RUN:
             text = pattern.sub(mark, text)
         return text

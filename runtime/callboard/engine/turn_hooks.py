@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from callboard.core.mail import placed
+from callboard.core.apply import fold
+from callboard.core.mail import injected
 from callboard.engine.calls import caller, notice
+from callboard.engine.delivering import delivered
 from callboard.engine.loop import Agent
 from callboard.words import events as ev
 from callboard.words import hooks as hk
@@ -38,8 +40,10 @@ async def submit_prompts(agent: Agent, envelopes: Sequence[Envelope]) -> None:
             note = Injection(kind="user-prompt-submit-hook", text=text, source="hook", key=f"{envelope.id} {number}")
             events.append(ev.InjectionQueued(at=now, injection=note))
     if passed:
+        if waiting := fold(events, agent.state).injections:  # before the words: they stand behind all that is injected
+            events.append(ev.InjectionsDelivered(at=now, blocks=tuple(injected(one) for one in waiting)))
         ids = tuple(e.id for e in passed)
-        events.append(ev.EnvelopesDelivered(at=now, ids=ids, blocks=tuple(placed(e) for e in passed)))
+        events.append(ev.EnvelopesDelivered(at=now, ids=ids, blocks=await delivered(agent, passed)))
     await agent.record(*events)
 
 
@@ -52,7 +56,7 @@ async def _stop_hooks(agent: Agent) -> None:
     turn = state.turn
     if turn is None:
         return
-    event = hk.Stop(state.conversation.messages, turn.text, turn.stop_blocks, caller(agent))
+    event = hk.Stop(tuple(state.conversation.messages), turn.text, turn.stop_blocks, caller(agent))
     verdict = await agent.host.ports.hooks.stop(event)
     notice(agent, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
     ran = ev.StopHookRan(at=agent.host.clock.now(), go_on="" if verdict.halt else verdict.go_on)

@@ -19,7 +19,8 @@ class ModelRequest:
     """One call. The bodies are JSON already: an adapter joins the pieces and never looks into them.
 
     `system` is the JSON of the system blocks (an array), `tools` the JSON of the tool list (an array), each as the API
-    wants it, with `cache_control` where it belongs. `messages` are the JSON texts of the messages, in order.
+    wants it, with `cache_control` where it belongs. `messages` are the JSON texts of the messages, in order, to be
+    joined by commas: a piece is one message, or several that are joined already. The newest messages stand alone.
     """
 
     session: str

@@ -38,6 +38,8 @@ class Restored(Value):
     blocks: tuple[Placed, ...]
     turn: str = ""
     at: float = 0.0
+    times: tuple[float, ...] = ()
+    """When each block came (Unix seconds), where not all came at `at`."""
 
 
 class Edit(Value):
