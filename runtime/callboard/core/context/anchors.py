@@ -32,36 +32,22 @@ def with_anchor(wire: bytes) -> bytes:
     return wire
 
 
-def anchored(conv: Conversation, cycle: Cycle = _FRESH, prices: Prices = _USUAL) -> list[bytes]:
-    """All messages as they are sent, in pieces (`Messages.pieces`), marked at the places of `marks`."""
-    wires = {index: with_anchor(conv.messages[index].wire) for index in marks(conv, cycle, prices)}
-    return conv.messages.pieces(wires)
+def anchored(conv: Conversation) -> list[bytes]:
+    """All messages as they are sent, in pieces (`Messages.pieces`), marked at the newest user message and the one before.
 
-
-def marks(conv: Conversation, cycle: Cycle = _FRESH, prices: Prices = _USUAL) -> list[int]:
-    """Indexes of the messages that bear a mark, in order: at most three.
-
-    Always the newest user message, where this call's prefix is stored. Behind an edit: the milestone up to which the
-    prefix still stands, and the next one. Else the milestone, which lives on by being used; and the user message before
-    the newest, where the newest was stored at the call before: needed if a step added more blocks than the service
-    looks back for, and set without need where a mark is left.
+    The newest is where this call's prefix is written. The one before was the newest at the call before: it is found
+    even when a step added more blocks than the service looks back for (20).
     """
-    messages = conv.messages
-    if not messages:
-        return []
-    newest = len(messages) - 1 if messages[-1].role == "user" else len(messages) - 2
-    kept = messages.find(cycle.fixed) if cycle.fixed else None
-    found = [newest]
-    if cycle.touched:
-        stands = kept is not None and messages[kept].id < cycle.touched
-        following = messages.find(milestone(cycle, messages, prices))
-        found += [index for index in (kept if stands else None, following) if index is not None]
-        return _in_order(conv, found, cycle.overhead_cached)
-    ...
+    marked: dict[int, bytes] = {}
+    for back, message in enumerate(reversed(conv.messages), start=1):
+        if message.role == "user":
+            marked[len(conv.messages) - back] = with_anchor(message.wire)
+        if len(marked) == 2:
+            break
+    return conv.messages.pieces(marked)
 
 
-def anchored_list(blocks: Sequence[Json], mark: int | None = None) -> bytes:
-    """System blocks or a tool list as compact JSON, with a mark on the entry at the index `mark`; None: on the last."""
-    at = len(blocks) - 1 if mark is None else mark
-    marked = [{**block, "cache_control": MARK} if place == at else block for place, block in enumerate(blocks)]
+def anchored_list(blocks: Sequence[Json]) -> bytes:
+    """System blocks or a tool list as compact JSON, with a mark on the last entry."""
+    marked = [*blocks[:-1], *({**block, "cache_control": MARK} for block in blocks[-1:])]
     return json.dumps(marked, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
