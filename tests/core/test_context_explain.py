@@ -12,7 +12,7 @@ from tests.core.agent_states import Life, settled
 
 from callboard.core.apply import fold
 from callboard.core.context.explain import EditTold, Touched, WindowMap, explain_edits, window_map
-from callboard.core.context.metrics import metrics_of, metrics_of_all
+from callboard.core.context.metrics import metrics_of, together
 from callboard.core.context.view import size
 from callboard.words import events as ev
 from callboard.words.context import Edit, Injection, Message, Placed
@@ -188,8 +188,9 @@ def test_metrics_are_of_all_input_and_not_means_of_shares() -> None:
     other = life(cache_read_input_tokens=300, cache_creation_input_tokens=600)
     assert metrics_of(one.state).cache_hit_rate == 0.0
     assert metrics_of(other.state).cache_hit_rate == pytest.approx(0.3333)
-    both = metrics_of_all([one.state, other.state])
+    both = together([metrics_of(one.state), metrics_of(other.state)])
     assert both.cache_hit_rate == pytest.approx(0.3)
+    assert together([]).token_usage == {"input": 0, "write": 0, "read": 0, "output": 0}
     assert both.token_usage == {"input": 100, "write": 600, "read": 300, "output": 7}
 
 
@@ -197,7 +198,7 @@ def test_compactions_are_counted_by_stage_and_trigger() -> None:
     life = worked()
     life = edited(edited(life, clearing(life, 0)), clearing(life, 1))
     assert metrics_of(life.state).compact_count == {"clear_old_results/auto": 2}
-    assert metrics_of_all([life.state, life.state]).compact_count == {"clear_old_results/auto": 4}
+    assert together([metrics_of(life.state)] * 2).compact_count == {"clear_old_results/auto": 4}
 
 
 @given(steps=some.lists(some.sampled_from(["read", "run", "clear", "say"]), max_size=12))

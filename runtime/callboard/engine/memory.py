@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from callboard.core.apply import apply, fold
 from callboard.core.names import journal, snapshot_key
@@ -43,9 +43,14 @@ async def recall(store: Store, session: str, name: str, incarnation: int) -> Age
 
 
 async def history(store: Store, state: AgentState) -> Sequence[Message]:
-    """Everything that was said, as if nothing had ever been compacted."""
+    """Everything that was said up to this state, as if nothing had ever been compacted."""
+    return unedited((await events_of(store, journal(state.session, state.me.name, state.incarnation)))[: state.seq])
+
+
+def unedited(events: Iterable[Event]) -> Sequence[Message]:
+    """The messages of a journal without any edit."""
     bare = AgentState()
-    for event in await events_of(store, journal(state.session, state.me.name, state.incarnation)):
+    for event in events:
         if isinstance(event, ContextEdited):
             event = event.model_copy(update={"edits": ()})
         bare = apply(bare, event)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from callboard.core.context.health import cache_hit_rate
 from callboard.core.state import AgentState
-from callboard.words.values import Usage
+
+_KINDS = ("input", "write", "read", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +28,32 @@ class Metrics:
 
 def metrics_of(state: AgentState) -> Metrics:
     """One agent's."""
-    return _metrics(state.usage, state.compacted, _rereads(state))
-
-
-def metrics_of_all(states: Iterable[AgentState]) -> Metrics:
-    """Those of several agents together: shares are of all their input, not means of shares."""
-    usage, compacted, rereads = Usage(), Counter[str](), 0
-    for state in states:
-        usage = usage.plus(state.usage)
-        compacted.update(state.compacted)
-        rereads += _rereads(state)
-    return _metrics(usage, compacted, rereads)
-
-
-def _metrics(usage: Usage, compacted: Mapping[str, int], rereads: int) -> Metrics:
+    usage = state.usage
     return Metrics(
         cache_hit_rate=round(cache_hit_rate(usage), 4),
-        compact_count=dict(sorted(compacted.items())),
+        compact_count=dict(sorted(state.compacted.items())),
         token_usage={
             "input": usage.input_tokens,
             "write": usage.cache_creation_input_tokens,
             "read": usage.cache_read_input_tokens,
             "output": usage.output_tokens,
         },
+        reread_count=_rereads(state),
+    )
+
+
+def together(metrics: Iterable[Metrics]) -> Metrics:
+    """Those of several agents: the share is of all their input, not a mean of shares."""
+    compacted, used, rereads = Counter[str](), Counter[str](), 0
+    for one in metrics:
+        compacted.update(one.compact_count)
+        used.update(one.token_usage)
+        rereads += one.reread_count
+    whole = used["input"] + used["write"] + used["read"]
+    return Metrics(
+        cache_hit_rate=round(used["read"] / whole, 4) if whole else 0.0,
+        compact_count=dict(sorted(compacted.items())),
+        token_usage={kind: used[kind] for kind in _KINDS},
         reread_count=rereads,
     )
 
