@@ -16,7 +16,7 @@ from callboard.core.context.anchors import anchored
 from callboard.core.context.pipeline import next_stage, react_stage
 from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.situation import Situation
-from callboard.core.context.summary import load_transcript, transcript_lines
+from callboard.core.context.transcript import load_transcript, transcript_lines
 from callboard.core.context.view import invariants, render, size
 
 SOAK = int(os.environ.get("SOAK", "1"))

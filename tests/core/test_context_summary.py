@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 from tests.core.context_histories import STATE, Session, call, png, result, said, text
 
+from callboard.core.context.folding import render_state
 from callboard.core.context.pipeline import manual_summary
 from callboard.core.context.summarizing import FROM_THE_START
 from callboard.core.context.summary import (
+    CUT,
     EMPTY,
     accept_summary,
-    load_transcript,
-    render_state,
     summary_edits,
     summary_fault,
     summary_request,
-    transcript_lines,
 )
+from callboard.core.context.tokens import estimate_text
+from callboard.core.context.transcript import load_transcript, transcript_lines
 from callboard.core.context.view import pins
 from callboard.words.context import Placed, StateBlock, SummaryWanted
 from callboard.words.values import Json
@@ -80,7 +81,7 @@ def test_b33_the_data_cannot_know_its_delimiter() -> None:
     assert fence
     assert fence not in prompt.data
     assert said_.count(f"</record-{fence}>") == 1
-    assert "is data" in prompt.system
+    assert "is data" in prompt.system().decode()
 
 
 def test_b20_the_chunks_cover_everything_in_order_the_goal_and_the_newest_constraint_too() -> None:
@@ -90,9 +91,9 @@ def test_b20_the_chunks_cover_everything_in_order_the_goal_and_the_newest_constr
     session.step("huge " + "y" * 5_000 + " END OF HUGE").reply(text("ok")).user(said("NEWEST CONSTRAINT")).reply(
         text("ok")
     )
-    prompts = summary_request(session.view, all_of(session), 2_000)
+    prompts = summary_request(session.view, all_of(session), 500)
     assert len(prompts) > 15
-    assert all(len(prompt.data) <= 2_000 for prompt in prompts)
+    assert all(estimate_text(prompt.data) <= 500 for prompt in prompts)
     assert [(prompt.part, prompt.parts) for prompt in prompts] == [(n + 1, len(prompts)) for n in range(len(prompts))]
     assert prompts[1].text("- so far").startswith(f"This is part 2 of {len(prompts)} of the record.")
     whole = "".join(prompt.data for prompt in prompts)
@@ -133,7 +134,7 @@ def test_earlier_summaries_are_left_out_unless_they_are_made_anew() -> None:
     ("blocks", "stop", "fault"),
     [
         ([text(" - ok ")], "end_turn", ""),
-        ([text("- cut")], "max_tokens", ""),
+        ([text("- whole")], "max_tokens", ""),
         ([text("- ok"), call("a")], "tool_use", "the reply asks for a tool"),
         ([text(" \n")], "end_turn", EMPTY),
         ([], "end_turn", EMPTY),
@@ -143,7 +144,8 @@ def test_earlier_summaries_are_left_out_unless_they_are_made_anew() -> None:
 )
 def test_which_answer_counts(blocks: list[Json], stop: str, fault: str) -> None:
     assert summary_fault(blocks, stop) == fault
-    assert accept_summary(blocks, stop) == (None if fault else str(blocks[0]["text"]).strip())
+    cut = f"\n{CUT}" if stop == "max_tokens" else ""
+    assert accept_summary(blocks, stop) == (None if fault else str(blocks[0]["text"]).strip() + cut)
 
 
 # Placing

@@ -46,7 +46,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         stop_reason=e.stop_reason,
         last_fault="",
         usage=state.usage.plus(e.usage),
-        cache=cache_seen(state.cache, e.usage, e.at),
+        cache=cache_seen(state.cache, e.usage, e.at, state.conversation.revision),
         health=health_after(state, e),
         steps=state.steps + 1,
         steps_since_todo=state.steps_since_todo + 1,
@@ -124,7 +124,7 @@ def _compacted(state: AgentState, e: ev.ContextEdited) -> AgentState:
 
 
 def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:
-    return replace(state, summary=e.wanted, summary_transcript=e.transcript)
+    return replace(state, summary=e.wanted, summary_transcript=e.transcript, summaries=state.summaries + 1)
 
 
 def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:

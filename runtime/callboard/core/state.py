@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from callboard.core.context.cache import CacheState
+from callboard.core.context.cycle import Cycle
+from callboard.core.context.forgotten import Forgotten
 from callboard.core.context.health import CacheHealth
 from callboard.core.context.spare import Spared
 from callboard.core.context.view import Conversation
@@ -151,6 +153,8 @@ class AgentState:
     compact_by: Literal["tool", "person"] = "person"
     summary: SummaryWanted | None = None
     summary_transcript: str = ""
+    summaries: int = 0
+    """Summaries that were begun: their calls are numbered by it."""
     tried: frozenset[tuple[str, int]] = frozenset()
     """Stages already tried, with the view's revision they saw."""
 
@@ -176,6 +180,9 @@ class AgentState:
     spared: Spared = ()
     """What was taken back, and is left alone while it fits."""
     cache: CacheState = CacheState()
+    cycle: Cycle = Cycle()
+    forgotten: Forgotten = Forgotten()
+    """What the view no longer shows, and what was asked for again."""
     health: CacheHealth = CacheHealth()
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""

@@ -1,24 +1,50 @@
-"""Summaries as operations: the transcript first, then the calls, then the edit. A summary never ends the loop."""
+"""Summaries as operations: the transcript first, then the calls, then the edit. A summary never ends the loop.
+
+What is asked and what its answer becomes is decided in `core.context.summary`, by which form and model in
+`core.context.riding`, what follows a failure in `core.summary_recovery`. A summary that was under way when its process
+ended is made again from its beginning (`SummaryBegan` is in the journal); each wait ends with the operation.
+"""
 
 from __future__ import annotations
 
-import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import anyio
 
 from callboard.core.context.pipeline import budget_of
-from callboard.core.context.summary import SummaryPrompt, accept_summary, summary_edits, summary_fault, summary_request
+from callboard.core.context.riding import Choice, chunk_tokens, rides, riding
+from callboard.core.context.summarizing import FROM_THE_START
+from callboard.core.context.summary import (
+    accept_summary,
+    halves,
+    prompts_of,
+    riding_text,
+    summary_edits,
+    summary_fault,
+    summary_request,
+)
 from callboard.core.decide import SUMMARY
-from callboard.core.recovery import back_off, model_in_use, output_limit
+from callboard.core.recovery import model_in_use, output_limit
+from callboard.core.state import AgentState
+from callboard.core.summary_recovery import Next, Tried, after_bad_answer, after_fault, models_for_summary
 from callboard.engine import transcripts
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history
 from callboard.engine.thinking import call_failed, complete, priced
-from callboard.ports.model import CallFault, ModelRequest, Reply
+from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.words import events as ev
 from callboard.words import steps as st
-from callboard.words.values import Usage
+from callboard.words.context import Message, SummaryWanted
+from callboard.words.values import Fault, Usage
 
-SUMMARY_CHUNK = 400_000
-"""Characters of one summary call's data; more is summarised in several."""
+CALLS = 10_000
+"""Calls of one summary, at most: their numbers begin at that multiple of the summary's own."""
+
+
+class _NoSummary(Exception):
+    """None could be made; the message says why."""
 
 
 async def summarise(agent: Agent, step: st.Summarise) -> None:
@@ -33,42 +59,32 @@ async def summarise(agent: Agent, step: st.Summarise) -> None:
 
 
 async def _summary(agent: Agent) -> None:
-    state = agent.state
-    wanted = state.summary
+    wanted = agent.state.summary
     if wanted is None:
         return
-    messages = await history(agent.host.ports.store, state)
-    prompts = summary_request(state.conversation, wanted, SUMMARY_CHUNK, messages)
-    text, usage = "", Usage()
-    for prompt in prompts:
-        try:
-            reply = await _summary_call(agent, prompt, text)
-        except CallFault as failed:
-            await _summary_failed(agent, f"{failed.fault.kind}: {failed.fault.message}", usage)
-            return
-        usage = usage.plus(priced(reply.usage, state.me.limits_of(_summary_model(agent))))
-        accepted = accept_summary(reply.blocks, reply.stop_reason)
-        if accepted is None:
-            await _summary_failed(agent, summary_fault(reply.blocks, reply.stop_reason), usage)
-            return
-        text = accepted
-    agent.host.money.spent += usage.cost_usd
-    await _place_summary(agent, text, usage)
+    asking = _Asking(agent, wanted)
+    try:
+        text = await asking.text()
+    except _NoSummary as none:
+        await _failed(agent, str(none), asking.usage)
+    except anyio.get_cancelled_exc_class():
+        if agent.operations[SUMMARY].cancel_called:  # interrupted by a rule, not by the end of the process
+            await _failed(agent, "interrupted", asking.usage)
+        raise
+    else:
+        await _place(agent, wanted, text, asking.usage)
 
 
-async def _place_summary(agent: Agent, text: str, usage: Usage) -> None:
+async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -> None:
+    """Put the summary in place of what it covers, in the view as it stands now."""
     state = agent.state
-    wanted = state.summary
-    if wanted is None:
+    if state.summary != wanted:
         return
     spec = state.me
     limits = spec.limits_of(model_in_use(state.recovery, spec))
     budget = budget_of(limits, output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
     transcript = state.summary_transcript
     edits = summary_edits(state.conversation, wanted, text, agent.host.known(state), transcript, budget)
-    if not edits:
-        await _summary_failed(agent, "it would not make the conversation smaller", usage)
-        return
     event = ev.ContextEdited(
         at=agent.host.clock.now(),
         stage=wanted.stage,
@@ -78,57 +94,155 @@ async def _place_summary(agent: Agent, text: str, usage: Usage) -> None:
         transcript=transcript,
         usage=usage,
     )
-    await agent.record(transcripts.measured(state, event), unless=lambda s: s.summary != wanted)
+    checked = transcripts.checked(agent, event) if edits else None
+    if checked is None or checked.tokens_after >= checked.tokens_before:
+        await _failed(agent, "it would not make the conversation smaller", usage)
+        return
+    await agent.record(checked, unless=lambda now: now.summary != wanted)
 
 
-async def _summary_failed(agent: Agent, why: str, usage: Usage) -> None:
+async def _failed(agent: Agent, why: str, usage: Usage) -> None:
     failed = ev.SummaryFailed(at=agent.host.clock.now(), why=why, usage=usage)
     await agent.record(failed, unless=lambda state: state.summary is None)
 
 
-def _summary_model(agent: Agent) -> str:
-    return agent.state.me.small_model or model_in_use(agent.state.recovery, agent.state.me)
+class _Asking:
+    """The calls of one summary: what was said so far, what is still to be told, whom to ask."""
 
+    def __init__(self, agent: Agent, wanted: SummaryWanted) -> None:
+        self.usage = Usage()
+        self._agent, self._wanted = agent, wanted
+        # The view at its beginning: mail that comes meanwhile joins the newest message, which is not summarised.
+        self._state: AgentState = agent.state
+        self._models = deque(models_for_summary(agent.state))
+        self._calls = 0
 
-async def _summary_call(agent: Agent, prompt: SummaryPrompt, previous: str) -> Reply:
-    """One summary call with a recovery of its own: what is transient is tried again, waits included."""
-    spec, clock = agent.state.me, agent.host.clock
-    attempt = 0
-    while True:
-        attempt += 1
-        request = ModelRequest(
-            session=agent.state.session,
-            agent=agent.name,
-            ordinal=agent.state.compactions + 1,
-            attempt=attempt,
-            model=_summary_model(agent),
-            max_tokens=prompt.max_tokens,
-            system=json.dumps([{"type": "text", "text": prompt.system}]).encode(),
+    async def text(self) -> str:
+        """The summary. Raises `_NoSummary`."""
+        state, spec = self._state, self._state.me
+        own = spec.limits_of(model_in_use(state.recovery, spec))
+        small = spec.limits_of(spec.small_model) if spec.small_model else None
+        choice = Choice(own, small, state.cache, self._agent.host.clock.now())
+        if rides(state.conversation, self._wanted, choice):
+            text = await self._riding()
+            if text is not None:
+                return text
+        return await self._in_parts()
+
+    async def _riding(self) -> str | None:
+        """The summary by the agent's own model at the end of its conversation; None: to be asked for as its own."""
+        state, wanted = self._state, self._wanted
+        system, tools = await self._agent.prompt_bytes()
+        model = model_in_use(state.recovery, state.me)
+        tail = wanted.last < state.conversation.messages[-1].id
+        messages = riding(state.conversation, riding_text(wanted, tail=tail))
+        request = replace(self._request(model, messages), system=system, tools=tools)
+        found = await self._ask(request, Tried(0, rides=True, models_left=bool(self._models)))
+        return found if isinstance(found, str) else None
+
+    async def _in_parts(self) -> str:
+        """The summary of all that is to be told, piece by piece, each told with the summary of the pieces before."""
+        wanted, text, done = self._wanted, "", 0
+        pending = deque(await self._pieces())
+        while pending:
+            prompt = prompts_of(list(pending), wanted, done)[0]
+            request = replace(self._request(self._models[0], prompt.messages(text)), system=prompt.system())
+            cut = halves(pending[0])
+            tried = Tried(0, may_shrink=len(cut) > 1, models_left=len(self._models) > 1)
+            found = await self._ask(request, tried)
+            if isinstance(found, str):
+                pending.popleft()
+                text, done = found, done + 1
+            elif found.do == "smaller":
+                pending = deque(half for piece in pending for half in halves(piece))
+            else:
+                self._models.popleft()
+        return text
+
+    async def _pieces(self) -> list[str]:
+        """The data of the calls: as much in each as the smallest window of the models takes."""
+        state, wanted = self._state, self._wanted
+        told: Sequence[Message] = ()
+        if wanted.message == FROM_THE_START:
+            told = await history(self._agent.host.ports.store, state)
+        most = min(chunk_tokens(state.me.limits_of(model), wanted) for model in self._models)
+        prompts = summary_request(state.conversation, wanted, most, told)
+        if not prompts:
+            raise _NoSummary("there is nothing to summarise")
+        return [prompt.data for prompt in prompts]
+
+    def _request(self, model: str, messages: Sequence[bytes]) -> ModelRequest:
+        spec = self._state.me
+        self._calls += 1
+        return ModelRequest(
+            session=self._state.session,
+            agent=self._agent.name,
+            ordinal=self._state.summaries * CALLS + self._calls,
+            attempt=1,
+            model=model,
+            max_tokens=min(self._wanted.max_tokens, spec.limits_of(model).max_output),
+            system=b"[]",
             tools=b"[]",
-            messages=prompt.messages(previous),
+            messages=messages,
+            purpose="summary",
+            first_byte_timeout=spec.first_byte,
+            idle_timeout=spec.idle,
+            total_timeout=spec.total,
+        )
+
+    async def _ask(self, request: ModelRequest, tried: Tried) -> str | Next:
+        """The text of a usable answer, or what is to be done instead. Waits are made here. Raises `_NoSummary`."""
+        host = self._agent.host
+        while True:
+            tried = replace(tried, attempts=tried.attempts + 1)
+            found, why = await self._once(replace(request, attempt=tried.attempts), tried)
+            if isinstance(found, str):
+                return found
+            if found.do == "give_up":
+                raise _NoSummary(why)
+            if found.do != "again":
+                return found
+            await host.clock.sleep_until(host.clock.now() + found.wait)
+
+    async def _once(self, request: ModelRequest, tried: Tried) -> tuple[str | Next, str]:
+        """One call: the text of a usable answer, or what follows its failure and why."""
+        await self._may_call()
+        try:
+            reply = await complete(self._agent, request, _unheard)
+        except CallFault as failed:
+            fault, draw = failed.fault, self._agent.host.ports.dice.draw()
+            await self._agent.record(self._call_failed(request, fault, draw))
+            return after_fault(fault, tried, self._state.me, draw), f"{fault.kind}: {fault.message}"
+        usage = priced(reply.usage, self._state.me.limits_of(request.model))
+        self.usage = self.usage.plus(usage)
+        self._agent.host.money.spent += usage.cost_usd
+        text = accept_summary(reply.blocks, reply.stop_reason)
+        if text is not None:
+            return text, ""
+        return after_bad_answer(tried), summary_fault(reply.blocks, reply.stop_reason)
+
+    async def _may_call(self) -> None:
+        """Wait while the key is parked, but not for long: a summary has a fallback. Raises `_NoSummary`."""
+        host = self._agent.host
+        if host.money.left is not None and host.money.left <= 0:
+            raise _NoSummary("the money limit of the session is reached")
+        wait = host.governor.parked_until - host.clock.now()
+        if wait > self._state.me.max_wait:
+            raise _NoSummary(f"the key is parked for {wait:.0f} s more")
+        if wait > 0:
+            await host.clock.sleep_until(host.governor.parked_until)
+
+    def _call_failed(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
+        call = ev.ModelCalled(
+            at=self._agent.host.clock.now(),
+            ordinal=request.ordinal,
+            attempt=request.attempt,
+            model=request.model,
+            max_tokens=request.max_tokens,
             purpose="summary",
         )
-        try:
-            return await complete(agent, request, lambda delta: None)
-        except CallFault as failed:
-            transient = failed.fault.kind in (
-                "rate_limited",
-                "overloaded",
-                "server",
-                "connection",
-                "silence",
-                "bad_reply",
-            )
-            if not transient or attempt >= spec.attempts:
-                raise
-            wait = min(failed.fault.retry_after or back_off(attempt - 1, agent.host.ports.dice.draw()), spec.max_wait)
-            call = ev.ModelCalled(
-                at=clock.now(),
-                ordinal=request.ordinal,
-                attempt=attempt,
-                model=request.model,
-                max_tokens=request.max_tokens,
-                purpose="summary",
-            )
-            await agent.record(call_failed(agent, call, failed.fault))
-        await clock.sleep_until(clock.now() + wait)
+        return call_failed(self._agent, call, fault).model_copy(update={"draw": draw})
+
+
+def _unheard(delta: Delta) -> None:
+    """A summary is not shown while it streams."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from callboard.core.apply import apply
-from callboard.core.context.summary import transcript_lines
+from callboard.core.context.pipeline import budget_of
+from callboard.core.context.transcript import transcript_lines
 from callboard.core.context.view import size
+from callboard.core.context.why import rewritten, why_edited
 from callboard.core.decide import transcript_path
+from callboard.core.recovery import model_in_use, output_limit
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history
@@ -15,13 +18,27 @@ from callboard.words.events import ContextEdited
 async def write(agent: Agent) -> str:
     """Write the full history of this moment to a file; its path. Written once for each journal position."""
     await agent.flush()
-    path = transcript_path(agent.state, agent.facts())
-    messages = await history(agent.host.ports.store, agent.state)
+    state = agent.state
+    path = transcript_path(state, agent.facts())
+    messages = await history(agent.host.ports.store, state)
     await agent.host.ports.archive.keep(path, transcript_lines(messages).decode())
     return path
 
 
 def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
-    """The event with the tokens before and after it."""
-    after = size(apply(state, event).conversation)
-    return event.model_copy(update={"tokens_before": size(state.conversation), "tokens_after": after})
+    """The event with the tokens before and after it, why it came, and what of the cache it voids."""
+    spec, before, after = state.me, state.conversation, apply(state, event).conversation
+    limits = spec.limits_of(model_in_use(state.recovery, spec))
+    budget = budget_of(limits, output_limit(state.recovery, spec), before.overhead, spec.context_limit)
+    update = {
+        "tokens_before": size(before),
+        "tokens_after": size(after),
+        "why": why_edited(event, before, budget, state.summary.focus if state.summary else ""),
+        "rewritten": rewritten(event, before, after, state.cache, limits.cache_ttl),
+    }
+    return event.model_copy(update=update)
+
+
+def checked(agent: Agent, event: ContextEdited) -> ContextEdited:
+    """The event, measured, with what its edits must not lose put back."""
+    return measured(agent.state, event)

@@ -20,13 +20,16 @@ class CacheState:
     """Tokens that it wrote to it."""
     misses: int = 0
     """Replies in a row that read nothing from it."""
+    revision: int = 0
+    """The view's, as that call was sent: an edit since then may have changed the prefix."""
 
 
-def cache_seen(cache: CacheState, usage: Usage, at: float) -> CacheState:
+def cache_seen(cache: CacheState, usage: Usage, at: float, revision: int = 0) -> CacheState:
     """The cache after a reply."""
     return replace(
         cache,
         used_at=at,
+        revision=revision,
         read=usage.cache_read_input_tokens,
         written=usage.cache_creation_input_tokens,
         misses=0 if usage.cache_read_input_tokens else cache.misses + 1,

@@ -1,0 +1,81 @@
+"""What to do when a call of a summary fails. Pure; a summary has a recovery of its own, apart from that of its turn.
+
+    what happens                              the call rides   it does not
+    ----------------------------------------  ---------------  -------------------------------------------------------
+    too_long                                  as its own       in smaller pieces; it cannot be cut: give up
+    transient, attempts left, a short wait    again, later     again, later
+    transient otherwise, unknown model,
+    refused as invalid, an unusable answer    as its own       with the next model; none is left: give up
+    credentials, payment, spend_limit         give up          give up
+
+Models: the small one, the one that the agent works with, its fallbacks. Numbers are those of the turn's own calls
+(`recovery`): waits, attempts, and the longest wait: what the service asks for beyond that is not waited for, since a
+summary has a fallback and a parked agent has none. Giving up means `SummaryFailed`, and `truncate_oldest` serves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.core.recovery import back_off, model_in_use
+from callboard.core.state import AgentState
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Fault
+
+TRANSIENT = frozenset({"rate_limited", "overloaded", "server", "connection", "silence", "bad_reply", "lost"})
+KEY = frozenset({"credentials", "payment", "spend_limit"})
+"""The key's own faults: no other model helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What follows. `again`: after `wait` seconds; `plain`: as a request of its own; `smaller`: with less data;
+    `model`: with the next model; `give_up`: no summary."""
+
+    do: Literal["again", "plain", "smaller", "model", "give_up"]
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Where a summary stands with the call that failed."""
+
+    attempts: int
+    """Of this call with this model, the failed one included."""
+    rides: bool = False
+    may_shrink: bool = True
+    """Its data can still be cut."""
+    models_left: bool = False
+    """There is a model that was not asked yet."""
+
+
+def models_for_summary(state: AgentState) -> tuple[str, ...]:
+    """Whom to ask, in order, each once."""
+    spec = state.me
+    own = model_in_use(state.recovery, spec)
+    chain = (spec.model, *spec.fallback_models)
+    later = chain[chain.index(own) + 1 :] if own in chain else ()
+    return tuple(dict.fromkeys(name for name in (spec.small_model, own, *later) if name))
+
+
+def after_fault(fault: Fault, tried: Tried, spec: AgentSpec, draw: float) -> Next:
+    """The decision on a failed call. `draw` (0..1) is the jitter."""
+    if fault.kind in KEY:
+        return Next("give_up")
+    if fault.kind == "too_long":
+        if tried.rides:
+            return Next("plain")
+        return Next("smaller" if tried.may_shrink else "give_up")
+    if fault.kind in TRANSIENT and tried.attempts < spec.attempts:
+        wait = back_off(tried.attempts - 1, draw) if fault.retry_after is None else fault.retry_after
+        if wait <= spec.max_wait:
+            return Next("again", wait)
+    return after_bad_answer(tried)
+
+
+def after_bad_answer(tried: Tried) -> Next:
+    """The decision on an answer that is no summary, and on what cannot be tried again with the same model."""
+    if tried.rides:
+        return Next("plain")
+    return Next("model" if tried.models_left else "give_up")
