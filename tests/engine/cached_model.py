@@ -19,7 +19,7 @@ def body_of(request: ModelRequest) -> Json:
         "model": request.model,
         "system": json.loads(request.system),
         "tools": json.loads(request.tools),
-        "messages": [json.loads(wire) for wire in request.messages],
+        "messages": json.loads(b"[" + b",".join(request.messages) + b"]"),
     }
 
 

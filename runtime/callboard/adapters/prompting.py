@@ -43,19 +43,18 @@ class WorkspacePrompts:
         skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue())
         can_load = any(tool.name == "load_skill" for tool in tools)
         facts = PromptFacts(
-            workspace=spec.folder or str(self._workspace),
+            workspace=str(self._workspace),
             facts=self._facts(spec.name, _platform(self._workspace)),
             instructions=files,
             skills=skills if can_load else (),
+            appended=self._appended,
         )
         blocks = system_prompt(spec, facts)
-        if self._appended:
-            blocks.append({"type": "text", "text": self._appended})
         listed: list[Json] = [
             {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema} for tool in tools
         ]
-        system = anchored_list(blocks)
-        names = anchored_list(listed) if listed else b"[]"
+        system = anchored_list(blocks, len(blocks) - 2)  # behind it stands what is this agent's own
+        names = anchored_list(listed, -1)  # no mark: the one in the system prompt covers them
         return PromptParts(system, names, estimate_json(system) + estimate_json(names))
 
 

@@ -77,9 +77,16 @@ async def _turn_call(agent: Agent, step: st.AskModel) -> None:
 
 async def complete(agent: Agent, request: ModelRequest, heard: OnDelta) -> Reply:
     """One call, as one of those that the governor lets through together. Raises `CallFault`."""
-    async with agent.host.governor.slot():
+    prefix = agent.watch.prefix(request, agent.state.me.limits_of(request.model))
+    async with agent.host.governor.slot(prefix) as call:
+
+        def hear(delta: Delta) -> None:
+            if delta.kind in ("text", "thinking", "tool"):
+                call.begun()
+            heard(delta)
+
         try:
-            return await agent.host.ports.model.complete(request, heard)
+            return await agent.host.ports.model.complete(request, hear)
         except CallFault as failed:
             agent.host.governor.heard(failed.fault)
             raise

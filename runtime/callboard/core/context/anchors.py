@@ -47,7 +47,9 @@ def anchored(conv: Conversation) -> list[bytes]:
     return conv.messages.pieces(marked)
 
 
-def anchored_list(blocks: Sequence[Json]) -> bytes:
-    """System blocks or a tool list as compact JSON, with a mark on the last entry."""
-    marked = [*blocks[:-1], *({**block, "cache_control": MARK} for block in blocks[-1:])]
+def anchored_list(blocks: Sequence[Json], mark: int | None = None) -> bytes:
+    """System blocks or a tool list as compact JSON, with a mark on the entry at the index `mark`: on the last for
+    None, on none for -1."""
+    at = len(blocks) - 1 if mark is None else mark
+    marked = [{**block, "cache_control": MARK} if place == at else block for place, block in enumerate(blocks)]
     return json.dumps(marked, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -138,7 +138,7 @@ def _workspace(facts: PromptFacts) -> str:
 
 def _instructions(files: Sequence[ProjectFile]) -> str:
     quoted = [
-        f'<{_INSTRUCTIONS} path={quoteattr(_one_line(file.path))}>\n{_quoted(file.text.strip())}\n</{_INSTRUCTIONS}>'
+        f"<{_INSTRUCTIONS} path={quoteattr(_one_line(file.path))}>\n{_quoted(file.text.strip())}\n</{_INSTRUCTIONS}>"
         for file in files
         if file.text.strip()
     ]
