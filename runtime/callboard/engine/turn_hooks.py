@@ -39,12 +39,17 @@ async def submit_prompts(agent: Agent, envelopes: Sequence[Envelope]) -> None:
         for number, text in enumerate(verdict.context):
             note = Injection(kind="user-prompt-submit-hook", text=text, source="hook", key=f"{envelope.id} {number}")
             events.append(ev.InjectionQueued(at=now, injection=note))
-    if passed:
-        if waiting := fold(events, agent.state).injections:  # before the words: they stand behind all that is injected
-            events.append(ev.InjectionsDelivered(at=now, blocks=tuple(injected(one) for one in waiting)))
-        ids = tuple(e.id for e in passed)
-        events.append(ev.EnvelopesDelivered(at=now, ids=ids, blocks=await delivered(agent, passed)))
-    await agent.record(*events)
+    if not passed:
+        await agent.record(*events)
+        return
+    said = ev.EnvelopesDelivered(at=now, ids=tuple(e.id for e in passed), blocks=await delivered(agent, passed))
+    while True:
+        before = agent.state.injections
+        waiting = fold(events, agent.state).injections
+        # What is injected stands before the words.
+        first = [ev.InjectionsDelivered(at=now, blocks=tuple(injected(one) for one in waiting))] if waiting else []
+        if await agent.record(*events, *first, said, unless=lambda state, seen=before: state.injections != seen):
+            return
 
 
 async def ask_stop_hooks(agent: Agent, step: st.AskStopHooks) -> None:

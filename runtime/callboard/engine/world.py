@@ -13,11 +13,12 @@ from callboard.core import tasks as board_rules
 from callboard.core.context.persisting import persisted_texts
 from callboard.core.context.view import size
 from callboard.core.decide import PROMPT_HOOKS
-from callboard.core.mail import injected, placed, sending
+from callboard.core.mail import injected, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
 from callboard.core.tasks import Holder
 from callboard.engine import background, calling, judging, summaries, thinking, transcripts, turn_hooks
+from callboard.engine.delivering import delivered
 from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent
 from callboard.ports.store import Put, Write
@@ -54,7 +55,7 @@ async def _deliver(agent: Agent, step: st.Deliver) -> None:
     if hooked and agent.host.ports.hooks.has("UserPromptSubmit"):
         agent.start(PROMPT_HOOKS, lambda: turn_hooks.submit_prompts(agent, envelopes))
         return
-    blocks = tuple(placed(e) for e in envelopes)
+    blocks = await delivered(agent, envelopes)
     await agent.note(ev.EnvelopesDelivered(at=_now(agent), ids=step.ids, blocks=blocks))
 
 
