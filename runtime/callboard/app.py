@@ -31,7 +31,7 @@ from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store
-from callboard.core.names import agent_key, session_key
+from callboard.core.names import agent_key, host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, summarise
 from callboard.engine.host import Host, Money, Ports
@@ -43,6 +43,8 @@ from callboard.engine.sessions import (
     create_session,
     find_session,
     mark_ended,
+    named,
+    prompt_envelope,
     send_command,
     send_prompt,
 )
@@ -81,6 +83,8 @@ class Options:
     """A text at the end of every system prompt."""
     max_cost_usd: float | None = None
     """For the whole session."""
+    prompt: str | None = None
+    """What the person says first: a new session begins to exist with it, a resumed one hears it."""
 
 
 GO_ON = "Go on where you stopped."
@@ -106,6 +110,11 @@ class Session:
         await self._name_session(text)
         nonce = self._wiring.nonce(secrets.token_hex(8))
         await send_prompt(self._store, self.id, text, to=to, now=self._now, nonce=nonce)
+
+    async def add_schedule(self, schedule: Schedule) -> None:
+        """A schedule of this session. Raises `Conflict` when there is one of its id."""
+        put = Put(schedule_key(self.id, schedule.id), schedule.encode(), expected=0)
+        await self._store.commit(put, fence=self._host.fence)
 
     async def go_on(self) -> None:
         """Go on with a turn that failed, reached a limit or was interrupted before this process hosted the session.
@@ -177,8 +186,8 @@ class Session:
         if row is not None and row.value is not None:
             now = SessionRow.model_validate_json(row.value)
             if not now.prompt:
-                named = now.model_copy(update={"prompt": " ".join(text.split())[:200]})
-                await self._store.commit(Put(row.key, named.encode(), expected=row.revision), fence=self._host.fence)
+                put = Put(row.key, named(now, text).encode(), expected=row.revision)
+                await self._store.commit(put, fence=self._host.fence)
 
     async def mark_ended(self, code: int) -> None:
         """Note in the session's row how this run ended."""
@@ -219,8 +228,11 @@ async def open_session(
         host.ports = wiring.wrap(ports)
         cut_short = options.resume and await _was_cut_short(host)
         team = Team(host, os.getpid())
+        session = Session(host, team, places, wiring, cut_short=cut_short)
+        if options.prompt is not None and options.resume:
+            await session.say(options.prompt)
         async with _hosting(team, wiring):
-            yield Session(host, team, places, wiring, cut_short=cut_short)
+            yield session
 
 
 async def _was_cut_short(host: Host) -> bool:
@@ -299,7 +311,7 @@ async def _open_row(options: Options, places: Places, loaded: Loaded, stack: Asy
 
 async def _host_lease(store: Store, session: str) -> Lease:
     """The right to host this session. Raises `SessionHosted` with the process that has it."""
-    lease = await store.acquire(f"host-{session}")
+    lease = await store.acquire(host_lease(session))
     if isinstance(lease, LeaseHolder):
         raise SessionHosted(
             f"session {session} is hosted by process {lease.pid}: use `callboard plans`, `approve` and `team` beside "
@@ -318,7 +330,12 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
     types = AgentTypes(definitions, loaded, wiring.chosen, opened.attended)
     spec = types.lead("lead", options.disallowed)
     if await store.get(session_key(row.id)) is None:
-        await create_session(store, row, spec, lease.fence)
+        first = None
+        if options.prompt is not None:
+            row = named(row, options.prompt)
+            nonce = wiring.nonce(secrets.token_hex(8))
+            first = prompt_envelope(row.id, options.prompt, now=SystemClock().now(), nonce=nonce)
+        await create_session(store, row, spec, lease.fence, first)
     permission = settings.permission
     floor = Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
     skills = SkillLibrary(files)

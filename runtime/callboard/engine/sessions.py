@@ -12,21 +12,26 @@ from callboard.engine.specs import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.words.errors import UsageError
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Envelope, SessionRow
+from callboard.words.values import AgentRow, Envelope, Json, SessionRow
 
-Action = Literal["interrupt", "stop", "compact"]
+Action = Literal["interrupt", "stop", "compact", "undo"]
 
 
-async def create_session(store: Store, row: SessionRow, lead: AgentSpec, fence: Fence | None) -> None:
-    """The session, its lead and its lead's spec, in one commit. Raises `Conflict` when the session exists."""
+async def create_session(
+    store: Store, row: SessionRow, lead: AgentSpec, fence: Fence | None, first: Envelope | None = None
+) -> None:
+    """The session, its lead and its lead's spec, and the person's first words to it, in one commit: there is never a
+    session that was given work and does not know it. Raises `Conflict` when the session exists."""
     digest = spec_digest(lead)
     agent = AgentRow(
         name=lead.name, kind="lead", role=lead.role, agent_type=lead.agent_type, spec=digest, created_at=row.created_at
     )
+    words = [] if first is None else [sending(row.id, first)]
     await store.commit(
         Put(session_key(row.id), row.encode(), expected=0),
         Put(agent_key(row.id, lead.name), agent.encode(), expected=0),
         Put(spec_key(row.id, digest), lead.encode()),
+        *words,
         fence=fence,
     )
 
@@ -56,19 +61,36 @@ async def find_session(store: Store, wanted: str | None) -> SessionRow:
 async def send_prompt(store: Store, session: str, text: str, *, to: str, now: float, nonce: str) -> str:
     """A person's words to an agent; the envelope's id. `nonce`: another one each time that a person says something."""
     row = await _recipient(store, session, to)
-    envelope = Envelope(
-        id=short_id("env", session, to, nonce),
-        sender="person",
-        recipient=to,
-        incarnation=row.incarnation,
-        type="prompt",
-        content=text,
-        cause="person",
-        metadata={"assignment": True} if row.kind != "lead" else {},
-        sent_at=now,
+    metadata: Json = {"assignment": True} if row.kind != "lead" else {}
+    envelope = prompt_envelope(session, text, now=now, nonce=nonce).model_copy(
+        update={
+            "id": short_id("env", session, to, nonce),
+            "recipient": to,
+            "incarnation": row.incarnation,
+            "metadata": metadata,
+        }
     )
     await store.commit(sending(session, envelope))
     return envelope.id
+
+
+def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envelope:
+    """A person's words to the first lead of a session."""
+    return Envelope(
+        id=short_id("env", session, "lead", nonce),
+        sender="person",
+        recipient="lead",
+        incarnation=1,
+        type="prompt",
+        content=text,
+        cause="person",
+        sent_at=now,
+    )
+
+
+def named(row: SessionRow, text: str) -> SessionRow:
+    """The session's row with the person's first words, for lists."""
+    return row if row.prompt else row.model_copy(update={"prompt": " ".join(text.split())[:200]})
 
 
 @dataclass(frozen=True)
@@ -78,11 +100,11 @@ class Command:
     action: Action
     to: str = "lead"
     text: str = ""
-    """With `compact`: what to keep."""
+    """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between."""
 
 
-async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> None:
-    """A person's command to the runtime of an agent: heeded at receipt, never shown to the model."""
+async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> str:
+    """A person's command to the runtime of an agent: heeded at receipt, never shown to the model. The envelope's id."""
     row = await _recipient(store, session, command.to)
     envelope = Envelope(
         id=short_id("env", session, command.to, command.action, nonce),
@@ -96,6 +118,7 @@ async def send_command(store: Store, session: str, command: Command, *, now: flo
         sent_at=now,
     )
     await store.commit(sending(session, envelope))
+    return envelope.id
 
 
 async def _recipient(store: Store, session: str, name: str) -> AgentRow:

@@ -22,8 +22,8 @@ import anyio
 import anyio.to_thread
 
 from callboard.app import End, Options, Session, open_session
-from callboard.assembly import find_places, open_store
-from callboard.core.names import schedule_key, short_id
+from callboard.assembly import find_places
+from callboard.core.names import short_id
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard, person_is_there
 from callboard.faces.leaving import Leaving, heed_signals
@@ -31,7 +31,6 @@ from callboard.faces.listings import table
 from callboard.faces.screen import Screen
 from callboard.faces.terminal import Block, Line, Style, Terminal, block
 from callboard.ports.model import Delta
-from callboard.ports.store import Put
 from callboard.ports.world import Answer, Approver
 from callboard.words.errors import UsageError, WorkspaceUnusable
 from callboard.words.events import AnswerTaken, BackgroundEnded, CallFailed, ContextEdited, Event
@@ -106,10 +105,9 @@ class _Show:
     async def _host(self, folder: Path) -> int:
         async with AsyncExitStack() as stack:
             session = self._session = await self._open(folder, stack)
-            end = await session.finished()
-            if not session.tasks():  # it is new, or was cut off before the lead had heard what to do
+            if not session.schedules():  # it is new, or was cut off at its very beginning
                 await self._begin(session)
-                end = await session.finished()
+            end = await session.finished()
             code = await self._conclude(folder, end)
             await session.mark_ended(code)
         return code
@@ -125,6 +123,7 @@ class _Show:
                 record=self._demo.record,
                 model=f"rehearsal:{DATA / 'demo.yaml'}",
                 attended=person_is_there(),
+                prompt=None if resume else ASSIGNMENT,
             )
             observers = (Screen(self._terminal, result_apart=False), self._tally)
             try:
@@ -143,24 +142,18 @@ class _Show:
         return (PlanPolicy(), person) if self._demo.yes else (person,)
 
     async def _begin(self, session: Session) -> None:
-        """What a person does: a schedule, and the assignment."""
-        if not session.schedules():
-            schedule = missed_schedule(session.id, time.time())
-            store = await open_store(session.places, "full")
-            try:
-                await store.commit(Put(schedule_key(session.id, schedule.id), schedule.encode(), expected=0))
-            finally:
-                await store.aclose()
-            self._say(
-                f"Cron counts in minutes, and the demo does not wait for one: {schedule.id} ({schedule.cron}, once) is "
-                f"set up as if {AGO:g} s ago. Its run was missed meanwhile, and is caught up now (misfire: latest)."
-            )
-        await session.say(ASSIGNMENT)
+        """A person's schedule, beside the assignment that the session began with."""
+        schedule = missed_schedule(session.id, time.time())
+        await session.add_schedule(schedule)
+        self._say(
+            f"Cron counts in minutes, and the demo does not wait for one: {schedule.id} ({schedule.cron}, once) is "
+            f"set up as if {AGO:g} s ago. Its run was missed meanwhile, and is caught up now (misfire: latest)."
+        )
 
     async def _interrupt(self) -> bool:
         if self._session is None:
             return False
-        await self._session.command("interrupt")
+        await self._session.interrupt()
         return True
 
     async def _conclude(self, folder: Path, end: End) -> int:

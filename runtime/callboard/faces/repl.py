@@ -251,7 +251,7 @@ class Repl:
             return True
         self._last_interrupt = now
         self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
-        await session.command("interrupt")
+        await session.interrupt()
         return False
 
     def _call(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import anyio
@@ -85,14 +85,13 @@ class HeadlessRun:
 
     async def _host(self) -> End:
         what = self._what
-        async with open_session(what.options, observers=self._observers(), approvers=self._approvers()) as session:
+        options = replace(what.options, prompt=what.prompt)
+        async with open_session(options, observers=self._observers(), approvers=self._approvers()) as session:
             self._session = session
             if self._stream is not None:
                 self._stream.opened(session.id, session.model, what.mode)
             if what.prompt is None:
                 await session.go_on()
-            else:
-                await session.say(what.prompt)
             end = await session.finished()
             await session.mark_ended(end.exit_code)
             return end
