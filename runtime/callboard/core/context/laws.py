@@ -63,8 +63,9 @@ def edit_faults(before: Viewed, after: Viewed, history: Sequence[Message] | None
     standing = [block.data for block in pins(now)]
     faults += ["a pinned block is gone" for pin in pins(was) if pin.data not in standing]
     faults += _forged(was, now, history or ())
-    if was and was[-1].role == "user":
-        kept = bool(now) and _ends_with(now[-1], was[-1])
+    newest = (was if history is None else history)[-1:]
+    if newest and newest[0].role == "user":
+        kept = bool(now) and _ends_with(now[-1], newest[0])
         faults += [] if kept else ["the newest user message is not whole"]
     return faults
 
