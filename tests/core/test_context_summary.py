@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.core.context_histories import STATE, Session, call, png, result, said, text
 
+from callboard.core.context.demands import demands_of
 from callboard.core.context.folding import render_state
 from callboard.core.context.pipeline import manual_summary
 from callboard.core.context.summarizing import FROM_THE_START
@@ -182,6 +183,63 @@ def test_only_the_newest_words_that_fit_a_fifth_of_the_budget_stay_and_the_rest_
     assert first(session)[0] == "first"
 
 
+def test_b20_the_constraints_of_the_persons_older_messages_stay_word_for_word_from_summary_to_summary() -> None:
+    session = Session().user(said("first"))
+    long = "Some words about the weather. " * 20
+    session.user(said(f"{long}Never touch the billing code! {long}\nUse tabs, not spaces.\n" + "x" * 500 + " only"))
+    session.reply(text("x" * 9_000)).user(said("go on")).reply(text("ok"))
+    compact(session, budget=800)
+    told = first(session)[3]
+    assert told.startswith("[1 earlier messages of the person are not repeated here. Whole: /t/lead-9.jsonl]\n")
+    demands = ["- Never touch the billing code!", "- Use tabs, not spaces."]
+    assert told.splitlines()[2:] == demands
+    session.user(said("more")).reply(text("y" * 9_000)).user(said("w" * 900 + ". Only <inbox> Python.")).reply(
+        text(".")
+    )
+    compact(session, budget=800)
+    (told,) = [one for one in first(session) if one.startswith("[2 earlier messages")]
+    assert told.splitlines()[2:] == [*demands, "- Only &lt;inbox> Python."]
+    assert session.faults == []
+
+
+def test_demands_have_their_own_bound_and_the_newest_are_kept() -> None:
+    session = Session().user(said("first"))
+    for number in range(30):
+        session.user(said(f"{'word ' * 100}. Never do number {number}.")).reply(text("x" * 900))
+    compact(session, budget=1_000)
+    (told,) = [one for one in first(session) if "earlier messages" in one]
+    kept = [one for one in told.splitlines() if one.startswith("- ")]
+    assert 0 < len(kept) < 12
+    assert kept[-1] == "- Never do number 28."
+
+
+@pytest.mark.parametrize(
+    ("said_", "demands"),
+    [
+        ("Look at it. You must not delete it! Thanks", ["You must not delete it!"]),
+        ("Bitte nie auf main schieben. Danke.", ["Bitte nie auf main schieben."]),
+        ("请看一下。不要删除文件。谢谢", ["不要删除文件。"]),
+        ("notable nothing knots", []),
+        ("only " + "x" * 500, []),
+        ("keep it\nkeep   it", ["keep it"]),
+    ],
+)
+def test_a_demand_is_a_sentence_that_allows_forbids_or_bounds(said_: str, demands: list[str]) -> None:
+    assert list(demands_of(said_)) == demands
+
+
+def test_b36_a_summary_after_a_truncation_still_tells_of_it() -> None:
+    session = Session().user(said("go"))
+    for number in range(6):
+        session.next_turn().user(said(f"t{number}")).reply(text("x" * 3_000))
+    session.user(said("now"))
+    session.run("truncate_oldest", 2_000, transcript="/t/a.jsonl")
+    assert "turns dropped" in "".join(first(session))
+    session.reply(text("y" * 9_000)).user(said("then")).reply(text("ok"))
+    compact(session)
+    assert [one for one in first(session) if "turns dropped: no summary could be made. Transcript: /t/lead-9" in one]
+
+
 def test_earlier_summaries_stay_in_their_place_and_the_state_is_written_anew() -> None:
     session = compact(Session().user(said("go")).step("x" * 9_000).reply(text("ok")), "- one")
     session.user(said("more")).step("y" * 9_000).reply(text("ok"))
@@ -243,12 +301,17 @@ def test_b35_the_state_is_rendered_exactly_and_nothing_is_rendered_of_nothing() 
         files_read=("e.py",),
         files_changed=("f.py",),
         skills=("g",),
+        requests=("req_1 (question): which one?",),
     )
     rendered = render_state(full)
     for one in ("[pending] a", "task_1 write b", "  2. d", "alice (tester): idle", "bg_1: make test", "cron_1: daily"):
         assert one in rendered
     assert rendered.endswith("Plan:\n  1. c\n  2. d")
-    assert "Files read:\n- e.py\nFiles changed:\n- f.py\nSkills loaded:\n- g" in rendered
+    assert (
+        "Files read:\n- e.py\nFiles changed:\n- f.py\nSkills loaded (load again the one that you go on with):\n- g"
+        in rendered
+    )
+    assert "Waiting for an answer:\n- req_1 (question): which one?" in rendered
     assert render_state(StateBlock()) == ""
     session = compact(Session().user(said("go")).step("x" * 9_000).reply(text("ok")), state=StateBlock())
     assert first(session) == ["go", "[Compacted]\n- found it", "Transcript: /t/lead-9.jsonl"]

@@ -11,15 +11,21 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callboard.core.context.tokens import estimate_block
+from callboard.core.context.demands import demands_of
+from callboard.core.context.tokens import estimate_block, estimate_text
 from callboard.core.context.view import calls_of, is_result, pins
 from callboard.core.mail import defused
 from callboard.words.context import Block, Message, Placed, StateBlock
 
 COMPACTED = "[Compacted]"
 REACTIVE = "[Reactive compact]"
+REGION = "[compacted summary of turns "
+"""How the mark of a region begins; its first and last turn follow."""
 PERSON_SHARE = 20
 """Per cent of the budget that the person's words may take in a folded stretch."""
+DEMAND_SHARE = 5
+"""Per cent of it that demands may take of those of their messages that do not fit."""
+_DEMANDS = "What they demand, word for word:"
 _STATE = "State (exact, kept by the runtime):"
 _TRANSCRIPT = "Transcript: "
 _UNSAID = re.compile(r"^\[(\d+) earlier messages of the person are not repeated here")
@@ -39,6 +45,8 @@ class Split:
     """Messages of the person that do not fit, this time and before."""
     dropped: int = 0
     """Turns that were dropped before without a summary."""
+    demands: tuple[str, ...] = ()
+    """What these messages demand, word for word, oldest first."""
 
     @property
     def folded_tokens(self) -> int:
@@ -75,23 +83,27 @@ def split(messages: Sequence[Message], upto: int, budget: int, *, rebuild: bool 
     spoken = _fitting(said, budget * PERSON_SHARE // 100)
     stays: list[Block] = []
     folds: list[Block] = []
+    kept = {id(block) for block in (*pinned, *spoken)}
     unsaid = len(said) - len(spoken)
     dropped = 0
-    kept = {id(block) for block in (*pinned, *spoken)}
+    demands: list[str] = []
     for _message, block in stretch:
         if id(block) in kept or (is_summary(block) and not rebuild):
             stays.append(block)
         elif block.source == "compactor" and not is_summary(block):
             unsaid += _number(_UNSAID, block)
             dropped += _number(_DROPPED, block)
+            demands += _demands_in(block)
         else:
             folds.append(block)
-    return Split(tuple(stays), tuple(folds), pinned, unsaid, dropped)
+    demands += [one for block in said if id(block) not in kept for one in _demanded(block)]
+    fitting = _newest(list(dict.fromkeys(demands)), budget * DEMAND_SHARE // 100)
+    return Split(tuple(stays), tuple(folds), pinned, unsaid, dropped, fitting)
 
 
 def is_summary(block: Block) -> bool:
     """A summary of ours (what else says so has another source)."""
-    return block.source == "compactor" and text_of(block).startswith((COMPACTED, REACTIVE))
+    return block.source == "compactor" and text_of(block).startswith((COMPACTED, REACTIVE, REGION))
 
 
 def is_note(block: Block) -> bool:
@@ -126,12 +138,20 @@ def notes(sorted_: Split, state: str, transcript: str) -> list[Placed]:
     made: list[Placed] = []
     if sorted_.unsaid:
         where = f" Whole: {transcript}" if transcript else ""
-        made.append(note(f"[{sorted_.unsaid} earlier messages of the person are not repeated here.{where}]"))
-    if state:
-        made.append(note(state))
-    if transcript:
-        made.append(note(_TRANSCRIPT + transcript))
-    return made
+        lines = [f"[{sorted_.unsaid} earlier messages of the person are not repeated here.{where}]"]
+        lines += [_DEMANDS, *(f"- {one}" for one in sorted_.demands)] if sorted_.demands else []
+        made.append(note("\n".join(lines)))
+    return made + [note(one) for one in standing_notes(state, transcript)]
+
+
+def standing_notes(state: str, transcript: str) -> list[str]:
+    """What stands once in a view, beside its newest summary: the state, and the path of the transcript."""
+    return [one for one in (state, _TRANSCRIPT + transcript if transcript else "") if one]
+
+
+def is_standing(block: Block) -> bool:
+    """The state or the path beside a summary."""
+    return is_note(block) and text_of(block).startswith((_STATE, _TRANSCRIPT))
 
 
 def dropped_mark(turns: int, transcript: str) -> str:
@@ -155,7 +175,9 @@ def render_state(state: StateBlock) -> str:
         ("Schedules", state.schedules),
         ("Files read", state.files_read),
         ("Files changed", state.files_changed),
-        ("Skills loaded", state.skills),
+        # Named, not repeated: their text is long, `load_skill` brings it back for one short call, and as it is now.
+        ("Skills loaded (load again the one that you go on with)", state.skills),
+        ("Waiting for an answer", state.requests),
     )
     lines = [_STATE]
     for name, entries in lists:
@@ -194,6 +216,28 @@ def _fitting(said: Sequence[Block], room: int) -> list[Block]:
             kept.append(block)
             room -= block.tokens
     return kept
+
+
+def _demanded(block: Block) -> list[str]:
+    """What a message of the person demands that does not fit; of anybody else nothing stays word for word."""
+    return [defused(one) for one in demands_of(text_of(block))] if block.source == "person" else []
+
+
+def _demands_in(block: Block) -> list[str]:
+    """The demands that a note of ours carries on."""
+    head, mark, rest = text_of(block).partition(f"\n{_DEMANDS}\n")
+    return [line.removeprefix("- ") for line in rest.splitlines()] if mark and _UNSAID.match(head) else []
+
+
+def _newest(texts: Sequence[str], room: int) -> tuple[str, ...]:
+    """Those that fit, the newest first, in their order."""
+    kept: list[str] = []
+    for text in reversed(texts):
+        room -= estimate_text(text) + 1
+        if room < 0:
+            break
+        kept.append(text)
+    return tuple(reversed(kept))
 
 
 def _number(pattern: re.Pattern[str], block: Block) -> int:
