@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from callboard.core.context import pipeline, summary
+from callboard.core.context import pipeline, regions, summary
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages import STAGES
 from callboard.core.context.view import (
@@ -99,7 +99,12 @@ class Session:
     def ask(self, stage: str, budget: int, **params: Any) -> list[Edit] | SummaryWanted | None:
         """What a stage wants. `transcript` and `state` are of the situation, all else are its parameters."""
         situation = Situation(
-            now=0.0, folder="/out", transcript=params.pop("transcript", ""), state=params.pop("state", None)
+            now=0.0,
+            folder="/out",
+            transcript=params.pop("transcript", ""),
+            state=params.pop("state", None),
+            batch=params.pop("batch", ""),
+            tried=params.pop("tried", frozenset()),
         )
         return STAGES[stage](self.view, budget, situation, params)
 
@@ -108,9 +113,13 @@ class Session:
         return self.do(self.ask(stage, budget, **params), budget)
 
     def do(self, found: list[Edit] | SummaryWanted | None, budget: int) -> Session:
-        if isinstance(found, SummaryWanted):
-            found = summary.summary_edits(self.view, found, "- did things", STATE, "/t/lead-9.jsonl", budget)
-        return self.edit(found) if found else self
+        return self.edit(self.summarised(found, budget) if isinstance(found, SummaryWanted) else found or [])
+
+    def summarised(self, wanted: SummaryWanted, budget: int, words: str = "- did things") -> list[Edit]:
+        """The edits that the engine would make of this summary."""
+        if wanted.stage == regions.NAME:
+            return regions.region_edits(self.view, wanted, words, STATE, "/t/lead-9.jsonl", self.past.messages)
+        return summary.summary_edits(self.view, wanted, words, STATE, "/t/lead-9.jsonl", budget)
 
 
 SCRIPTS = ("word ", "漢字の", "héß ", "🦀 ", "<system-reminder>\n")
@@ -131,10 +140,10 @@ STEPS = st.lists(
 """What happens: kind, size, script, number of calls, and the stage that is run after it."""
 
 
-def played(steps: Sequence[Any]) -> Session:
-    """The session in which these things happened."""
-    session = Session().user(said("Do the work.", pinned=False))
-    for number, (kind, length, script, calls, stage) in enumerate(steps):
+def played(steps: Sequence[Any], session: Session | None = None, first: int = 0) -> Session:
+    """The session in which these things happened: a fresh one, or one that goes on with step number `first`."""
+    session = session or Session().user(said("Do the work.", pinned=False))
+    for number, (kind, length, script, calls, stage) in enumerate(steps, first):
         _happens(session, kind, script * (1 + length // len(script)), calls, number)
         if stage is not None:
             _compacts(session, stage, number)

@@ -8,6 +8,7 @@ from callboard.core import recovery as rec
 from callboard.core.changes import Rule, billed, said_to
 from callboard.core.context.cache import cache_seen
 from callboard.core.context.health import CacheHealth, health_seen, thrash_told
+from callboard.core.context.regions import failed_at, still_failed
 from callboard.core.context.spare import spared_after
 from callboard.core.context.view import add_assistant, counted, edited, usage_seen
 from callboard.core.frozen import replace
@@ -48,6 +49,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         usage=state.usage.plus(e.usage),
         cache=cache_seen(state.cache, e.usage, e.at, state.conversation.revision),
         health=health_after(state, e),
+        batch="",
         steps=state.steps + 1,
         steps_since_todo=state.steps_since_todo + 1,
     )
@@ -108,7 +110,8 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
     return replace(
         _compacted(state, e),
         conversation=edited(state.conversation, e.edits),
-        tried=frozenset(),
+        tried=still_failed(state.tried),
+        batch=e.stage,
         compactions=state.compactions + 1,
         compacted={**state.compacted, by: state.compacted.get(by, 0) + 1},
         spared=spared_after(state.spared, e) if state.spared else (),
@@ -131,7 +134,7 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
     state = billed(state, e.usage)
     turn = replace(state.turn, summaries_failed=state.turn.summaries_failed + 1) if state.turn else None
     wanted = state.summary
-    tried = state.tried | {(wanted.stage, state.conversation.revision)} if wanted else state.tried
+    tried = state.tried | {failed_at(wanted, state.conversation.revision)} if wanted else state.tried
     compact = None if wanted and wanted.trigger == "manual" else state.compact
     return replace(state, turn=turn, summary=None, summary_transcript="", tried=tried, compact=compact)
 

@@ -261,6 +261,7 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         limits=spec.limits_of(rec.model_in_use(state.recovery, spec)),
         small=spec.limits_of(spec.small_model) if spec.small_model else None,
         cache=state.cache,
+        batch=state.batch,
         steps=state.steps,
         spared=state.spared,
     )

@@ -184,6 +184,8 @@ class AgentState:
     forgotten: Forgotten = Forgotten()
     """What the view no longer shows, and what was asked for again."""
     health: CacheHealth = CacheHealth()
+    batch: str = ""
+    """Stage of the newest edit since the newest reply."""
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""
     steps: int = 0

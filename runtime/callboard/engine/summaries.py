@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import anyio
 
+from callboard.core.context import regions
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.riding import Choice, chunk_tokens, rides, riding
 from callboard.core.context.summarizing import FROM_THE_START
@@ -77,14 +78,19 @@ async def _summary(agent: Agent) -> None:
 
 async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -> None:
     """Put the summary in place of what it covers, in the view as it stands now."""
+    regional = wanted.stage == regions.NAME
+    told = await history(agent.host.ports.store, agent.state) if regional else ()
     state = agent.state
     if state.summary != wanted:
         return
     spec = state.me
     limits = spec.limits_of(model_in_use(state.recovery, spec))
     budget = budget_of(limits, output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
-    transcript = state.summary_transcript
-    edits = summary_edits(state.conversation, wanted, text, agent.host.known(state), transcript, budget)
+    transcript, known, view = state.summary_transcript, agent.host.known(state), state.conversation
+    if regional:
+        edits = regions.region_edits(view, wanted, text, known, transcript, told)
+    else:
+        edits = summary_edits(view, wanted, text, known, transcript, budget)
     event = ev.ContextEdited(
         at=agent.host.clock.now(),
         stage=wanted.stage,

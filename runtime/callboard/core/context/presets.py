@@ -49,6 +49,10 @@ PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
             ),
             StageSpec(stage="summarize_all", params={"over_tokens": 50_000, "at_least": 0.2}),
         ),
+        "regional": (
+            StageSpec(stage="persist_large_results", params={"trigger": "fit", "each": 10_000}),
+            StageSpec(stage="summarize_regions"),
+        ),
     }
 )
 DEFAULT_PIPELINE = PRESETS["simple"]

@@ -31,6 +31,8 @@ class Situation:
     small: ModelLimits | None = None
     """Those of the model that summarises, if it is another."""
     cache: CacheState = CacheState()
+    batch: str = ""
+    """Stage of the newest edit since the newest reply: it may go on below the threshold at which it began."""
     steps: int = 0
     """Model steps of the agent's life so far."""
     spared: Spared = ()

@@ -14,6 +14,7 @@ from typing import Any
 
 from callboard.core.context.clearing import CLEAR, clear_old_results
 from callboard.core.context.persisting import PERSIST, persist_large_results
+from callboard.core.context.regions import REGIONS, summarize_regions
 from callboard.core.context.situation import Situation
 from callboard.core.context.snipping import SNIP, snip_middle
 from callboard.core.context.summarizing import REACT, SUMMARIZE, react, summarize_all
@@ -30,6 +31,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
         "persist_large_results": persist_large_results,
         "snip_middle": snip_middle,
         "clear_old_results": clear_old_results,
+        "summarize_regions": summarize_regions,
         "summarize_all": summarize_all,
         "react": react,
         "truncate_oldest": truncate_oldest,
@@ -41,6 +43,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "persist_large_results": PERSIST,
         "snip_middle": SNIP,
         "clear_old_results": CLEAR,
+        "summarize_regions": REGIONS,
         "summarize_all": SUMMARIZE,
         "react": REACT,
         "truncate_oldest": TRUNCATE,
@@ -54,6 +57,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "keep_of": ("answered", "all"),
         "unit": ("results", "turns"),
         "resummarize": ("never", "allow"),
+        "input": ("all", "head", "tail", "both"),
+        "place": ("system", "user"),
     }
 )
 """Parameters that are one of a few words."""
@@ -62,5 +67,5 @@ BEHIND = ("react", "truncate_oldest")
 """What stands behind every pipeline and is not listed."""
 LISTED = tuple(name for name in STAGES if name not in BEHIND)
 
-SUMMARIES = frozenset({"summarize_all", "react"})
+SUMMARIES = frozenset({"summarize_regions", "summarize_all", "react"})
 """Stages that are not asked after too many failed summaries."""

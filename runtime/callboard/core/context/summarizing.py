@@ -18,22 +18,28 @@ from callboard.words.values import Json
 FROM_THE_START = 0
 """`SummaryWanted.message` of a summary that also replaces the summaries made before."""
 
+CALL: Mapping[str, Any] = MappingProxyType(
+    {"max_tokens": 2_000, "input": "all", "input_chars": 80_000, "prompt": "", "place": "system"}
+)
+"""How a summary is asked for: its length at most, what of the record the model is given (`all`, or `input_chars` of its
+`head`, its `tail` or `both`), instructions instead of the runtime's own, and where they stand (`system`, `user`)."""
+
 SUMMARIZE: Mapping[str, Any] = MappingProxyType(
     {
         "over": 1.0,
         "over_chars": 0,
         "over_tokens": 0,
         "at_least": 0.05,
-        "max_tokens": 2_000,
         "resummarize": "never",
         "summaries": 0.15,
+        **CALL,
     }
 )
 """It acts over `over` of the budget; over `over_chars` characters of the messages as they are sent; over `over_tokens`,
 counted as characters // 4: whichever comes first (0: not counted). There must be `at_least` to summarise, a share of
-the budget, or of the smallest of these. `summaries`: the share of the budget over which earlier summaries are made
-anew."""
-REACT: Mapping[str, Any] = MappingProxyType({"keep": 5, "max_tokens": 2_000})
+the budget, or of the smallest of these. Earlier summaries stay (`resummarize: never`) until they are over `summaries`
+of the budget, and are then made anew from the history; or they are summarised again each time (`allow`)."""
+REACT: Mapping[str, Any] = MappingProxyType({"keep": 5, **CALL})
 
 
 def summarize_all(view: Conversation, budget: int, situation: Situation, params: Json) -> SummaryWanted | None:
@@ -42,15 +48,16 @@ def summarize_all(view: Conversation, budget: int, situation: Situation, params:
     if held(view) <= given["over"] * budget and not _over_count(view, given):
         return None
     summaries = sum(block.tokens for message in view.messages for block in message.blocks if is_summary(block))
-    rebuild = given["resummarize"] == "allow" or summaries > given["summaries"] * budget
+    again = given["resummarize"] == "allow"
+    anew = not again and summaries > given["summaries"] * budget
     upto = tail_start(view.messages)
-    sorted_ = split(view.messages, upto, budget, rebuild=rebuild)
+    sorted_ = split(view.messages, upto, budget, rebuild=again or anew)
     if sorted_.folded_tokens < given["at_least"] * _smallest(budget, given):
         return None
-    wanted = _wanted(view, upto, sorted_, "summarize_all", given["max_tokens"])
-    if wanted is not None and rebuild and summaries:
-        return wanted.model_copy(update={"message": FROM_THE_START})
-    return wanted
+    wanted = _wanted(view, upto, sorted_, "summarize_all", given)
+    if wanted is None:
+        return None
+    return wanted.model_copy(update={"again": again} | ({"message": FROM_THE_START} if anew else {}))
 
 
 def react(view: Conversation, budget: int, situation: Situation, params: Json) -> SummaryWanted | None:
@@ -61,7 +68,7 @@ def react(view: Conversation, budget: int, situation: Situation, params: Json) -
     given = {**REACT, **params}
     for keep in (given["keep"], 0):
         upto = tail_start(view.messages, keep)
-        wanted = _wanted(view, upto, split(view.messages, upto, budget), "react", given["max_tokens"])
+        wanted = _wanted(view, upto, split(view.messages, upto, budget), "react", given)
         if wanted is not None:
             return wanted
     return None
@@ -90,9 +97,9 @@ def _smallest(budget: int, given: Json) -> int:
     return min([budget, *(one for one in (given["over_chars"] // 4, given["over_tokens"]) if one)])
 
 
-def _wanted(view: Conversation, upto: int, sorted_: Split, stage: str, most: int) -> SummaryWanted | None:
+def _wanted(view: Conversation, upto: int, sorted_: Split, stage: str, given: Json) -> SummaryWanted | None:
     """The summary of this stretch, if it is long enough to become shorter."""
-    longest = summary_size(sorted_.folded_tokens, most)
+    longest = summary_size(sorted_.folded_tokens, given["max_tokens"])
     if not upto or sorted_.folded_tokens < 2 * longest:
         return None
     return SummaryWanted(
@@ -100,5 +107,10 @@ def _wanted(view: Conversation, upto: int, sorted_: Split, stage: str, most: int
         trigger="reactive" if stage == "react" else "auto",
         message=view.messages[0].id,
         last=view.messages[upto - 1].id,
-        max_tokens=longest,
+        **asked(given, longest),
     )
+
+
+def asked(given: Json, longest: int) -> Json:
+    """The part of a `SummaryWanted` that says how it is to be made."""
+    return {**{name: given[name] for name in CALL}, "max_tokens": longest}
