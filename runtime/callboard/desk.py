@@ -1,35 +1,56 @@
 """What another process does to a session without hosting it: look at rows, answer requests, send words, keep schedules.
 
-A desk attaches to the workspace's store; the host hears of each change by the store's doorbell. It never appends to an
-agent's journal.
+A desk attaches to the workspace's store; the host hears of each change by the store's doorbell. It appends to an
+agent's journal in one case alone: an undo in a session that nobody hosts, under the session's lease.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import anyio
+
 from callboard.adapters.clock import SystemClock
 from callboard.assembly import Places, find_places, open_store
-from callboard.core.names import rows_prefix, schedule_key, short_id
+from callboard.core.context.explain import EditTold, WindowMap, undoable
+from callboard.core.context.metrics import Metrics, metrics_of, together
+from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
 from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron
+from callboard.core.state import AgentState
 from callboard.ending import AgentSummary, summarise
 from callboard.engine.board import SessionBoard
+from callboard.engine.explaining import edits_of, window_of
 from callboard.engine.memory import recall
 from callboard.engine.requests import answer_request
 from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
-from callboard.ports.store import Put, Store
+from callboard.engine.undoing import undo_answer, undo_unhosted
+from callboard.ports.store import LeaseHolder, Put, Store
 from callboard.ports.world import Answer
 from callboard.settings import load_settings
-from callboard.words.errors import UsageError
-from callboard.words.values import Request, Schedule, SessionRow, Task
+from callboard.words.errors import PersonCanAct, UsageError
+from callboard.words.values import AgentRow, Request, Schedule, SessionRow, Task
 
 INSIDE_TOOL = "CALLBOARD_TOOL"
 """Set in the environment of every process that a tool starts: such a process may look, and may not answer."""
+
+
+UNDO_WAIT = 5.0
+"""Seconds that an undo waits for the host's answer: it comes at once, unless a model call is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What fills an agent's window, and what it and its session used so far."""
+
+    window: WindowMap
+    metrics: Metrics
+    session: Metrics
 
 
 class Desk:
@@ -75,6 +96,61 @@ class Desk:
         refuse_inside_tool(f"{action} an agent")
         nonce = secrets.token_hex(8)
         await send_command(self._store, self.session.id, Command(action, to, text), now=self._clock.now(), nonce=nonce)
+
+    async def context(self, agent: str = "lead") -> Context:
+        """What fills an agent's window. Raises `UsageError` for an unknown agent, or one that has not begun."""
+        _, state = await self._agent(agent)
+        team = [one.metrics for one in await self.team()]
+        return Context(await window_of(self._store, state), metrics_of(state), together(team))
+
+    async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
+        """Every edit of an agent's view, oldest first. Raises as `context` does."""
+        _, state = await self._agent(agent)
+        return await edits_of(self._store, state)
+
+    async def undo(self, edits: Sequence[int], agent: str = "lead", wait: float = UNDO_WAIT) -> EditTold | None:
+        """Take edits back, by their journal positions: by the host, or at once where there is none.
+
+        None: the host takes them back once a model call that is under way has ended. Raises `UsageError` for what is
+        no edit, `PersonCanAct` with the reason when it is refused.
+        """
+        refuse_inside_tool("take an edit back")
+        row, state = await self._agent(agent)
+        wanted = undoable(await edits_of(self._store, state), edits)
+        if state.ended is not None:
+            raise UsageError(f"{agent} has ended: nothing will be sent of its window any more")
+        command = Command("undo", agent, " ".join(map(str, wanted)))
+        nonce, now = secrets.token_hex(8), self._clock.now()
+        envelope = await send_command(self._store, self.session.id, command, now=now, nonce=nonce)
+        await self._undo_unhosted(row)
+        seq = None
+        with anyio.move_on_after(wait) as waiting:
+            seq = await undo_answer(self._store, row, self.session.id, state.seq, envelope)
+        if waiting.cancelled_caught:
+            return None
+        answer = next((one for one in await self.edits(agent) if one.seq == seq), None)
+        if answer is None or answer.refused:
+            raise PersonCanAct(f"not taken back: {answer.why if answer else f'{agent} has ended'}")
+        return answer
+
+    async def _undo_unhosted(self, row: AgentRow) -> None:
+        """Do it here, under the session's lease, if no process hosts the session."""
+        lease = await self._store.acquire(host_lease(self.session.id))
+        if isinstance(lease, LeaseHolder):
+            return
+        try:
+            await undo_unhosted(self._store, lease.fence, self.session.id, row, self._clock.now())
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+
+    async def _agent(self, name: str) -> tuple[AgentRow, AgentState]:
+        """An agent and its state by its journal. Raises `UsageError` naming those there are."""
+        found = self._board.agent(name)
+        if found is None:
+            known = ", ".join(one.name for one in self._board.agents())
+            raise UsageError(f"there is no agent {name!r} in session {self.session.id}; there are: {known or 'none'}")
+        return found[0], await recall(self._store, self.session.id, name, found[0].incarnation)
 
     async def add_schedule(self, cron: str, prompt: str, timezone: str = "UTC", *, recurring: bool = True) -> Schedule:
         """A new schedule of this session. Raises `UsageError` naming the field of the expression that is wrong."""

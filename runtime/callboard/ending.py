@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from callboard.core.context.metrics import Metrics, metrics_of
 from callboard.core.decide import out_of_time
 from callboard.core.state import AgentState
 from callboard.words.values import AgentRow, Request, Usage
@@ -45,6 +46,7 @@ class AgentSummary:
     what: str
     """What it did: its report, its last words, or its role."""
     waiting_for: str = ""
+    metrics: Metrics = Metrics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,17 @@ def summarise(row: AgentRow, state: AgentState | None) -> AgentSummary:
         return AgentSummary(row.name, row.kind, 0, Usage(), row.life, row.outcome, row.role or row.agent_type)
     said = state.reported or (state.ended.result if state.ended else "") or state.last_text or row.role
     what = " ".join(said.split()) or row.agent_type
-    return AgentSummary(row.name, row.kind, state.steps, state.usage, row.life, row.outcome, what, row.waiting_for)
+    return AgentSummary(
+        name=row.name,
+        kind=row.kind,
+        steps=state.steps,
+        usage=state.usage,
+        life=row.life,
+        outcome=row.outcome,
+        what=what,
+        waiting_for=row.waiting_for,
+        metrics=metrics_of(state),
+    )
 
 
 def exit_code_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence[Request]) -> tuple[int, str]:

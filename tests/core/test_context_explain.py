@@ -13,6 +13,7 @@ from tests.core.agent_states import Life, settled
 from callboard.core.apply import fold
 from callboard.core.context.explain import EditTold, Touched, WindowMap, explain_edits, window_map
 from callboard.core.context.metrics import metrics_of, together
+from callboard.core.context.tokens import estimate_json
 from callboard.core.context.view import size
 from callboard.words import events as ev
 from callboard.words.context import Edit, Injection, Message, Placed
@@ -68,8 +69,9 @@ def test_the_parts_add_up_to_the_window() -> None:
     assert sum(part.tokens for part in found.parts) == found.window
     assert sum(part.share for part in found.parts) == pytest.approx(1.0)
     parts = tokens(found)
-    assert parts["tools", ""] == 40
-    assert parts["system prompt", ""] == 60
+    listed = estimate_json(TOOLS)
+    assert parts["tools", ""] == listed
+    assert parts["system prompt", ""] == 100 - listed
     assert parts["output reserve", ""] == worked().state.me.output_tokens
     assert parts["tool results", "bash"] > parts["tool results", "read_file"] // 2 > 0
     assert [part.source for part in found.parts] == [

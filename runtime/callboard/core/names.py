@@ -52,6 +52,11 @@ def mailbox(session: str, name: str, incarnation: int) -> str:
     return f"m/{session}/{name}.{incarnation}"
 
 
+def host_lease(session: str) -> str:
+    """The lease of the process that hosts a session."""
+    return f"host-{session}"
+
+
 def short_id(prefix: str, *origin: object) -> str:
     """`req_`, `task_`, `cron_` ... + 12 base32 characters, from what caused it: the same cause has the same id."""
     digest = hashlib.sha256("\x1f".join(str(part) for part in origin).encode()).digest()

@@ -16,13 +16,16 @@ from callboard.words import steps as st
 from callboard.words.context import Edit, Restored
 from callboard.words.events import ContextEdited
 
-STAGE = "undo"
-
 
 def undo_asked(state: AgentState, words: str) -> AgentState:
     """The state once a person asked to take back the edits at these journal positions."""
-    wanted = tuple(dict.fromkeys(int(word) for word in words.split() if word.isdecimal()))
+    wanted = asked_for(words)
     return replace(state, undo=(*state.undo, wanted)) if wanted else state
+
+
+def asked_for(words: str) -> tuple[int, ...]:
+    """The journal positions that a command names."""
+    return tuple(dict.fromkeys(int(word) for word in words.split() if word.isdecimal()))
 
 
 def undoing(state: AgentState, facts: Facts) -> st.Step | None:

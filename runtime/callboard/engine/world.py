@@ -17,7 +17,7 @@ from callboard.core.mail import injected, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
 from callboard.core.tasks import Holder
-from callboard.engine import background, calling, judging, summaries, thinking, transcripts, turn_hooks
+from callboard.engine import background, calling, judging, summaries, thinking, transcripts, turn_hooks, undoing
 from callboard.engine.delivering import delivered
 from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent
@@ -186,7 +186,7 @@ async def _edit_view(agent: Agent, step: st.EditView) -> None:
         tokens_before=before,
         transcript=transcript,
     )
-    await agent.record(transcripts.measured(state, event))
+    await agent.record(transcripts.checked(agent, event))
 
 
 async def _end_turn(agent: Agent, step: st.EndTurn) -> None:
@@ -322,6 +322,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Continue: _continue,
     st.EditView: _edit_view,
     st.Summarise: summaries.summarise,
+    st.Undo: undoing.undo,
     st.AskStopHooks: turn_hooks.ask_stop_hooks,
     st.EndTurn: _end_turn,
     st.Claim: _claim,

@@ -17,8 +17,8 @@ from callboard.core.context.tokens import estimate_json
 from callboard.core.context.view import calls_of, is_result, size
 from callboard.core.recovery import model_in_use, output_limit
 from callboard.core.state import AgentState
-from callboard.core.undoing import STAGE as UNDO
 from callboard.words.context import Block, Edit, Message, Source
+from callboard.words.errors import UsageError
 from callboard.words.events import ContextEdited, Event
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Json, Usage
@@ -26,8 +26,12 @@ from callboard.words.values import Json, Usage
 Numbered = tuple[int, Event]
 """A journal position and the event that stands there."""
 
+UNDO = "undo"
+"""The stage of the records that answer an undo."""
 SUBJECTS = ("path", "command", "pattern", "name", "to", "description", "task_id", "id")
 """Of a call's input, the first of these that is there tells what the call was about."""
+_LISTED = 12
+"""Of the edits that could be meant, the newest so many are named in an error."""
 
 _ORDER = (
     *("system prompt", "tools", "summaries and state", "person", "schedules", "mail", "assistant text", "thinking"),
@@ -192,6 +196,21 @@ def explain_edits(events: Sequence[Numbered], history: Sequence[Message], spec: 
     back = _taken_back(edits)
     models = _models_at(events, spec.model)
     return tuple(_told(seq, event, known, spec, models.get(seq, spec.model), back.get(seq)) for seq, event in edits)
+
+
+def undoable(told: Sequence[EditTold], asked: Sequence[int]) -> tuple[int, ...]:
+    """What is asked to be taken back, each once. Raises `UsageError` for what is no edit, or was taken back."""
+    stands = {one.seq: one.stage for one in told if not one.refused and one.taken_back_by is None}
+    back = {one.seq: one.taken_back_by for one in told if one.taken_back_by is not None}
+    for seq in asked:
+        if seq in back:
+            raise UsageError(f"edit {seq} was taken back already, by {back[seq]}")
+        if seq not in stands:
+            known = ", ".join(f"{one} ({stage})" for one, stage in list(stands.items())[-_LISTED:])
+            raise UsageError(f"there is no edit {seq} to take back; there are: {known or 'none'}")
+    if not asked:
+        raise UsageError("which edits? `callboard context explain` lists them with their numbers")
+    return tuple(dict.fromkeys(asked))
 
 
 def _tells(event: ContextEdited) -> bool:
