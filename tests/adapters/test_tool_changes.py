@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,29 @@ async def test_a_cut_change_is_told_by_the_content_that_is_there(world: OutsideW
     assert neither.is_error
     assert "somebody else" in text_of(neither)
     assert path.read_text() == "three\n"
+
+
+_DIES_AT_THE_RENAME = """
+import os, signal, sys
+from callboard.adapters.tools.places import part_name, put_in
+os.rename = lambda *paths, **folders: os.kill(os.getpid(), signal.SIGKILL)
+folder = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+put_in(folder, "a.txt", b"two\\n", None, part_name("a.txt", sys.argv[2]))
+"""
+
+
+async def test_a_kill_while_a_file_is_written_leaves_nothing_beside_it_after_the_repair(world: OutsideWorld) -> None:
+    path = world.write("a.txt", "one\n")
+    await world.run(READ, path="a.txt")
+    change = {"path": "a.txt", "content": "two\n"}
+    context = world.context("call_cut_off")
+    marks = await WRITE.prepare(change, context)
+    command = [sys.executable, "-c", _DIES_AT_THE_RENAME, str(world.root), context.call]
+    died = await anyio.run_process(command, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert len(list(world.root.iterdir())) == 2, "the kill left what it was writing"
+    assert await WRITE.repair(change, marks, context) is None, "not done: it is run again"
+    assert list(world.root.iterdir()) == [path]
 
 
 async def test_a_cut_making_of_a_file_is_told_too(world: OutsideWorld) -> None:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from callboard.adapters.tools.base import GivenTool, failed
 from callboard.adapters.tools.changes import replace_text, tell_change
-from callboard.adapters.tools.places import Spot, find_spot, folder_of, put_in, read_in, telling
+from callboard.adapters.tools.places import Spot, clear_part, find_spot, folder_of, part_name, put_in, read_in, telling
 from callboard.adapters.tools.reading import ReadFile
 from callboard.adapters.tools.store_tool import Input
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
@@ -88,7 +88,7 @@ class _ChangeTool(GivenTool[Change]):
     async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
         """Told by the content that is there now: done, not done (run it), or neither (say so)."""
         spot = find_spot(self.read(given).path, context.folders, write=True)
-        now = await anyio.to_thread.run_sync(_current, spot)
+        now = await anyio.to_thread.run_sync(_tidied, spot, context.call)
         path, before, after = (str(marks.get(name, "")) for name in ("path", "before", "after"))
         if now == after and path == str(spot.path):
             return _done(path, before, after, str(marks.get("said", "")), context)
@@ -108,7 +108,8 @@ class _ChangeTool(GivenTool[Change]):
             there = read_in(folder, spot.path.name, LARGEST)
             plan = self.plan(given, spot, there, context.files.get(str(spot.path)))
             if plan.before != plan.after:
-                put_in(folder, spot.path.name, plan.content, plan.mode)
+                part = part_name(spot.path.name, context.call)
+                put_in(folder, spot.path.name, plan.content, plan.mode, part)
             return plan
 
 
@@ -191,10 +192,12 @@ def _refuse_changed(spot: Spot, now: str, known: str | None) -> None:
         raise ToolRefused(f"{spot.shown} has changed since you read it. Read it again, then change it.")
 
 
-def _there(spot: Spot) -> tuple[bytes, int] | None:
-    """What the file holds; None when it or its folder does not exist."""
+def _there(spot: Spot, clear: str = "") -> tuple[bytes, int] | None:
+    """What the file holds; None when it or its folder does not exist. `clear`: a name beside it that goes."""
     try:
         with folder_of(spot, make=False) as folder:
+            if clear:
+                clear_part(folder, clear)
             return read_in(folder, spot.path.name, LARGEST)
     except ToolRefused as refusal:
         if isinstance(refusal.__cause__, FileNotFoundError):
@@ -202,8 +205,9 @@ def _there(spot: Spot) -> tuple[bytes, int] | None:
         raise
 
 
-def _current(spot: Spot) -> str:
-    there = _there(spot)
+def _tidied(spot: Spot, call: str) -> str:
+    """The digest of what the file holds, once what a kill left beside it is gone."""
+    there = _there(spot, clear=part_name(spot.path.name, call))
     return "" if there is None else _digest(there[0])
 
 

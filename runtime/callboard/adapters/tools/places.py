@@ -7,12 +7,12 @@ Refuses what lies outside, the runtime's own files, pipes, sockets and devices, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -68,7 +68,7 @@ def _shown(path: Path, base: Path, folders: Folders) -> str:
     return str(path.relative_to(base)) if inside else str(path)
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(spot: Spot) -> Generator[int]:
     """A descriptor of the file, for reading. Raises `ToolRefused` when it is none, or cannot be read."""
     with telling(spot):
@@ -83,7 +83,7 @@ def opened(spot: Spot) -> Generator[int]:
             os.close(descriptor)
 
 
-@contextmanager
+@contextlib.contextmanager
 def folder_of(spot: Spot, *, make: bool) -> Generator[int]:
     """A descriptor of the folder that the file stands in, made with its parents when asked to. Raises `ToolRefused`."""
     with telling(spot):
@@ -132,12 +132,23 @@ def read_in(folder: int, name: str, most: int) -> tuple[bytes, int] | None:
     return content, stat.S_IMODE(told.st_mode)
 
 
-def put_in(folder: int, name: str, content: bytes, mode: int | None) -> None:
+def part_name(name: str, call: str) -> str:
+    """The name of a file that is being written by a call: whoever repairs the call finds what a kill left of it."""
+    return f".{name[:100]}.{hashlib.sha256(call.encode()).hexdigest()[:12]}.part"
+
+
+def clear_part(folder: int, part: str) -> None:
+    """Remove what a killed process left of a file that it was writing. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part, dir_fd=folder)
+
+
+def put_in(folder: int, name: str, content: bytes, mode: int | None, part: str) -> None:
     """Make `name` in an open folder hold this content: whole or not at all, durable, with its mode kept.
 
-    A link of that name is replaced, never followed. Raises OSError.
+    It is written as `part` first. A link of that name is replaced, never followed. Raises OSError.
     """
-    part = f".{name[:100]}.{secrets.token_hex(6)}.part"
+    clear_part(folder, part)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(part, flags, 0o666, dir_fd=folder)
     try:
@@ -169,7 +180,7 @@ _SAID = {
 }
 
 
-@contextmanager
+@contextlib.contextmanager
 def telling(spot: Spot) -> Generator[None]:
     """Turn what the system says of a file into a refusal that the model can act on."""
     try:
