@@ -13,7 +13,7 @@ from typing import Any
 from callboard.core.context.results import Result, kept_path, results_of
 from callboard.core.context.situation import Situation
 from callboard.core.context.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
-from callboard.core.context.view import Conversation, calls_of, held, is_plain, is_result, result_text
+from callboard.core.context.view import Conversation, calls_of, held, is_plain, result_text
 from callboard.core.mail import defused
 from callboard.words.context import Edit, Message
 from callboard.words.values import Json
@@ -38,12 +38,12 @@ all results of the newest `keep` turns (`unit`), counted among the answered ones
 def clear_old_results(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
     """Results that the model has answered become a mark, all that can go together: each edit costs a cached prefix."""
     given = {**CLEAR, **params}
-    if held(view) <= given["over"] * budget or _tokens_of_results(view) < given["at_least"] * budget:
+    if held(view) <= given["over"] * budget or _most(view, given["left_alone"]) < given["at_least"] * budget:
         return None
     edits: list[Edit] = []
     saved = 0
     for result in _clearable(view.messages, given):
-        text = _cleared_mark(result, str(given["mark"]))
+        text = cleared_mark(result, str(given["mark"]))
         saving = result.block.tokens - (BLOCK_TOKENS + CALL_TOKENS + estimate_text(text))
         if saving > 0:
             edits.append(result.reads("cleared", text, kept_path(result_text(result.block))))
@@ -51,15 +51,10 @@ def clear_old_results(view: Conversation, budget: int, situation: Situation, par
     return edits if saved >= given["at_least"] * budget else None
 
 
-def _tokens_of_results(view: Conversation) -> int:
+def _most(view: Conversation, left_alone: int) -> int:
     """A quick bound on what clearing can save, so that a long view is not searched in vain at each step."""
-    return sum(
-        block.tokens
-        for message in view.messages
-        if message.role == "user"
-        for block in message.blocks
-        if is_result(block)
-    )
+    # Results that are too small for `bulk` have texts of up to 96 bytes.
+    return view.messages.bulk if left_alone >= 96 else view.result_tokens
 
 
 def _clearable(messages: Sequence[Message], given: Json) -> list[Result]:
@@ -92,7 +87,7 @@ def _kept(results: Sequence[Result], keep: int, unit: str) -> set[tuple[int, int
     return {(result.message.id, result.place) for result in results[max(0, len(results) - keep) :]}
 
 
-def _cleared_mark(result: Result, mark: str) -> str:
+def cleared_mark(result: Result, mark: str) -> str:
     path = kept_path(result_text(result.block))
     text = mark.replace("NAME", defused(result.name))
     if not path:

@@ -21,8 +21,8 @@ from callboard.words.context import Block, Message, Source
 
 FULL = 32
 """Messages of a chunk. The tail holds as many, and up to twice as many before a chunk is cut off it."""
-SMALL = 64
-"""A result of up to so many tokens is not worth an edit: what stands for a cleared one counts about as much."""
+SMALL = 40
+"""A result of up to so many tokens (a text of 96 bytes) is not worth an edit: its mark counts about as much."""
 
 
 class _Sums(NamedTuple):
@@ -84,7 +84,7 @@ class Messages(Sequence[Message]):
         """Tokens of the results of more than `SMALL` tokens: what a stage that heeds nothing smaller can save at most.
 
         Cleared marks and short answers, of which a long session has thousands, do not count here. Where it is less
-        than what a stage must save, there is nothing to do, and nothing needs to be searched.
+        than what a stage must save, there is nothing to do and nothing to search; else `bulky` says where they are.
         """
         return self._sums.bulk
 
