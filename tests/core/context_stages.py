@@ -28,8 +28,11 @@ def wanted(found: list[Edit] | SummaryWanted | None) -> SummaryWanted:
     return found
 
 
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
 def worked(steps: int = 6, length: int = 4_000) -> Session:
     session = began()
     for number in range(steps):
-        session.step(f"{number}" * length)
+        session.step(f"{LETTERS[number % 26]} " * (length // 2))
     return session

@@ -37,7 +37,7 @@ def test_under_its_thresholds_no_stage_is_asked() -> None:
 
 
 def test_cheap_comes_before_dear() -> None:
-    huge = worked(5).step("x" * 300_000)
+    huge = worked(5).step("x " * 150_000)
     assert getattr(asked(huge, 200_000), "stage", "") == "persist_large_results"
     assert getattr(asked(worked(), 5_000), "stage", "") == "clear_old_results"
     few = worked(4)
@@ -47,13 +47,13 @@ def test_cheap_comes_before_dear() -> None:
 
 
 def test_large_results_are_persisted_before_a_summary_whatever_the_trigger() -> None:
-    found = asked(worked(3, 20_000).step("x" * 31_000), 12_000)
+    found = asked(worked(3, 20_000).step("x " * 15_500), 12_000)
     assert found is not None
     assert (found.stage, found.prepares, len(found.edits)) == ("persist_large_results", True, 1)
 
 
 def test_over_the_budget_with_nothing_left_to_do_the_model_is_asked() -> None:
-    assert asked(began().step("x" * 29_000), 5_000) is None
+    assert asked(began().step("x " * 14_500), 5_000) is None
 
 
 def test_a_stage_tried_at_this_revision_is_not_asked_again() -> None:
@@ -81,7 +81,7 @@ def test_b36_after_failed_summaries_the_oldest_is_dropped_and_then_nothing_is_le
 
 
 def test_after_a_refusal_large_results_go_first_then_the_summary_then_whatever_can() -> None:
-    session = worked(4).step("x" * 31_000)
+    session = worked(4).step("x " * 15_500)
     first = react_stage(session.view, 10**6, HERE)
     assert first is not None
     assert (first.stage, first.prepares) == ("persist_large_results", True)
@@ -99,13 +99,13 @@ def test_after_a_refusal_and_a_failed_summary_more_than_one_stage_may_be_needed(
     session = began()
     for number in range(16):
         session.reply(text("words " * 300)).user(said(f"answer {number} " * 200, "inbox")).next_turn()
-    session.step("x" * 31_000).step("y" * 31_000)
+    session.step("x " * 15_500).step("y " * 15_500)
     state = StateBlock(todos=("[pending] win",))
     found = react_stage(session.view, 10**6, Situation(0.0, "/out", "/t/x.jsonl", frozenset(), 3, state))
     assert found is not None
     assert [edit.kind for edit in found.edits] == ["persisted", "cleared"]
     last = session.edit(found.edits).view.messages[-1].id
-    assert persisted_texts(session.past, found.edits) == {f"/out/toolu_{last - 2}_0.txt": "y" * 31_000}
+    assert persisted_texts(session.past, found.edits) == {f"/out/toolu_{last - 2}_0.txt": "y " * 15_500}
     found = react_stage(session.view, 10**6, Situation(0.0, "/out", "/t/x.jsonl", frozenset(), 3, state))
     assert found is not None
     assert (found.stage, found.transcript) == ("truncate_oldest", True)
@@ -114,7 +114,7 @@ def test_after_a_refusal_and_a_failed_summary_more_than_one_stage_may_be_needed(
 
 
 def test_a_giant_newest_message_is_shrunk_when_it_can_be() -> None:
-    session = began().step("x" * 150_000)
+    session = began().step("x " * 75_000)
     found = react_stage(session.view, 10**6, HERE)
     assert found is not None
     assert (found.stage, found.prepares) == ("persist_large_results", False)
