@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from callboard.core.names import short_id
 from callboard.core.state import AgentState
 from callboard.words.context import StateBlock
+from callboard.words.specs import AgentSpec
 from callboard.words.steps import EndTurn
-from callboard.words.values import AgentLife, AgentRow, Cause, Envelope, Schedule
+from callboard.words.values import AgentLife, AgentRow, Cause, Envelope, Request, Schedule
 
 
 def life(state: AgentState) -> AgentLife:
@@ -85,7 +86,11 @@ def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, now: float
 
 
 def state_block(
-    state: AgentState, team: Sequence[AgentRow], schedules: Sequence[Schedule], tasks: Sequence[str]
+    state: AgentState,
+    team: Sequence[AgentRow],
+    schedules: Sequence[Schedule],
+    tasks: Sequence[str],
+    requests: Sequence[Request] = (),
 ) -> StateBlock:
     """What the runtime knows, for the words after a compaction."""
     gate = state.gate
@@ -104,4 +109,14 @@ def state_block(
         files_read=tuple(path for path in state.files if path not in state.changed),
         files_changed=state.changed,
         skills=state.skills,
+        requests=tuple(_open_requests(state.me, requests)),
     )
+
+
+def _open_requests(me: AgentSpec, requests: Sequence[Request]) -> Iterator[str]:
+    """What this agent waits for, and what waits for its word."""
+    for one in requests:
+        if one.status == "pending" and one.asked_by == me.name:
+            yield f"{one.id} ({one.kind}) {one.subject}".rstrip()
+        elif one.status == "pending" and me.kind == "lead" and "lead" in one.may_answer:
+            yield f"{one.id} ({one.kind} of {one.asked_by}, you may answer) {one.subject}".rstrip()

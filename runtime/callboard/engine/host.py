@@ -145,7 +145,8 @@ class Host:
             for task in self.board.tasks()
             if task.owner == state.me.name or (lead and task.status not in ("completed", "cancelled"))
         ]
-        known = state_block(state, self.board.agents(), self.board.schedules(), tasks)
+        board = self.board
+        known = state_block(state, board.agents(), board.schedules(), tasks, board.requests())
         script = self.ports.script
         return script.known(state.me.name, state.incarnation, state.compactions, known) if script else known
 

@@ -101,7 +101,7 @@ async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -
         usage=usage,
     )
     checked = transcripts.checked(agent, event) if edits else None
-    if checked is None or checked.tokens_after >= checked.tokens_before:
+    if checked is None or not checked.edits:
         await _failed(agent, "it would not make the conversation smaller", usage)
         return
     await agent.record(checked, unless=lambda now: now.summary != wanted)

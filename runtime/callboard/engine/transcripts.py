@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callboard.core.apply import apply
+from callboard.core.context.check import repaired
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.transcript import transcript_lines
 from callboard.core.context.view import size
@@ -40,5 +41,9 @@ def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
 
 
 def checked(agent: Agent, event: ContextEdited) -> ContextEdited:
-    """The event, measured, with what its edits must not lose put back."""
-    return measured(agent.state, event)
+    """The event, measured, with what its edits must not lose put back. Without edits where that left nothing to win."""
+    state = agent.state
+    if event.edits:
+        edits, names = repaired(state.conversation, event.edits, agent.host.known(state), state.tasks)
+        event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
+    return measured(state, event)
