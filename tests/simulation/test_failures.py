@@ -185,6 +185,30 @@ def test_a_disk_that_fills_up_stops_the_run_and_a_resume_goes_on(command: Comman
     assert (command.workspace / "once.txt").read_text() == "x\n"
 
 
+def test_a_full_disk_under_a_rehearsal_is_told_and_a_resume_goes_on(command: Command) -> None:
+    long = "At last. " * 1_000  # more than what is left of the newest page of its state file
+    scenario = SLOW_STEPS.replace('[{tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]', long)
+    rules = ("--permission-mode", "bypassPermissions")
+    with mounted(Path(command.env["XDG_DATA_HOME"]), "4m") as disk:
+        with started(command, "run", "-v", *rules, "--model", command.scenario(scenario), "Go.") as running:
+            running.wait_for("bash true")
+            ballast = fill(disk)
+            told(running.end(), 1, "rehearsal.jsonl cannot be written (No space left on device)", "make room")
+        ballast.unlink()
+        ran = command.run("resume")
+        assert (ran.code, ran.out.strip()) == (0, long.strip()), ran.err
+
+
+def test_a_log_that_cannot_be_written_ends_no_session(command: Command) -> None:
+    model = command.scenario(FINE)
+    assert command.run("run", "--model", model, "Go.").code == 0
+    (log,) = [path for path in state_of(command).rglob("log") if path.is_dir()]
+    with mounted(log, "16k") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        ran = command.run("run", "--model", model, "Go.")
+    assert (ran.code, ran.out) == (0, "Fine.\n"), ran.err
+
+
 @pytest.mark.parametrize("size", ["16k", "64k"])
 def test_a_disk_that_is_too_small_for_a_store_is_told(command: Command, size: str) -> None:
     with mounted(state_of(command), size):
