@@ -6,7 +6,9 @@ import pytest
 from tests.core.agent_states import Life, done
 
 from callboard.core.apply import fold
-from callboard.core.snapshot import dump, load
+from callboard.core.frozen import replace
+from callboard.core.snapshot import EVERY, PER_VIEW, due, dump, load
+from callboard.core.state import AgentState
 from callboard.words import events as ev
 
 
@@ -35,3 +37,14 @@ def test_what_this_version_did_not_write_is_passed_over(what: str) -> None:
         "a wrong type": shape + b'\n{"seq": "many"}',
     }[what]
     assert load(damaged) is None
+
+
+def test_a_larger_view_is_written_less_often_and_each_crossing_writes_one() -> None:
+    small, large = worked().state, worked().prompted("w " * 3 * PER_VIEW).state
+    assert large.conversation.tokens // PER_VIEW == 1
+    assert written(small) == [EVERY, 2 * EVERY, 3 * EVERY, 4 * EVERY]
+    assert written(large) == [2 * EVERY, 4 * EVERY]
+
+
+def written(state: AgentState) -> list[int]:
+    return [seq for seq in range(1, 4 * EVERY + 1) if due(seq - 1, replace(state, seq=seq))]

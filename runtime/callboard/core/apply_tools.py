@@ -167,9 +167,9 @@ def _todos_set(state: AgentState, e: ev.TodosSet) -> AgentState:
 
 def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
     changed = state.changed
-    if e.changed and e.path not in changed:
+    if e.changed and (e.path not in state.files or e.path not in changed):  # a changed one is known: quick for new ones
         changed = (*changed, e.path)
-    return replace(state, files={**state.files, e.path: e.digest}, changed=changed)
+    return replace(state, files=state.files.having(e.path, e.digest), changed=changed)
 
 
 def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:

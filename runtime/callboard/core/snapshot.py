@@ -15,7 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from callboard.core.state import AgentState
 
 EVERY = 500
-"""Events of a journal between two snapshots: what a resume folds at most, besides the newest turn."""
+"""Events of a journal between two snapshots of a small view: what a resume folds at most, besides the newest turn."""
+PER_VIEW = 200_000
+"""Tokens of the view for which they stand `EVERY` events farther apart: writing a snapshot costs as much as the view
+holds, and that share of a step must not grow with it; nor may a resume that folds the events take much longer than one
+that reads the view."""
 
 
 @lru_cache(maxsize=1)
@@ -28,6 +32,12 @@ def shape() -> str:
     """The digest of what a state looks like in this version."""
     schema = json.dumps(_adapter().json_schema(), sort_keys=True)
     return hashlib.sha256(schema.encode()).hexdigest()[:16]
+
+
+def due(before: int, state: AgentState) -> bool:
+    """Whether a snapshot is to be written with the events after position `before`, up to this state."""
+    apart = EVERY * (1 + state.conversation.tokens // PER_VIEW)
+    return state.seq // apart > before // apart
 
 
 def dump(state: AgentState) -> bytes:

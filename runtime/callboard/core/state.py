@@ -15,6 +15,7 @@ from callboard.core.context.forgotten import Forgotten
 from callboard.core.context.health import CacheHealth
 from callboard.core.context.spare import Spared
 from callboard.core.context.view import Conversation
+from callboard.core.keyed import Keyed
 from callboard.core.recovery import RecoveryState
 from callboard.words.context import Injection, StateBlock, SummaryWanted
 from callboard.words.events import BackgroundStarted, ModelCalled
@@ -161,7 +162,8 @@ class AgentState:
     gate: Gate = Gate()
     todos: tuple[Todo, ...] = ()
     steps_since_todo: int = 0
-    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Keyed = field(default_factory=Keyed)
+    """Files it has seen: path -> digest."""
     changed: tuple[str, ...] = ()
     """Files that this agent wrote."""
     skills: tuple[str, ...] = ()

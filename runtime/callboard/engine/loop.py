@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from callboard.core.apply import apply
 from callboard.core.decide import decide
 from callboard.core.names import agent_key, journal, snapshot_key
-from callboard.core.snapshot import EVERY, dump
+from callboard.core.snapshot import due, dump
 from callboard.core.standing import life, waiting_for
 from callboard.core.state import AgentState, Facts
 from callboard.engine.cache_watch import CacheWatch
@@ -154,7 +154,7 @@ class Agent:
         row = self._row_after(state)
         if row != self.row:
             appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
-        if state.seq // EVERY > first // EVERY:
+        if due(first, state):
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes])
         self._unwritten, self.state, self.row = (), state, row
