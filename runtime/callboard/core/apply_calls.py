@@ -105,7 +105,8 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         return undone(state, e)
     state = billed(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
     if not e.edits:
-        return replace(_compacted(state, e), tried=state.tried | {(e.stage, e.revision)})
+        faulty = state.faulty | {e.stage} if e.why else state.faulty
+        return replace(_compacted(state, e), tried=state.tried | {(e.stage, e.revision)}, faulty=faulty)
     by = f"{e.stage}/{e.trigger}"
     return replace(
         _compacted(state, e),

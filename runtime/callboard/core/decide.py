@@ -13,11 +13,9 @@ the journal. So every call of `decide` brings the agent on, or waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 from callboard.core import recovery as rec
-from callboard.core.context.pipeline import StageCall, budget_of, manual_summary, next_stage, react_stage
-from callboard.core.context.situation import Situation
+from callboard.core.compacting import compaction
 from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.gate import NOT_RUN
 from callboard.core.state import AgentState, CallState, Facts
@@ -222,54 +220,6 @@ def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:
     if state.gate.gate != "pending":
         return None
     return st.Wait(_next_time(state, facts), f"plan {state.gate.request_id}")
-
-
-def compaction(state: AgentState, facts: Facts) -> st.Step | None:
-    """Asked for, forced by the service, or over the budget: the next stage that was not tried at this revision."""
-    if state.compact is not None and (state.turn is None or state.wants_reply):
-        wanted = manual_summary(state.conversation, state.compact, in_turn=state.turn is not None)
-        return st.Summarise(wanted, begun=False) if wanted else st.EditView("summarize_all", "manual", ())
-    if state.turn is None or not state.wants_reply:
-        return None
-    spec, situation = state.me, _situation(state, facts)
-    limits = spec.limits_of(rec.model_in_use(state.recovery, spec))
-    budget = budget_of(limits, rec.output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
-    if state.recovery.react:
-        found = react_stage(state.conversation, budget, situation)
-        nothing = st.EndTurn("overflow", "the conversation does not fit, and nothing in it can be compacted")
-        return _stage(found, "reactive") if found else nothing
-    found = next_stage(spec.pipeline, state.conversation, budget, situation)
-    return _stage(found, "auto") if found else None
-
-
-def _stage(found: StageCall, trigger: Literal["auto", "reactive"]) -> st.Step:
-    if found.wanted is not None:
-        return st.Summarise(found.wanted, begun=False)
-    # Edits that prepare a reactive summary do not answer for it: it is still due.
-    return st.EditView(found.stage, "auto" if found.prepares else trigger, found.edits, found.transcript)
-
-
-def _situation(state: AgentState, facts: Facts) -> Situation:
-    spec = state.me
-    return Situation(
-        now=facts.now,
-        folder=facts.folder,
-        transcript=transcript_path(state, facts),
-        tried=state.tried,
-        summaries_failed=state.turn.summaries_failed if state.turn else 0,
-        state=facts.known,
-        limits=spec.limits_of(rec.model_in_use(state.recovery, spec)),
-        small=spec.limits_of(spec.small_model) if spec.small_model else None,
-        cache=state.cache,
-        batch=state.batch,
-        steps=state.steps,
-        spared=state.spared,
-    )
-
-
-def transcript_path(state: AgentState, facts: Facts) -> str:
-    """The file for a transcript written at this position of the journal: no two are alike."""
-    return f"{facts.transcripts}/{state.me.name}-{state.seq}.jsonl"
 
 
 def injections(state: AgentState, facts: Facts) -> st.Step | None:

@@ -13,6 +13,7 @@ from callboard.core.context.cache import CacheState
 from callboard.core.context.cycle import Cycle
 from callboard.core.context.forgotten import Forgotten
 from callboard.core.context.health import CacheHealth
+from callboard.core.context.situation import OwnStage
 from callboard.core.context.spare import Spared
 from callboard.core.context.view import Conversation
 from callboard.core.keyed import Keyed
@@ -156,6 +157,8 @@ class AgentState:
     summary_transcript: str = ""
     summaries: int = 0
     """Summaries that were begun: their calls are numbered by it."""
+    summary_halted: bool = False
+    """A person interrupts the summary that is made between turns."""
     tried: frozenset[tuple[str, int]] = frozenset()
     """Stages already tried, with the view's revision they saw."""
 
@@ -188,6 +191,8 @@ class AgentState:
     health: CacheHealth = CacheHealth()
     batch: str = ""
     """Stage of the newest edit since the newest reply."""
+    faulty: frozenset[str] = frozenset()
+    """A person's own stages that failed, and were told of."""
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""
     steps: int = 0
@@ -254,3 +259,5 @@ class Facts:
     """There are Stop hooks."""
     expected: Expected | None = None
     """What a recorded run delivered at this point; None: nothing is prescribed."""
+    stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """A person's own stages, by name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from callboard.core.context.situation import OwnStage
 from callboard.core.names import claim_envelope_id, mailbox, rows_prefix
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
@@ -43,6 +44,8 @@ class Ports:
     hooks: HookRegistry
     observers: Sequence[Observer] = ()
     approvers: Sequence[Approver] = ()
+    stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """A person's own stages of the context pipeline, by name."""
     script: Script | None = None
     """A recording under way, or the recorded run that is replayed."""
 
@@ -136,6 +139,7 @@ class Host:
             hooks=ports.hooks.has("Stop"),
             expected=expected,
         )
+            stages=ports.stages,
 
     def known(self, state: AgentState) -> StateBlock:
         """What the runtime knows of this agent's world, for the words after a compaction."""

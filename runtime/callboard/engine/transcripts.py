@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from callboard.core.apply import apply
+from callboard.core.compacting import transcript_path
 from callboard.core.context.check import repaired
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.transcript import transcript_lines
 from callboard.core.context.view import size
 from callboard.core.context.why import rewritten, why_edited
-from callboard.core.decide import transcript_path
 from callboard.core.recovery import model_in_use, output_limit
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent

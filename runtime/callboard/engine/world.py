@@ -187,6 +187,7 @@ async def _edit_view(agent: Agent, step: st.EditView) -> None:
         transcript=transcript,
     )
     await agent.record(transcripts.checked(agent, event))
+        why=step.why,
 
 
 async def _end_turn(agent: Agent, step: st.EndTurn) -> None:

@@ -180,6 +180,8 @@ class EditView:
     edits: tuple[Edit, ...]
     transcript: bool = False
     """The full history is written to a file first."""
+    why: str = ""
+    """What is wrong with the stage, if it is one of a person."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.context.folding import split, tail_start
+from callboard.core.context.own import Refused, ask_own, is_own
 from callboard.core.context.situation import Situation
 from callboard.core.context.spare import is_spared
 from callboard.core.context.stages import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
@@ -31,13 +32,15 @@ _CLEAR_ALL = StageSpec(stage="clear_old_results", params={"keep": 0, "over": 0.0
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """What a stage wants: edits, or a summary that the engine has made. Exactly one of the two."""
+    """What a stage wants: edits, or a summary that the engine has made; or why nothing is taken of it."""
 
     stage: str
     edits: tuple[Edit, ...] = ()
     wanted: SummaryWanted | None = None
     transcript: bool = False
     """The transcript must be written to `Situation.transcript` before this is recorded."""
+    why: str = ""
+    """Why the edits of a person's own stage are refused. It counts as tried, and the person is told."""
     prepares: bool = False
     """It makes room for a stage that is to be asked right after it, before the model is."""
 
@@ -61,7 +64,9 @@ def next_stage(
     A stage is passed over at a revision for which it was tried, and a summary after `BREAKER` failures.
     """
     for spec in pipeline:
-        found = _ask(spec, conv, budget, situation)
+        found = _asked(spec, conv, budget, situation)
+        if isinstance(found, Refused):
+            return StageCall(spec.stage, why=found.why)
         if is_spared(found, situation.spared) and held(conv) <= budget:
             continue
         if isinstance(found, SummaryWanted):
@@ -99,6 +104,15 @@ def manual_summary(conv: Conversation, focus: str, *, in_turn: bool = False) -> 
         focus=focus,
         max_tokens=summary_size(folded, int(DEFAULTS["summarize_all"]["max_tokens"])),
     )
+
+
+def _asked(spec: StageSpec, conv: Conversation, budget: int, situation: Situation) -> Found | Refused:
+    """What a stage of the pipeline wants, one of the runtime or a person's own."""
+    if not is_own(spec.stage):
+        return _ask(spec, conv, budget, situation)
+    if (spec.stage, conv.revision) in situation.tried or not conv.messages:
+        return None
+    return ask_own(situation.own.get(spec.stage), conv, budget, situation, spec.params)
 
 
 def _ask(spec: StageSpec, conv: Conversation, budget: int, situation: Situation) -> Found:
@@ -145,6 +159,8 @@ def _problems(number: int, spec: StageSpec) -> Iterator[str]:
     if spec.stage in BEHIND:
         yield f"{where}: `{spec.stage}` stands behind every pipeline and is not listed"
         return
+    if is_own(spec.stage):
+        return  # its parameters are its own, and whether it is there is seen when it is loaded
     if spec.stage not in DEFAULTS:
         yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(LISTED)}"
         return

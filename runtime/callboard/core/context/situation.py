@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from callboard.core.context.cache import CacheState
 from callboard.core.context.spare import Spared
@@ -11,6 +12,9 @@ from callboard.words.specs import ModelLimits
 
 
 @dataclass(frozen=True, slots=True)
+OwnStage = Callable[..., object]
+"""A person's own stage: see `own`."""
+
 class Situation:
     """The moment at which a stage is asked."""
 
@@ -33,6 +37,8 @@ class Situation:
     cache: CacheState = CacheState()
     batch: str = ""
     """Stage of the newest edit since the newest reply: it may go on below the threshold at which it began."""
+    own: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """A person's own stages, by name."""
     steps: int = 0
     """Model steps of the agent's life so far."""
     spared: Spared = ()
