@@ -148,8 +148,11 @@ def on_switched(recovery: RecoveryState, model: str) -> RecoveryState:
     return replace(recovery, failure=None, model=model, attempts=0, overloads_in_a_row=0, waiting_until=0.0)
 
 
-def on_reply(recovery: RecoveryState, *, cut: bool) -> RecoveryState:
-    """A whole reply: counters go back; one that ended normally also sets the output limit back."""
+def on_reply(recovery: RecoveryState, *, cut: bool, react_limit: str = "per_success") -> RecoveryState:
+    """A whole reply: counters go back; one that ended normally also sets the output limit back.
+
+    `react_limit` as in `AgentSpec`: with `per_turn` a prompt is compacted once, however many replies follow.
+    """
     fresh = replace(
         recovery,
         attempts=0,
@@ -158,7 +161,7 @@ def on_reply(recovery: RecoveryState, *, cut: bool) -> RecoveryState:
         parked=False,
         failure=None,
         first_failed_at=0.0,
-        reacted=False,
+        reacted=recovery.reacted and react_limit == "per_turn",
         cut=cut,
     )
     return fresh if cut else replace(fresh, output_limit=0, escalated=False, continuations=0)
