@@ -155,10 +155,10 @@ class AgentState:
     compact_by: Literal["tool", "person"] = "person"
     summary: SummaryWanted | None = None
     summary_transcript: str = ""
-    summaries: int = 0
-    """Summaries that were begun: their calls are numbered by it."""
     summary_halted: bool = False
     """A person interrupts the summary that is made between turns."""
+    summaries: int = 0
+    """Summaries that were begun: their calls are numbered by it."""
     tried: frozenset[tuple[str, int]] = frozenset()
     """Stages already tried, with the view's revision they saw."""
 
@@ -189,10 +189,10 @@ class AgentState:
     forgotten: Forgotten = Forgotten()
     """What the view no longer shows, and what was asked for again."""
     health: CacheHealth = CacheHealth()
-    batch: str = ""
-    """Stage of the newest edit since the newest reply."""
     faulty: frozenset[str] = frozenset()
     """A person's own stages that failed, and were told of."""
+    batch: str = ""
+    """Stage of the newest edit since the newest reply."""
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""
     steps: int = 0
@@ -257,7 +257,7 @@ class Facts:
     """What the runtime knows, for a compaction without a summary; given only where one may come."""
     hooks: bool = False
     """There are Stop hooks."""
-    expected: Expected | None = None
-    """What a recorded run delivered at this point; None: nothing is prescribed."""
     stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """A person's own stages, by name."""
+    expected: Expected | None = None
+    """What a recorded run delivered at this point; None: nothing is prescribed."""

@@ -137,9 +137,9 @@ class Host:
             transcripts=str(folders.transcripts),
             known=self.known(state) if state.recovery.react or state.tried else None,
             hooks=ports.hooks.has("Stop"),
+            stages=ports.stages,
             expected=expected,
         )
-            stages=ports.stages,
 
     def known(self, state: AgentState) -> StateBlock:
         """What the runtime knows of this agent's world, for the words after a compaction."""

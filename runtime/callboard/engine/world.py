@@ -185,9 +185,9 @@ async def _edit_view(agent: Agent, step: st.EditView) -> None:
         edits=step.edits,
         tokens_before=before,
         transcript=transcript,
+        why=step.why,
     )
     await agent.record(transcripts.checked(agent, event))
-        why=step.why,
 
 
 async def _end_turn(agent: Agent, step: st.EndTurn) -> None:

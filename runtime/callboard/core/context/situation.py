@@ -10,11 +10,11 @@ from callboard.core.context.spare import Spared
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits
 
-
-@dataclass(frozen=True, slots=True)
 OwnStage = Callable[..., object]
 """A person's own stage: see `own`."""
 
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """The moment at which a stage is asked."""
 
@@ -35,10 +35,10 @@ class Situation:
     small: ModelLimits | None = None
     """Those of the model that summarises, if it is another."""
     cache: CacheState = CacheState()
-    batch: str = ""
-    """Stage of the newest edit since the newest reply: it may go on below the threshold at which it began."""
     own: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """A person's own stages, by name."""
+    batch: str = ""
+    """Stage of the newest edit since the newest reply: it may go on below the threshold at which it began."""
     steps: int = 0
     """Model steps of the agent's life so far."""
     spared: Spared = ()
