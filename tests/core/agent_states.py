@@ -19,7 +19,7 @@ TOOLS = {
     "write_file": ToolFacts("keyed"),
     "bash": ToolFacts("exclusive"),
     "submit_plan": ToolFacts("exclusive", barrier=True),
-    "compact": ToolFacts("exclusive", barrier=True),
+    "compact": ToolFacts("exclusive"),
 }
 
 

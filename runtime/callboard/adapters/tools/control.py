@@ -25,7 +25,7 @@ from callboard.words.values import Json, Request
 _COMPACT = """\
 Summarise your conversation so far and go on with the summary. Call it when the context is long or cluttered and a \
 sub-goal is finished: what you still need is kept, tool results are let go. In focus, say what the summary must not \
-lose. Todos, tasks, the plan and the team are kept exactly whatever you say. Call it alone, or last in a reply."""
+lose. Todos, tasks, the plan and the team are kept exactly whatever you say. All other calls of the reply run first."""
 _ASK = """\
 Ask the person something that only they can decide: a preference, a missing fact, a risk to accept. Find out by \
 yourself whatever the workspace can tell. Offer options where you can, your recommendation first. The answer comes as \
@@ -57,7 +57,7 @@ def control_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
     """`compact`, `ask_person` and `task`. `types`: the agent types and when to use each, for the model to read."""
     spec = ToolSpec("task", _TASK + listed(types), schema_of(_Task), effect="attach", concurrency="shared")
     return (
-        store_tool("compact", _COMPACT, _Compact, _compact, effect="read", barrier=True),
+        store_tool("compact", _COMPACT, _Compact, _compact, effect="read"),
         store_tool("ask_person", _ASK, _Ask, _ask_person),
         SubagentTool(spec),
     )
