@@ -26,13 +26,14 @@ from callboard.adapters.clock import SystemClock, SystemDice
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.judging import PolicyJudge, parse_rules
 from callboard.adapters.launcher import ShellLauncher
-from callboard.adapters.logs import EventLog, logging_to
+from callboard.adapters.logs import EventLog, log_metrics, logging_to
 from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store
 from callboard.core.names import agent_key, host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
+from callboard.desk import Desk
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, summarise
 from callboard.engine.host import Host, Money, Ports
 from callboard.engine.memory import recall
@@ -133,6 +134,12 @@ class Session:
             if row.name == "lead" or row.life in ("starting", "working", "waiting"):
                 await self.command("interrupt", to=row.name)
 
+    @property
+    def desk(self) -> Desk:
+        """The same session as another process sees it: windows and edits, as the journals have them."""
+        row = SessionRow(id=self.id, workspace=str(self.workspace), created_at=self._began)
+        return Desk(self._store, row, self._host.board)
+
     async def answer(
         self, request_id: str, status: Literal["approved", "rejected", "answered"], reason: str = ""
     ) -> str | None:
@@ -231,6 +238,7 @@ async def open_session(
         session = Session(host, team, places, wiring, cut_short=cut_short)
         if options.prompt is not None and options.resume:
             await session.say(options.prompt)
+        stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
         async with _hosting(team, wiring):
             yield session
 

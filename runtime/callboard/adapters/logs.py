@@ -10,13 +10,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Generator, MutableMapping
+from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 import structlog
 
+from callboard.core.context.metrics import Metrics, together
 from callboard.ports.model import Delta
 from callboard.words.events import (
     CacheThrash,
@@ -48,6 +50,14 @@ def logging_to(path: Path, *, debug: bool = False) -> Generator[None]:
         yield
     finally:
         file.close()
+
+
+def log_metrics(session: str, agents: Mapping[str, Metrics]) -> None:
+    """A line for each agent, and one for the session: what they used since their first record."""
+    log = structlog.get_logger("callboard.metrics").bind(session=session)
+    for agent, metrics in agents.items():
+        log.info("metrics", agent=agent, **asdict(metrics))
+    log.info("session_metrics", **asdict(together(agents.values())))
 
 
 class _LogFile:

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sessions": ("cli_team", "List the sessions of this workspace."),
     "team": ("cli_team", "Show the agents of a session."),
     "tasks": ("cli_team", "Show the task board of a session."),
+    "context": ("cli_context", "Show what fills an agent's window."),
     "plans": ("cli_requests", "Show what waits for a person's word, in full."),
     "approve": ("cli_requests", "Approve a plan or allow a tool."),
     "reject": ("cli_requests", "Reject a plan or refuse a tool."),

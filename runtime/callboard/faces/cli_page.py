@@ -56,6 +56,16 @@ things happen; the first is `system/init`, the last is `result`.
 | `result` / `success` | last: `result` holds the lead's last words |
 | `result` / `error_max_turns`, `error_max_budget_usd`, `error_during_execution` | last: `errors` says why |
 
+`result` has a field of ours beside those of the protocol: `metrics`, for the `session` and for each of its `agents`, the
+numbers that `callboard context --json` and `callboard team --json` have too. They count from an agent's first record.
+
+| field | meaning |
+| --- | --- |
+| `cache_hit_rate` | the share (0 to 1) of all input that was read from the service's prompt cache |
+| `compact_count` | how often a stage reduced the conversation, by `stage/trigger`; undoes are not counted |
+| `token_usage` | tokens: `input` (neither written nor read), `write`, `read`, `output` |
+| `reread_count` | results that were asked for again after they had been cut |
+
 Every message carries `uuid` and `session_id`. What another agent than the lead says or does carries its name in `agent`
 and, in `parent_tool_use_id`, the call that made it. Tools have the names that they have everywhere in Callboard.
 """

@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard.app import Session
+from callboard.core.context.metrics import together
+from callboard.faces.context_page import compactions, context_block, edits_block, undo_line
 from callboard.faces.lines import usage_words
 from callboard.faces.listings import (
     find_request,
     requests_block,
     schedules_table,
-    status_words,
     table,
     tasks_table,
     team_table,
 )
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
+
+_SOON = 0.5
+"""Seconds that the prompt line waits to hear what came of an undo; after that the screen tells."""
 
 
 class Leave(Exception):
@@ -104,14 +108,27 @@ async def _stop(session: Session, words: str) -> Block:
 
 async def _cost(session: Session, words: str) -> Block:
     team, total = session.team(), session.usage()
-    rows = [[row.name, str(row.steps), usage_words(row.usage)] for row in team]
-    return table(
-        ["AGENT", "STEPS", "USED"], [*rows, ["all", str(sum(row.steps for row in team)), usage_words(total)]], ""
-    )
+    metrics = [*(row.metrics for row in team), together(row.metrics for row in team)]
+    used = [*((row.name, row.steps, row.usage) for row in team), ("all", sum(row.steps for row in team), total)]
+    rows = [
+        [name, str(steps), usage_words(usage), str(compactions(one)), str(one.reread_count)]
+        for (name, steps, usage), one in zip(used, metrics, strict=True)
+    ]
+    return table(["AGENT", "STEPS", "USED", "COMPACTED", "READ AGAIN"], rows, "")
 
 
 async def _context(session: Session, words: str) -> Block:
-    return block(status_words(session))
+    """`[AGENT]`, `explain [AGENT]` or `undo N... [AGENT]`."""
+    action, _, rest = words.partition(" ")
+    if action == "explain":
+        agent = rest.strip() or "lead"
+        return edits_block(await session.desk.edits(agent), agent)
+    if action == "undo":
+        named = [word for word in rest.split() if not word.isdecimal()]
+        edits = [int(word) for word in rest.split() if word.isdecimal()]
+        agent = named[0] if named else "lead"
+        return Block((undo_line(await session.desk.undo(edits, agent, _SOON), edits, agent),))
+    return context_block(await session.desk.context(words or "lead"))
 
 
 async def _model(session: Session, words: str) -> Block:
@@ -139,7 +156,7 @@ COMMANDS: Mapping[str, Command] = {
     "answer": Command("ID words", "answer a question", _answer),
     "cron": Command("", "show the schedules", _cron),
     "compact": Command("[focus]", "summarise the lead's conversation now", _compact),
-    "context": Command("", "show what the session holds", _context),
+    "context": Command("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", _context),
     "cost": Command("", "show what each agent used", _cost),
     "model": Command("", "show the model", _model),
     "resume": Command("[ID]", "how to go on with another session", _resume),

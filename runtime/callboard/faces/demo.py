@@ -23,6 +23,7 @@ import anyio.to_thread
 
 from callboard.app import End, Options, Session, open_session
 from callboard.assembly import find_places
+from callboard.core.context.metrics import together
 from callboard.core.names import short_id
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard, person_is_there
@@ -299,14 +300,17 @@ def agents_table(end: End) -> Block:
             str(one.steps),
             f"{one.usage.prompt_tokens + one.usage.output_tokens:,}",
             _dollars(one.usage.cost_usd),
+            f"{one.metrics.cache_hit_rate:.0%}",
             one.what,
         )
         for one in end.agents
     ]
     total = end.usage
     steps = str(sum(one.steps for one in end.agents))
-    rows.append(("all", steps, f"{total.prompt_tokens + total.output_tokens:,}", _dollars(total.cost_usd), ""))
-    return table(("agent", "steps", "tokens", "cost", "what it did"), rows, "nobody did anything")
+    cached = f"{together(one.metrics for one in end.agents).cache_hit_rate:.0%}"
+    tokens = f"{total.prompt_tokens + total.output_tokens:,}"
+    rows.append(("all", steps, tokens, _dollars(total.cost_usd), cached, ""))
+    return table(("agent", "steps", "tokens", "cost", "cached", "what it did"), rows, "nobody did anything")
 
 
 def missed_schedule(session: str, now: float) -> Schedule:

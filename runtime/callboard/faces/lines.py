@@ -239,10 +239,13 @@ def _background_ended(agent: str, event: BackgroundEnded) -> Block:
 
 
 def _edited(agent: str, event: ContextEdited) -> Block | None:
+    undone = ", ".join(f"edit {seq}" for seq in event.undoes)
     if not event.edits:
-        return None
+        return _progress(agent, f"did not take back {undone}{_because(event.why)}", "warn") if undone else None
     where = f", transcript {event.transcript}" if event.transcript else ""
     sizes = f"{event.tokens_before:,} -> {event.tokens_after:,} tokens"
+    if undone:
+        return _progress(agent, f"took back {undone}, {sizes}")
     return _progress(agent, f"compaction: {event.stage} ({event.trigger}), {sizes}{where}")
 
 

@@ -15,11 +15,12 @@ import anyio
 
 from callboard import __version__
 from callboard.app import End, Options, Session, open_session
+from callboard.core.context.metrics import together
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard
 from callboard.faces.leaving import Leaving, heed_signals
 from callboard.faces.lines import usage_words
-from callboard.faces.listings import requests_block
+from callboard.faces.listings import plain_row, requests_block
 from callboard.faces.screen import Screen
 from callboard.faces.stream_json import StreamJson
 from callboard.faces.terminal import Terminal, block
@@ -137,7 +138,8 @@ class HeadlessRun:
         self._screen.finish(text)
         if self._stream is not None:
             cost = end.usage.cost_usd if end is not None else 0.0
-            self._stream.result(code=code, text=text, why=why, seconds=seconds, cost_usd=cost)
+            beside = {"metrics": _metrics(end)} if end is not None else {}
+            self._stream.result(code=code, text=text, why=why, seconds=seconds, cost_usd=cost, **beside)
             self._tell_last()
         elif text:
             self._terminal.result(text)
@@ -148,6 +150,12 @@ class HeadlessRun:
             self._terminal.terminal_print(block(words, "dim"))
         if end is not None:
             self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))
+
+
+def _metrics(end: End) -> Json:
+    """What the session and each of its agents used, as `callboard context --json` has it too."""
+    session = together(one.metrics for one in end.agents)
+    return {"session": plain_row(session), "agents": {one.name: plain_row(one.metrics) for one in end.agents}}
 
 
 def _code(end: End | None, leaving: Leaving) -> int:

@@ -112,8 +112,8 @@ class StreamJson:
     def on_mail(self, envelope: Envelope) -> None:
         """Mail is told when it enters a conversation."""
 
-    def result(self, *, code: int, text: str, why: str, seconds: float, cost_usd: float) -> None:
-        """The last message of the session, by its exit code."""
+    def result(self, *, code: int, text: str, why: str, seconds: float, cost_usd: float, **beside: Json) -> None:
+        """The last message of the session, by its exit code. `beside`: fields of ours, beside those of the protocol."""
         self._begin()
         lead = self._seen("lead")
         subtype, reason = _ending(code, why)
@@ -131,6 +131,7 @@ class StreamJson:
             "permission_denials": self._denials,
             "terminal_reason": reason,
             "exit_code": code,
+            **beside,
         }
         if subtype == "success":
             message["result"] = text

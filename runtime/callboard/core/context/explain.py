@@ -280,17 +280,19 @@ def _touched(edit: Edit, known: _History) -> Touched:
         return Touched(edit.kind, str(call.get("name", "unknown")), _about(call), edit.message, edit.last, 1, tokens)
     gone = [message for message in known.messages.values() if edit.message <= message.id <= edit.last]
     tokens = sum(message.tokens for message in gone)
-    return Touched(edit.kind, _held(gone), "", edit.message, edit.last, len(gone), tokens)
+    return Touched(edit.kind, _held(gone, known), "", edit.message, edit.last, len(gone), tokens)
 
 
-def _held(messages: Sequence[Message]) -> str:
+def _held(messages: Sequence[Message], known: _History) -> str:
     """What a stretch held: `12 calls (read_file 8, bash 4), 3 texts, 2 prompts`."""
     blocks = list(chain.from_iterable(message.blocks for message in messages))
     calls = Counter(str(block.data.get("name")) for block in blocks if block.data.get("type") == "tool_use")
+    results = Counter(str(known.call_of(block).get("name", "unknown")) for block in blocks if is_result(block))
     said = Counter(block.source for block in blocks if block.data.get("type") == "text")
-    named = ", ".join(f"{name} {count}" for name, count in calls.most_common(4))
-    more = ", ..." if len(calls) > 4 else ""
-    parts = [f"{_several(calls.total(), 'call')} ({named}{more})"] if calls else []
+    counted = calls or results
+    named = ", ".join(f"{name} {count}" for name, count in counted.most_common(4))
+    more = ", ..." if len(counted) > 4 else ""
+    parts = [f"{_several(counted.total(), 'call' if calls else 'result')} ({named}{more})"] if counted else []
     words: Mapping[Source, str] = {"assistant": "text", "person": "prompt", "inbox": "envelope", "schedule": "fire"}
     parts += [_several(said[source], word) for source, word in words.items() if said[source]]
     return ", ".join(parts) or "nothing that was said"
