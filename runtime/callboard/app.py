@@ -30,6 +30,7 @@ from callboard.adapters.logs import EventLog, log_metrics, logging_to
 from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
+from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store
 from callboard.core.names import agent_key, host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
@@ -360,6 +361,7 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
             parse_rules(permission.deny, "permission.deny"),
             floor,
         ),
+        surroundings=WorkspaceSurroundings(places.workspace, os.environ),
         prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
         archive=FileArchive(places.workspace, places.session_data(row.id), own),
         launcher=ShellLauncher(places.workspace, os.environ),

@@ -13,14 +13,29 @@ from pathlib import Path
 from typing import Literal, Protocol, cast, get_args
 
 from callboard.adapters.cassette_file import Asked, Asking, LineWriter, Packing, Placeholders, difference, read_lines
-from callboard.ports.model import CallFault, Delta, Model, ModelRequest, OnDelta, Reply
+from callboard.ports.model import CallFault, CannotCount, Delta, Model, ModelRequest, OnDelta, Reply
 from callboard.words.errors import SettingsError
 from callboard.words.values import Fault, Json, Usage
 
-Kind = Literal["tool", "changes", "ruling", "answer", "background", "ends", "mail", "envelope", "known", "facts"]
+Kind = Literal[
+    "tool",
+    "changes",
+    "ruling",
+    "answer",
+    "background",
+    "ends",
+    "mail",
+    "envelope",
+    "known",
+    "facts",
+    "reminders",
+    "count",
+]
 """tool: how a call ended. changes: what it changed of its agent. ruling: of a call. answer: to a request. background:
 how a command ended, by its output file. ends: that file's first and last lines. mail: a delivery. envelope: one that
-a schedule sent. known: what the runtime knew at a compaction. facts: what an agent's prompt says of the machine."""
+a schedule sent. known: what the runtime knew at a compaction. facts: what an agent's prompt says of the machine.
+reminders: what it was told of its surroundings when a turn began.
+count: how long the service found a request."""
 KINDS = get_args(Kind)
 _Key = tuple[str, str, int]
 """Agent, purpose, ordinal."""
@@ -114,6 +129,16 @@ class RecordingModel:
             raise
         self._keep(request, {"reply": _plain(reply)})
         return reply
+
+    async def count(self, request: ModelRequest) -> int:
+        """As the inner model; that it could not is recorded too."""
+        try:
+            tokens = await self._inner.count(request)
+        except CannotCount as no:
+            self._recording.keep("count", _count_key(request), {"why": str(no)})
+            raise
+        self._recording.keep("count", _count_key(request), {"tokens": tokens})
+        return tokens
 
     async def aclose(self) -> None:
         """Close the inner model and the cassette."""
@@ -263,6 +288,13 @@ class CassetteModel:
             _show(block, on_delta)
         return played
 
+    async def count(self, request: ModelRequest) -> int:
+        """What the service said then. Raises `CannotCount` where it did not, or was not asked."""
+        kept = self._cassette.found("count", _count_key(request))
+        if kept is None or "tokens" not in kept:
+            raise CannotCount(str((kept or {}).get("why", "the cassette holds no count of this request")))
+        return int(kept["tokens"])
+
     async def aclose(self) -> None:
         """Nothing is held open."""
 
@@ -302,6 +334,10 @@ def _outcome(line: Json) -> Reply | CallFault:
         message_id=plain["message_id"],
         bad_inputs={int(index): reason for index, reason in plain["bad_inputs"].items()},
     )
+
+
+def _count_key(request: ModelRequest) -> str:
+    return f"{request.agent} {request.ordinal} {request.attempt}"
 
 
 def _fault(message: str) -> CallFault:

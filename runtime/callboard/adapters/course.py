@@ -21,7 +21,7 @@ from callboard.core.state import Delivery, Expected
 from callboard.ports.model import Delta
 from callboard.ports.world import Clock
 from callboard.words import events as ev
-from callboard.words.context import StateBlock
+from callboard.words.context import Injection, StateBlock
 from callboard.words.values import Envelope, Json
 
 PATIENCE = 20.0
@@ -77,6 +77,11 @@ class CourseRecorder:
             self._known[key] = block
             self._tape.keep("known", key, block.model_dump(mode="json"))
         return block
+
+    def reminders(self, agent: str, life: int, turn: int, due: tuple[Injection, ...]) -> tuple[Injection, ...]:
+        if due:
+            self._tape.keep("reminders", _known_key(agent, life, turn), {"due": [one.model_dump() for one in due]})
+        return due
 
     def _delivered(self, agent: str, ids: tuple[str, ...]) -> None:
         life = self._lives[agent]
@@ -181,6 +186,10 @@ class Course:
         kept = self._tape.found("known", _known_key(agent, life, compactions))
         return block if kept is None else StateBlock.model_validate(kept)
 
+    def reminders(self, agent: str, life: int, turn: int, due: tuple[Injection, ...]) -> tuple[Injection, ...]:
+        kept = self._tape.found("reminders", _known_key(agent, life, turn))
+        return () if kept is None else tuple(Injection.model_validate(one) for one in kept["due"])
+
     async def turn_of(self, call: str) -> None:
         """Wait until the calls that changed the board before this one have changed it again, or nothing goes on."""
         while call in self._board and self._board[0] != call and not (self._left or self._tape.told):
@@ -227,5 +236,5 @@ class Course:
                     self._out.send_nowait(envelope.model_copy(update={"seq": 0}))
 
 
-def _known_key(agent: str, life: int, compactions: int) -> str:
-    return f"{agent}.{life} {compactions}"
+def _known_key(agent: str, life: int, number: int) -> str:
+    return f"{agent}.{life} {number}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.programs import Ran, clean_environment, find_program, run_program
+from callboard.core.context.reminders import shown_name
 
 _QUIET = (
     "core.fsmonitor=false",
@@ -70,7 +71,7 @@ class GitFacts:
         for title, names in (("Conflicts", self.conflicts), ("Changed", self.changed), ("Untracked", self.untracked)):
             if names:
                 more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-                lines.append(f"{title} ({len(names)}): {', '.join(names[:NAMES_SHOWN])}{more}")
+                lines.append(f"{title} ({len(names)}): {', '.join(map(shown_name, names[:NAMES_SHOWN]))}{more}")
         return "\n".join(lines if len(lines) > 1 else [lines[0] + ", clean"])
 
 

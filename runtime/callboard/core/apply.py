@@ -12,6 +12,7 @@ from callboard.core import recovery as rec
 from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.changes import Rule, queue, said_to
+from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view import with_overhead
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
@@ -143,7 +144,9 @@ def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
 
 
 def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
-    return replace(said_to(state, e.blocks, e.at), injections=())
+    # A reminder alone asks for no reply: the prompt behind it may be blocked by a hook.
+    asks = state.wants_reply or not all(is_reminder(one) for one in state.injections)
+    return replace(said_to(state, e.blocks, e.at), injections=(), wants_reply=asks)
 
 
 _RULES: Mapping[type, Rule] = {

@@ -9,6 +9,7 @@ from callboard.core.changes import Rule, billed, said_to
 from callboard.core.context.cache import cache_seen
 from callboard.core.context.health import CacheHealth, health_seen, thrash_told
 from callboard.core.context.regions import failed_at, still_failed
+from callboard.core.context.reminders import told_after
 from callboard.core.context.spare import spared_after
 from callboard.core.context.view import add_assistant, counted, edited, usage_seen
 from callboard.core.frozen import replace
@@ -116,6 +117,7 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         compactions=state.compactions + 1,
         compacted={**state.compacted, by: state.compacted.get(by, 0) + 1},
         spared=spared_after(state.spared, e) if state.spared else (),
+        told=told_after(state.told, e.edits),
     )
 
 

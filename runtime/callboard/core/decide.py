@@ -31,6 +31,7 @@ READS_AT_ONCE = 10
 MAX_DEPTH = 6
 """Hops between agents without a person, a schedule, or a change to a task or file."""
 MODEL, SUMMARY, STOP_HOOKS, PROMPT_HOOKS = "model", "summary", "stop-hooks", "prompt-hooks"
+REMINDERS = "reminders"
 
 
 def decide(state: AgentState, facts: Facts) -> st.Step:
@@ -195,7 +196,7 @@ def _concurrency(one: CallState, facts: Facts) -> str:
 
 
 def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
-    busy = state.call is not None or state.summary is not None or facts.running & {STOP_HOOKS, PROMPT_HOOKS}
+    busy = state.call is not None or state.summary is not None or facts.running & {STOP_HOOKS, PROMPT_HOOKS, REMINDERS}
     if not busy:
         return None
     return st.Wait(_next_time(state, facts), "model")

@@ -138,6 +138,8 @@ class AgentState:
     stop_reason: str = ""
     """Of the newest reply."""
     injections: tuple[Injection, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Kind of reminder -> the newest of it that stands in the conversation, or is about to."""
 
     ordinal: int = 0
     """Model calls that brought a reply, or were given up: the next call's number is this plus one."""

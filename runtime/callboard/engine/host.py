@@ -20,7 +20,7 @@ from callboard.engine.hooks import HookRegistry
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
-from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script
+from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script, Surroundings
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
@@ -46,6 +46,8 @@ class Ports:
     approvers: Sequence[Approver] = ()
     stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """A person's own stages of the context pipeline, by name."""
+    surroundings: Surroundings | None = None
+    """What is told in reminders; None: nothing is."""
     script: Script | None = None
     """A recording under way, or the recorded run that is replayed."""
 

@@ -21,6 +21,7 @@ from callboard.engine import background, calling, judging, summaries, thinking, 
 from callboard.engine.delivering import delivered
 from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent
+from callboard.engine.reminding import look_round
 from callboard.ports.store import Put, Write
 from callboard.words import events as ev
 from callboard.words import steps as st
@@ -40,6 +41,7 @@ async def _begin_turn(agent: Agent, step: st.BeginTurn) -> None:
     depth = next((e.depth for e in state.mail if e.id == step.cause), 0)
     turn = short_id("turn", state.session, agent.name, state.incarnation, state.turns)
     await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth))
+    look_round(agent)
 
 
 async def _inject(agent: Agent, step: st.Inject) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from callboard.core.context.reminders import Around
 from callboard.core.state import Expected
 from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec
-from callboard.words.context import StateBlock
+from callboard.words.context import Injection, StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Envelope, Request, ToolCall
@@ -76,6 +77,14 @@ class Prompts(Protocol):
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts: ...
 
 
+class Surroundings(Protocol):
+    """What changes by itself round an agent, and is told in reminders."""
+
+    async def look(self, spec: AgentSpec, now: float) -> Around:
+        """How it stands now (Unix seconds), in 2 s at most. Never raises."""
+        ...
+
+
 class Archive(Protocol):
     """Files that agents may read again: persisted results and transcripts."""
 
@@ -101,6 +110,11 @@ class Script(Protocol):
 
     def known(self, agent: str, life: int, compactions: int, block: StateBlock) -> StateBlock:
         """What the runtime knows for the words after the next compaction. `block` is what it knows now."""
+        ...
+
+    def reminders(self, agent: str, life: int, turn: int, due: tuple[Injection, ...]) -> tuple[Injection, ...]:
+        """What the agent is told of its surroundings when its turn of this number begins. `due` is what it would be
+        told now."""
         ...
 
 

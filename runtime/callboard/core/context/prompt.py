@@ -92,7 +92,7 @@ def system_prompt(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
         _instructions(facts.instructions),
         _skills(facts.skills),
         _section("Memory", _tagged("memory", facts.memory.strip())),
-        _section("MCP servers", _tagged("mcp-servers", "\n".join(f"- {_one_line(one)}" for one in facts.servers))),
+        _section("MCP servers", _tagged("mcp-servers", "\n".join(f"- {one_line(one)}" for one in facts.servers))),
         facts.appended.strip(),
         _own(spec, facts),
     )
@@ -107,7 +107,7 @@ def shared_part(system: bytes) -> bytes:
 
 def todo_reminder(todos: Sequence[Todo]) -> str:
     """What an agent with open todos is told when it has not looked at them for a while."""
-    lines = [f"- [{todo.status}] {_one_line(todo.content)}" for todo in todos]
+    lines = [f"- [{todo.status}] {one_line(todo.content)}" for todo in todos]
     head = "Your todo list has open items and was not updated for some steps. Update it with `todo_write` if it has"
     return "\n".join([f"{head} changed; if not, go on.", *lines])
 
@@ -117,11 +117,11 @@ def _identity(spec: AgentSpec) -> str:
 
 
 def _own(spec: AgentSpec, facts: PromptFacts) -> str:
-    lines = [f"Your name: {_one_line(spec.name)}"]
+    lines = [f"Your name: {one_line(spec.name)}"]
     if spec.role:
-        lines.append(f"Your role: {_one_line(spec.role)}")
+        lines.append(f"Your role: {one_line(spec.role)}")
     if spec.folder and spec.folder != facts.workspace:
-        lines.append(f"Your folder: {_one_line(spec.folder)} (your file and shell tools run there)")
+        lines.append(f"Your folder: {one_line(spec.folder)} (your file and shell tools run there)")
     return _section("You", "\n".join(lines))
 
 
@@ -132,13 +132,13 @@ def _guidance(spec: AgentSpec, guidance: Sequence[str]) -> str:
 
 
 def _workspace(facts: PromptFacts) -> str:
-    lines = [f"Workspace: {_one_line(facts.workspace)}"]
-    return _section("Workspace", "\n".join([*lines, *(_one_line(fact) for fact in facts.facts)]))
+    lines = [f"Workspace: {one_line(facts.workspace)}"]
+    return _section("Workspace", "\n".join([*lines, *(one_line(fact) for fact in facts.facts)]))
 
 
 def _instructions(files: Sequence[ProjectFile]) -> str:
     quoted = [
-        f"<{_INSTRUCTIONS} path={quoteattr(_one_line(file.path))}>\n{_quoted(file.text.strip())}\n</{_INSTRUCTIONS}>"
+        f"<{_INSTRUCTIONS} path={quoteattr(one_line(file.path))}>\n{_quoted(file.text.strip())}\n</{_INSTRUCTIONS}>"
         for file in files
         if file.text.strip()
     ]
@@ -149,7 +149,7 @@ def _instructions(files: Sequence[ProjectFile]) -> str:
 
 
 def _skills(skills: Sequence[SkillLine]) -> str:
-    lines = [f"- {_one_line(skill.name)}: {_one_line(skill.description)}" for skill in skills]
+    lines = [f"- {one_line(skill.name)}: {one_line(skill.description)}" for skill in skills]
     head = "Load one with `load_skill` before you do what it is about."
     return _section("Skills", "\n".join([head, _tagged("skills", "\n".join(lines))])) if lines else ""
 
@@ -166,5 +166,6 @@ def _quoted(text: str) -> str:
     return _SECTIONS_OWN_TAGS.sub(r"&lt;\1", defused(text))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text of others in one line that no tag of the runtime stands in."""
     return _quoted(" ".join(text.split()))

@@ -1,0 +1,38 @@
+"""What changes by itself round an agent: the time on this machine, and the state of the repository that it works in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import anyio
+
+from callboard.adapters.git import Git
+from callboard.core.context.reminders import Around
+from callboard.words.specs import AgentSpec
+
+LONGEST_LOOK = 2.0
+"""Seconds that a turn waits for git."""
+
+
+class WorkspaceSurroundings:
+    """The port `Surroundings`, for one workspace."""
+
+    def __init__(self, workspace: Path, environment: Mapping[str, str]) -> None:
+        """`environment`: the person's."""
+        self._workspace = workspace
+        self._git = Git(workspace, environment)
+
+    async def look(self, spec: AgentSpec, now: float) -> Around:
+        return Around(datetime.fromtimestamp(now).astimezone(), await self._status(spec))
+
+    async def _status(self, spec: AgentSpec) -> str | None:
+        """None for a subagent too: its caller knows, and twenty of them would ask git twenty times."""
+        folder = Path(spec.folder) if spec.folder else self._workspace
+        if spec.kind == "subagent" or not await anyio.Path(folder / ".git").exists():
+            return None
+        with anyio.move_on_after(LONGEST_LOOK):
+            facts = await self._git.facts(folder)
+            return facts.describe() if facts is not None else None
+        return None
