@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from callboard.core.context.presets import PRESETS
 from callboard.settings import Loaded, load_settings, pipeline_of
 from callboard.words.errors import SettingsError, UnknownModel
 from callboard.words.settings_model import Settings
@@ -99,7 +100,15 @@ def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(hous
         ("models:\n  m:\n    windw: 5\n", "3: models.m.windw", "did you mean window?"),
         ("permission:\n  deny:\n    - Bash(x\n", "3: permission.deny[0]", "is not a rule"),
         ("context:\n  pipeline: nice\n", "2: context.pipeline", "no preset"),
-        ("context:\n  pipeline: [{stage: squeeze}]\n", "2: context.pipeline", "no stage is called"),
+        ("context:\n  pipeline: [{stage: squeeze}]\n", "2: context.pipeline[0]", "no stage is called"),
+        (
+            "context:\n  pipeline:\n  - stage: summarize_all\n  - stage: snip_middle\n    params: {firts: 3}\n",
+            "4: context.pipeline[1]",
+            "firts: `snip_middle` has no such parameter",
+        ),
+        ("context:\n  pipelines:\n    lead: micro\n    explore: nice\n", "4: context.pipelines.explore", "no preset"),
+        ("context:\n  pipelines: {lead: [{stage: react}]}\n", "2: context.pipelines.lead[0]", "stands behind"),
+        ("context:\n  pipelines: micro\n", "2: context.pipelines", "dictionary"),
         ("limits: 5\n", "1: limits", "dictionary"),
         ("hooks: [a]\n", "1: hooks", "dictionary"),
         ("- a\n", "", "mapping"),
@@ -196,6 +205,41 @@ def test_a_pipeline_may_be_listed_with_parameters(house: House) -> None:
     assert [stage.stage for stage in stages] == ["clear_old_results", "summarize_all"]
     assert stages[0].params == {"keep": 7}
     assert len(pipeline_of(Settings())) == 3
+
+
+def test_each_agent_type_may_have_a_pipeline_of_its_own(house: House) -> None:
+    house.person.write_text(
+        "context:\n  pipeline: progressive\n  pipelines: {explore: micro, teammate: [{stage: snip_middle}]}\n"
+    )
+    settings = house.load().settings
+    assert pipeline_of(settings) == pipeline_of(settings, "lead") == PRESETS["progressive"]
+    assert pipeline_of(settings, "explore") == PRESETS["micro"]
+    assert [stage.stage for stage in pipeline_of(settings, "teammate")] == ["snip_middle"]
+
+
+def test_an_agent_type_may_get_its_pipeline_from_another_source(house: House) -> None:
+    house.person.write_text("context:\n  pipelines: {explore: micro}\n")
+    house.ours.write_text("context:\n  pipelines: {teammate: regional}\n")
+    loaded = house.load(CALLBOARD_CONTEXT__PIPELINES__LEAD="progressive")
+    assert loaded.settings.context.pipelines == {"explore": "micro", "teammate": "regional", "lead": "progressive"}
+    assert loaded.place(("context", "pipelines", "teammate")) == f"{house.ours}:2: context.pipelines.teammate"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("context:\n  pipeline:\n  - stage: snip_middle\n  - stage: mine:shorten\n", "4: context.pipeline[1]"),
+        ("context:\n  pipelines:\n    explore: [{stage: 'mine:shorten'}]\n", "3: context.pipelines.explore[0]"),
+    ],
+)
+def test_a_persons_own_stage_is_named_by_the_person_and_by_no_workspace(text: str, field: str, house: House) -> None:
+    house.person.write_text(text)
+    assert house.load().settings.context
+    house.person.unlink()
+    house.ours.write_text(text)
+    told = house.refusal()
+    assert told.startswith(f"{house.ours}:{field}")
+    assert "a workspace may not set this" in told
 
 
 def test_a_file_that_cannot_be_read_is_told(house: House) -> None:

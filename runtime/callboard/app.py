@@ -31,7 +31,7 @@ from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
-from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store
+from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store, own_stages
 from callboard.core.names import agent_key, host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
 from callboard.desk import Desk
@@ -348,7 +348,6 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
     permission = settings.permission
     floor = Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
     skills = SkillLibrary(files)
-    own = (places.state, places.config)
     ports = Ports(
         store=store,
         model=wiring.chosen.model,
@@ -363,10 +362,11 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
         ),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
         prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
-        archive=FileArchive(places.workspace, places.session_data(row.id), own),
+        archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=ShellLauncher(places.workspace, os.environ),
         skills=skills,
         hooks=fill_registry(loaded, places.workspace, dict(os.environ), trusted=options.trust),
+        stages=own_stages(loaded, places),
     )
     limit = options.max_cost_usd if options.max_cost_usd is not None else settings.limits.cost_usd
     money = Money(limit=limit if limit is not None else row.settings.get("max_cost_usd"))

@@ -19,11 +19,14 @@ import anyio.to_thread
 import platformdirs
 
 from callboard.adapters.agent_files import AgentFile
+from callboard.adapters.stage_files import load_stage
+from callboard.core.context.own import is_own
+from callboard.core.context.situation import OwnStage
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
 from callboard.ports.model import Model
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
-from callboard.settings import Loaded, pipeline_of
+from callboard.settings import Loaded, pipeline_of, pipelines_of
 from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
 from callboard.words.specs import AgentSpec, Limits, ModelLimits
 from callboard.words.values import Json
@@ -144,7 +147,21 @@ async def _rehearsal(scenario_file: Path, places: Places, session: str) -> Async
             await server.aclose()
 
 
-# Tools and specs
+# Tools, stages and specs
+
+
+def own_stages(loaded: Loaded, places: Places) -> dict[str, OwnStage]:
+    """The Python callables that a person's pipelines name. Raises `SettingsError` for one that cannot be had."""
+    found: dict[str, OwnStage] = {}
+    for address, chosen in pipelines_of(loaded.settings).items():
+        for number, spec in enumerate(() if isinstance(chosen, str) else chosen):
+            if not is_own(spec.stage):
+                continue
+            try:
+                found[spec.stage] = load_stage(spec.stage, places.config / "stages", places.workspace)
+            except ValueError as wrong:
+                raise SettingsError(str(wrong), loaded.place((*address, number))) from wrong
+    return found
 
 
 def all_tools(types: Mapping[str, str], workspace: Path) -> dict[str, Tool]:
@@ -185,6 +202,12 @@ class AgentTypes:
     loaded: Loaded
     chosen: Chosen
     attended: bool
+
+    def __post_init__(self) -> None:
+        for name in self.loaded.settings.context.pipelines:
+            if name not in self.definitions:
+                words = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
+                raise SettingsError(words, self.loaded.place(("context", "pipelines", name)))
 
     def descriptions(self) -> dict[str, str]:
         """What the model reads of the types that may be spawned."""
@@ -247,7 +270,7 @@ class AgentTypes:
             "first_byte": recovery.first_byte,
             "idle": recovery.idle,
             "total": recovery.total,
-            "pipeline": pipeline_of(settings),
+            "pipeline": pipeline_of(settings, definition.name),
             "context_limit": settings.context.limit,
             "todo_reminder_steps": settings.context.todo_reminder_steps,
             "react_limit": recovery.react_limit,

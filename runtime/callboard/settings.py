@@ -17,6 +17,7 @@ import platformdirs
 from pydantic import ValidationError
 
 from callboard.adapters.yaml_files import Address, dotted, load_document, load_yaml
+from callboard.core.context.own import is_own
 from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.presets import PRESETS
 from callboard.core.permission.rules import parse_rule
@@ -58,6 +59,10 @@ class Loaded:
     origins: Mapping[Address, str] = field(default_factory=dict[Address, str])
     hooks: Mapping[HookSource, Mapping[str, Sequence[Json]]] = field(default_factory=dict[HookSource, Any])
     """The hooks of the two files apart: they speak in the order of their sources, and have different rights."""
+
+    def place(self, address: Address) -> str:
+        """Where a value was set: file, line and field, or the name of the variable or flag."""
+        return _where(self.origins, address)
 
     def explained(self) -> Iterator[tuple[str, object, str]]:
         """Each value with its dotted name and its origin (`default` when nobody set it), in the tree's order."""
@@ -119,12 +124,27 @@ def _workspace_layer(path: Path) -> Layer:
     permission = layer.values.get("permission")
     if isinstance(permission, dict) and cast("Tree", permission).get("mode") == "bypassPermissions":
         refused.append(("permission", "mode"))
+    refused += [address for address, value in _parts(layer.values.get("context"), ("context",)) if _names_code(value)]
     for address in refused:
         raise SettingsError(
             "a workspace may not set this; set it in your own settings, the environment or by a flag",
-            layer.places[address],
+            _where(layer.places, address),
         )
     return layer
+
+
+def _names_code(value: object) -> bool:
+    """It is a stage of a pipeline that is a person's own Python callable."""
+    return isinstance(value, Mapping) and is_own(str(cast("Tree", value).get("stage", "")))
+
+
+def _parts(value: object, address: Address) -> Iterator[tuple[Address, object]]:
+    """A value and all that stands in it, with their addresses."""
+    yield address, value
+    inner = cast("Tree", value).items() if isinstance(value, Mapping) else ()
+    listed = enumerate(cast("list[object]", value)) if isinstance(value, list) else ()
+    for name, part in (*inner, *listed):
+        yield from _parts(part, (*address, name))
 
 
 def _alias_layer(environ: Mapping[str, str]) -> Layer:
@@ -217,7 +237,7 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
         first = error.errors(include_url=False, include_input=False)[0]
         address: Address = first["loc"]
         raise SettingsError(_words(first["type"], first["msg"], address), _where(origins, address)) from None
-    _check_pipeline(settings, origins)
+    _check_pipelines(settings, origins)
     for kind in ("allow", "ask", "deny"):
         for number, rule in enumerate(cast("Sequence[str]", getattr(settings.permission, kind))):
             try:
@@ -227,19 +247,28 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
     return settings
 
 
-def _check_pipeline(settings: Settings, origins: Mapping[Address, str]) -> None:
-    chosen = settings.context.pipeline
-    if isinstance(chosen, str):
-        problems = [] if chosen in PRESETS else [f"no preset is called {chosen!r}; there are {', '.join(PRESETS)}"]
-    else:
-        problems = check_pipeline(chosen)
-    if problems:
-        raise SettingsError(problems[0], _where(origins, ("context", "pipeline")))
+def _check_pipelines(settings: Settings, origins: Mapping[Address, str]) -> None:
+    for address, chosen in pipelines_of(settings).items():
+        if isinstance(chosen, str):
+            if chosen not in PRESETS:
+                words = f"no preset is called {chosen!r}; there are {', '.join(PRESETS)}"
+                raise SettingsError(words, _where(origins, address))
+            continue
+        for number, spec in enumerate(chosen):
+            for problem in check_pipeline([spec]):
+                words = problem.removeprefix("pipeline[0]").lstrip(".: ")
+                raise SettingsError(words, _where(origins, (*address, number)))
 
 
-def pipeline_of(settings: Settings) -> tuple[StageSpec, ...]:
-    """The stages that `context.pipeline` names or lists."""
-    chosen = settings.context.pipeline
+def pipelines_of(settings: Settings) -> dict[Address, str | tuple[StageSpec, ...]]:
+    """Every pipeline that is set, a preset's name or a list, by its address."""
+    types = {("context", "pipelines", name): chosen for name, chosen in settings.context.pipelines.items()}
+    return {("context", "pipeline"): settings.context.pipeline, **types}
+
+
+def pipeline_of(settings: Settings, agent_type: str = "") -> tuple[StageSpec, ...]:
+    """The stages for agents of a type: its own pipeline if one is set, else that of all."""
+    chosen = settings.context.pipelines.get(agent_type, settings.context.pipeline)
     return PRESETS[chosen] if isinstance(chosen, str) else chosen
 
 

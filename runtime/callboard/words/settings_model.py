@@ -96,6 +96,8 @@ class ContextSettings(Section):
 
     pipeline: str | tuple[StageSpec, ...] = "simple"
     """The name of a preset, or a list of stages with their parameters."""
+    pipelines: dict[str, str | tuple[StageSpec, ...]] = Field(default_factory=dict)
+    """The same for agents of a type (`explore`, `teammate`, ...), instead of `pipeline`."""
     limit: Positive | None = None
     """Compact at this many tokens instead of at the budget of the window."""
     todo_reminder_steps: Count = 3
