@@ -71,6 +71,23 @@ def test_a_failed_call_stands_out() -> None:
             ),
             "compaction: summarize_all (auto), 52,000 -> 8,100 tokens, transcript /t/lead-9.jsonl",
         ),
+        (
+            ev.ContextEdited(
+                at=0,
+                stage="undo",
+                trigger="manual",
+                revision=2,
+                edits=(Edit(kind="restored", message=1, last=2),),
+                tokens_before=8_100,
+                tokens_after=52_000,
+                undoes=(41, 44),
+            ),
+            "took back edit 41, edit 44, 8,100 -> 52,000 tokens",
+        ),
+        (
+            ev.ContextEdited(at=0, stage="undo", revision=2, undoes=(41,), why="it does not fit"),
+            "did not take back edit 41: it does not fit",
+        ),
         (ev.ModelSwitched(at=0, model="small"), "goes on with model small"),
         (ev.BackgroundEnded(at=0, id="bg_1", status="failed", exit_code=3), "background bg_1 failed (exit 3)"),
         (ev.TaskHeld(at=0, task="task_1", subject="Mend it"), "took task_1 Mend it"),
@@ -83,6 +100,8 @@ def test_runtime_events_are_one_line_that_quiet_hides(event: ev.Event, said: str
 
 def test_a_stage_that_found_nothing_is_silent() -> None:
     assert text(ev.ContextEdited(at=0, stage="snip_middle", revision=3)) == ""
+    failed = text(ev.ContextEdited(at=0, stage="mine:shorten", revision=3, why="ValueError: no"))
+    assert failed.endswith("the stage mine:shorten is passed over: ValueError: no")
 
 
 def test_todos_are_a_list_with_marks() -> None:

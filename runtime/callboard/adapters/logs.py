@@ -135,7 +135,8 @@ def _facts(event: Event) -> dict[str, object]:
         case ToolFinished():
             return {"call": event.call, "error": event.is_error}
         case ContextEdited():
-            return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after}
+            fault = {} if event.edits or not event.why else {"fault": event.why}  # a person's own stage failed
+            return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after, **fault}
         case CacheThrash():
             return {"calls": event.calls, "changed": event.changed}
         case TurnEnded():

@@ -241,7 +241,8 @@ def _background_ended(agent: str, event: BackgroundEnded) -> Block:
 def _edited(agent: str, event: ContextEdited) -> Block | None:
     undone = ", ".join(f"edit {seq}" for seq in event.undoes)
     if not event.edits:
-        return _progress(agent, f"did not take back {undone}{_because(event.why)}", "warn") if undone else None
+        words = f"did not take back {undone}" if undone else f"the stage {event.stage} is passed over"
+        return _progress(agent, f"{words}{_because(event.why)}", "warn") if undone or event.why else None
     where = f", transcript {event.transcript}" if event.transcript else ""
     sizes = f"{event.tokens_before:,} -> {event.tokens_after:,} tokens"
     if undone:
