@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, overload
 
@@ -33,6 +34,9 @@ class _Sums(NamedTuple):
     bulk: int = 0
 
 
+_NONE = _Sums()
+
+
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     """Some messages in a row, and what there is to know of them."""
@@ -48,7 +52,7 @@ class _Chunk:
     """Places of the messages that hold results of more than `SMALL` tokens."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)  # nothing sets a field again; `frozen` would make each step pay for that
 class Messages(Sequence[Message]):
     """Messages in the order of their ids, which rise. Make one with `Messages.of`, and grow it.
 
@@ -60,7 +64,8 @@ class Messages(Sequence[Message]):
     """The index at which each chunk begins, and the tail behind them."""
     _tail: tuple[Message, ...] = ()
     """Empty only where there are no messages at all."""
-    _sums: _Sums = _Sums()
+    _before: _Sums = _NONE
+    """Of all but the newest message, which may still grow."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Messages:
@@ -72,12 +77,12 @@ class Messages(Sequence[Message]):
     @property
     def tokens(self) -> int:
         """The sum of all estimates."""
-        return self._sums.tokens
+        return self._before.tokens + self._tail[-1].tokens if self._tail else 0
 
     @property
     def result_tokens(self) -> int:
         """Tokens of all results: no clearing or persisting can save more. Ask this before you look for some."""
-        return self._sums.results
+        return self._all().results
 
     @property
     def bulk(self) -> int:
@@ -86,7 +91,7 @@ class Messages(Sequence[Message]):
         Cleared marks and short answers, of which a long session has thousands, do not count here. Where it is less
         than what a stage must save, there is nothing to do and nothing to search; else `bulky` says where they are.
         """
-        return self._sums.bulk
+        return self._all().bulk
 
     @property
     def last(self) -> Message | None:
@@ -119,43 +124,42 @@ class Messages(Sequence[Message]):
 
         A piece is one message or, of those long past, several joined. The newest `FULL` stand alone.
         """
-        given = replaced or {}
-        opened = {self._chunk_at(index) for index in given}
-        made: list[bytes] = []
-        for number, chunk in enumerate(self._chunks):
-            if number in opened:
-                made += self._singles(chunk.messages, self._starts[number], given)
-            else:
-                made.append(chunk.wire)
-        return made + self._singles(self._tail, self._starts[-1], given)
+        groups: dict[int, dict[int, bytes]] = {len(self._chunks): {}}
+        for index, wire in (replaced or {}).items():
+            groups.setdefault(self._chunk_at(index), {})[index] = wire
+        made = [chunk.wire for chunk in self._chunks]
+        for number in sorted(groups, reverse=True):  # from the end: what stands before keeps its place
+            alone = [one.wire for one in self._of_chunk(number)]
+            for index, wire in groups[number].items():
+                alone[index - self._starts[number]] = wire
+            made[number : number + 1] = alone
+        return made
 
     # Look-ups by id: ids rise
 
     def find(self, id: int) -> int | None:
         """The index of the message with this id."""
-        index = self._before(id)
+        index = self._below(id)
         return index if index < len(self) and self[index].id == id else None
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Indexes (from, to before) of the messages with ids from `first` to `last`; both alike where there is none."""
-        start = self._before(first)
-        return start, max(start, self._before(last + 1))
+        start = self._below(first)
+        return start, max(start, self._below(last + 1))
 
     # Growing and changing: each returns another sequence, which shares all chunks that are not touched
 
     def append(self, message: Message) -> Messages:
         """With one more at the end. Its id is higher than all others."""
-        tail = (*self._tail, message)
-        sums = _plus(self._sums, _sums(message))
+        tail, before = (*self._tail, message), self._all()
         if len(tail) < 2 * FULL:
-            return Messages(self._chunks, self._starts, tail, sums)
+            return Messages(self._chunks, self._starts, tail, before)
         chunks = (*self._chunks, _chunk(tail[:FULL]))
-        return Messages(chunks, (*self._starts, self._starts[-1] + FULL), tail[FULL:], sums)
+        return Messages(chunks, (*self._starts, self._starts[-1] + FULL), tail[FULL:], before)
 
     def with_last(self, message: Message) -> Messages:
-        """With the newest message exchanged. Raises `IndexError` where there is none."""
-        sums = _plus(_plus(self._sums, _sums(message)), _sums(self._tail[-1]), times=-1)
-        return Messages(self._chunks, self._starts, (*self._tail[:-1], message), sums)
+        """With the newest message exchanged; there must be one."""
+        return Messages(self._chunks, self._starts, (*self._tail[:-1], message), self._before)
 
     def changed(self, instead: Mapping[int, Message]) -> Messages:
         """With other messages at these indexes, many at once."""
@@ -195,6 +199,9 @@ class Messages(Sequence[Message]):
 
     # A sequence
 
+    def __bool__(self) -> bool:
+        return bool(self._tail)
+
     def __len__(self) -> int:
         return self._starts[-1] + len(self._tail)
 
@@ -215,6 +222,8 @@ class Messages(Sequence[Message]):
     def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
         if isinstance(index, slice):
             return self._slice(index)
+        if 0 < -index <= len(self._tail):
+            return self._tail[index]
         place = index if index >= 0 else len(self) + index
         if not 0 <= place < len(self):
             raise IndexError(f"there is no message {index} of {len(self)}")
@@ -225,7 +234,8 @@ class Messages(Sequence[Message]):
         if isinstance(other, Messages):
             if self._chunks is other._chunks and self._tail is other._tail:
                 return True
-            return self._sums == other._sums and len(self) == len(other) and tuple(self) == tuple(other)
+            same = len(self) == len(other) and self.tokens == other.tokens
+            return same and tuple(self) == tuple(other)
         return tuple(self) == other if isinstance(other, tuple) else NotImplemented
 
     def __hash__(self) -> int:
@@ -247,6 +257,9 @@ class Messages(Sequence[Message]):
 
     # Inside
 
+    def _all(self) -> _Sums:
+        return _plus(self._before, self._tail[-1]) if self._tail else self._before
+
     def _chunk_at(self, index: int) -> int:
         """The number of the chunk that holds an index; that of the tail is the number of chunks."""
         return bisect_right(self._starts, index) - 1
@@ -254,7 +267,7 @@ class Messages(Sequence[Message]):
     def _of_chunk(self, number: int) -> tuple[Message, ...]:
         return self._chunks[number].messages if number < len(self._chunks) else self._tail
 
-    def _before(self, id: int) -> int:
+    def _below(self, id: int) -> int:
         """How many messages have a lower id."""
         number = bisect_left(self._chunks, id, key=lambda chunk: chunk.messages[-1].id)
         return self._starts[number] + bisect_left(self._of_chunk(number), id, key=lambda one: one.id)
@@ -265,27 +278,20 @@ class Messages(Sequence[Message]):
             return tuple(self)[wanted]
         if start >= stop:
             return ()
+        if start >= self._starts[-1]:
+            return self._tail[start - self._starts[-1] : stop - self._starts[-1]]
         first, last = self._chunk_at(start), self._chunk_at(stop - 1)
         found = tuple(chain.from_iterable(self._of_chunk(number) for number in range(first, last + 1)))
         return found[start - self._starts[first] : stop - self._starts[first]]
 
-    @staticmethod
-    def _singles(messages: Sequence[Message], start: int, replaced: Mapping[int, bytes]) -> list[bytes]:
-        return [replaced.get(index, one.wire) for index, one in enumerate(messages, start)]
 
-
-def _sums(message: Message) -> _Sums:
-    found = [block.tokens for block in message.blocks if is_result(block)]
-    return _Sums(message.tokens, sum(found), sum(tokens for tokens in found if tokens > SMALL))
-
-
-def _plus(one: _Sums, other: _Sums, times: int = 1) -> _Sums:
-    return _Sums(one.tokens + times * other.tokens, one.results + times * other.results, one.bulk + times * other.bulk)
-
-
-def _total(sums: Iterable[_Sums]) -> _Sums:
-    every = list(sums)
-    return _Sums(sum(s.tokens for s in every), sum(s.results for s in every), sum(s.bulk for s in every))
+def _plus(sums: _Sums, message: Message) -> _Sums:
+    results = bulk = 0
+    for block in message.blocks:
+        if is_result(block):
+            results += block.tokens
+            bulk += block.tokens if block.tokens > SMALL else 0
+    return _Sums(sums.tokens + message.tokens, sums.results + results, sums.bulk + bulk)
 
 
 def _bulky(messages: Sequence[Message]) -> tuple[int, ...]:
@@ -303,7 +309,7 @@ def _chunk(messages: tuple[Message, ...]) -> _Chunk:
     return _Chunk(
         messages,
         b",".join(one.wire for one in messages),
-        _total(map(_sums, messages)),
+        reduce(_plus, messages, _NONE),
         by_source,
         tuple(block for one in messages for block in one.blocks if block.pinned),
         _bulky(messages),
@@ -319,7 +325,9 @@ def _cut(messages: Sequence[Message]) -> tuple[_Chunk, ...]:
 
 def _whole(chunks: tuple[_Chunk, ...], tail: tuple[Message, ...]) -> Messages:
     starts = tuple(accumulate((len(chunk.messages) for chunk in chunks), initial=0))
-    return Messages(chunks, starts, tail, _total([*(chunk.sums for chunk in chunks), *map(_sums, tail)]))
+    sums = [chunk.sums for chunk in chunks]
+    old = _Sums(sum(one.tokens for one in sums), sum(one.results for one in sums), sum(one.bulk for one in sums))
+    return Messages(chunks, starts, tail, reduce(_plus, tail[:-1], old))
 
 
 def _built(chunks: tuple[_Chunk, ...], rest: tuple[Message, ...]) -> Messages:
