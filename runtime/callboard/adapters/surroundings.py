@@ -7,12 +7,13 @@ from datetime import datetime
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from callboard.adapters.git import Git
 from callboard.core.context.reminders import Around
 from callboard.words.specs import AgentSpec
 
-LONGEST_LOOK = 2.0
+LONGEST_LOOK = 1.0
 """Seconds that a turn waits for git."""
 
 
@@ -30,9 +31,16 @@ class WorkspaceSurroundings:
     async def _status(self, spec: AgentSpec) -> str | None:
         """None for a subagent too: its caller knows, and twenty of them would ask git twenty times."""
         folder = Path(spec.folder) if spec.folder else self._workspace
-        if spec.kind == "subagent" or not await anyio.Path(folder / ".git").exists():
+        if spec.kind == "subagent" or not await anyio.to_thread.run_sync(_is_repository, folder):
             return None
         with anyio.move_on_after(LONGEST_LOOK):
             facts = await self._git.facts(folder)
             return facts.describe() if facts is not None else None
         return None
+
+
+def _is_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:  # a folder that may not be looked into
+        return False

@@ -81,7 +81,7 @@ class Surroundings(Protocol):
     """What changes by itself round an agent, and is told in reminders."""
 
     async def look(self, spec: AgentSpec, now: float) -> Around:
-        """How it stands now (Unix seconds), in 2 s at most. Never raises."""
+        """How it stands now (Unix seconds), in a second or so. Never raises."""
         ...
 
 
