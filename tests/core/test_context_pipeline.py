@@ -27,8 +27,8 @@ HERE = Situation(now=0.0, folder="/out", transcript="/t/lead-7.jsonl")
 
 
 def asked(session: Session, budget: int, **changed: Any) -> StageCall | None:
-    situation = Situation(**{"now": 0.0, "folder": "/out", "transcript": "/t/lead-7.jsonl", **changed})
-    return next_stage(DEFAULT_PIPELINE, session.view, budget, situation)
+    given: dict[str, Any] = {"now": 0.0, "folder": "/out", "transcript": "/t/lead-7.jsonl", **changed}
+    return next_stage(DEFAULT_PIPELINE, session.view, budget, Situation(**given))
 
 
 def test_under_its_thresholds_no_stage_is_asked() -> None:
