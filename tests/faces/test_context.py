@@ -104,6 +104,35 @@ def test_every_edit_is_told_with_what_it_touched(command: Command) -> None:
     assert f"callboard context undo {one['seq']}" in shown
 
 
+def test_metrics_stand_beside_the_result_in_listings_and_in_the_log(command: Command) -> None:
+    ran = command.here("run", "--output-format", "stream-json", "--model", model(command), "Read them.")
+    metrics = ran.messages[-1]["metrics"]
+    assert metrics["agents"] == {"lead": metrics["session"]}
+    lead = metrics["agents"]["lead"]
+    assert lead["compact_count"] == {"clear_old_results/auto": 1}
+    assert lead["reread_count"] == 0
+    used = lead["token_usage"]
+    assert set(used) == {"input", "write", "read", "output"}
+    whole = used["input"] + used["write"] + used["read"]
+    assert lead["cache_hit_rate"] == pytest.approx(used["read"] / whole, abs=1e-4)
+    assert lead["cache_hit_rate"] > 0
+    assert sum(ran.messages[-1]["modelUsage"]["small"][f"{kind}Tokens"] for kind in ("input", "output")) > 0
+    assert json.loads(command.here("context", "--json").out)["metrics"] == lead
+    assert json.loads(command.here("team", "--json").out)[0]["metrics"] == lead
+    (log,) = (command.workspace.parent / "state").rglob("log/*.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    (logged,) = [line for line in lines if line["event"] == "metrics"]
+    assert (logged["agent"], logged["token_usage"]) == ("lead", used)
+    assert [line["event"] for line in lines if "metrics" in line["event"]] == ["metrics", "session_metrics"]
+
+
+def test_the_line_of_a_compaction_is_progress_that_quiet_hides(command: Command) -> None:
+    ran = command.here("run", "--model", model(command), "Read them.")
+    (line,) = [line for line in ran.err.splitlines() if "compaction" in line]
+    assert re.fullmatch(r"lead: compaction: clear_old_results \(auto\), [\d,]+ -> [\d,]+ tokens", line)
+    assert "compaction" not in command.here("run", "-q", "--model", model(command), "Read them.").err
+
+
 def test_without_an_edit_it_says_so(command: Command) -> None:
     ran = command.here("run", "--model", command.scenario("agents: {lead: [{reply: Hello.}]}"), "Hi.")
     assert ran.code == 0

@@ -92,6 +92,22 @@ def test_talk_an_empty_line_and_leave(screen: Screen) -> None:
     screen.wait(r"^left with 0$")
 
 
+def test_the_window_and_what_was_cut_from_it(screen: Screen) -> None:
+    screen.type("hello", "Enter")
+    screen.wait(r"^lead I hear you\.$")
+    screen.type("/context", "Enter")
+    screen.wait(r"^output reserve +8,000 ")
+    screen.wait(r"^compactions: none")
+    screen.type("/context explain", "Enter")
+    screen.wait(r"^nothing was cut from lead's conversation")
+    screen.type("/context undo 3", "Enter")
+    screen.wait(r"^there is no edit 3 to take back; there are: none")
+    screen.type("/context bob", "Enter")
+    screen.wait(r"^there is no agent 'bob' in session ")
+    screen.type("/cost", "Enter")
+    screen.wait(r"^AGENT +STEPS +USED +COMPACTED +READ AGAIN")
+
+
 def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen, command: Command) -> None:
     screen.type("make it", "Enter")
     screen.type("my drft", "Left", "Left")
