@@ -29,7 +29,7 @@ from callboard.engine.host import Host, Ports
 from callboard.engine.memory import events_of
 from callboard.engine.sessions import Action, Command, create_session, send_command, send_prompt
 from callboard.engine.team import Team
-from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, SkillText, Tool, ToolSpec
 from callboard.ports.world import Approver, Observer, PromptParts, Ruling
@@ -75,8 +75,10 @@ class ScriptedModel:
     """Plays a list of replies for each agent; the same call asked again gets the same reply, also after a crash.
 
     An entry is a `Reply`, a `Fault` (raised, then the next try of that call gets the next entry), or a function of the
-    request. An agent whose list is used up says `end`.
+    request. An agent whose list is used up says `end`. `counts`: how long it says that a request is; None: it cannot.
     """
+
+    counts: Callable[[ModelRequest], int] | None = None
 
     def __init__(self, script: Mapping[str, Sequence[Played]], end: str = "(end of script)", delay: float = 0) -> None:
         self._script = {name: list(entries) for name, entries in script.items()}
@@ -102,6 +104,12 @@ class ScriptedModel:
             if block.get("type") == "text":
                 on_delta(Delta("text", str(block["text"])))
         return _named(played, request)
+
+    async def count(self, request: ModelRequest) -> int:
+        await anyio.lowlevel.checkpoint()
+        if self.counts is None:
+            raise CannotCount("a scripted model counts nothing")
+        return self.counts(request)
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from callboard.adapters.cassette import Cassette, CassetteModel, Recording, RecordingModel
 from callboard.adapters.cassette_file import Asked, Asking, Packing, Placeholders, difference
-from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.words.errors import SettingsError, UsageError
 from callboard.words.values import Fault, Usage
 
@@ -43,6 +43,11 @@ class Scripted:
         if isinstance(answer, CallFault):
             raise answer
         return answer
+
+    async def count(self, request: ModelRequest) -> int:
+        if request.attempt:
+            raise CannotCount("HTTP 404: no such path")
+        return 1_234
 
     async def aclose(self) -> None: ...
 
@@ -341,3 +346,18 @@ def test_hiding_and_showing_on_one_machine_changes_nothing(value: object) -> Non
 
 def test_a_home_that_is_the_root_hides_nothing() -> None:
     assert Placeholders({"home": "/", "workspace": ""}).hide("/usr/bin") == "/usr/bin"
+
+
+async def test_what_the_service_counted_is_counted_again_and_so_is_that_it_could_not(tmp_path: Path) -> None:
+    recording = RecordingModel(Scripted(read_a_file), Recording(tmp_path / "c", HERE, {"model": "m"}))
+    fine, refused = request(HERE, 3, attempt=0, purpose="count"), request(HERE, 4, attempt=1, purpose="count")
+    assert await recording.count(fine) == 1_234
+    with pytest.raises(CannotCount):
+        await recording.count(refused)
+    await recording.aclose()
+    replay = CassetteModel(Cassette(tmp_path / "c", THERE))
+    assert await replay.count(request(THERE, 3, attempt=0, purpose="count")) == 1_234
+    with pytest.raises(CannotCount, match="HTTP 404: no such path"):
+        await replay.count(request(THERE, 4, attempt=1, purpose="count"))
+    with pytest.raises(CannotCount, match="holds no count"):
+        await replay.count(request(THERE, 9, attempt=0, purpose="count"))

@@ -24,7 +24,7 @@ from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStrea
 from callboard.adapters.anthropic_faults import Answer, Wording, fault_of_answer, fault_of_event
 from callboard.adapters.anthropic_reply import ReplyBuilder, ServiceError
 from callboard.adapters.anthropic_sse import BadEvent, EventReader
-from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.words.errors import CredentialsMissing, SettingsError
 from callboard.words.values import Fault
 
@@ -94,6 +94,19 @@ class AnthropicModel:
             fault = call.silence()
         raise self._failed(call, fault, on_delta)
 
+    async def count(self, request: ModelRequest) -> int:
+        """Ask `/v1/messages/count_tokens`. Raises `CannotCount` and nothing else."""
+        try:
+            with anyio.fail_after(request.total_timeout):
+                return _counted(await self._send_count(request))
+        except APIStatusError as error:
+            why = f"HTTP {error.status_code}: {self._fault_of_status(error).message}"
+        except TimeoutError:
+            why = f"no answer within {request.total_timeout:g} s"
+        except _FOREIGN as error:
+            why = _words(error)
+        raise CannotCount(why.replace(self._secret, "[key]"))
+
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
         await self._client.close()
@@ -125,6 +138,17 @@ class AnthropicModel:
             options={"headers": _headers(request, size), "follow_redirects": False},
             stream=True,
             stream_cls=AsyncStream[object],
+        )
+        return cast("httpx2.Response", cast("object", response))
+
+    async def _send_count(self, request: ModelRequest) -> httpx2.Response:
+        pieces = body_pieces(request)
+        size = sum(map(len, pieces))
+        response = await self._client.post(
+            "/v1/messages/count_tokens",
+            cast_to=httpx2.Response,
+            content=_content(pieces, size),
+            options={"headers": _headers(request, size), "follow_redirects": False},
         )
         return cast("httpx2.Response", cast("object", response))
 
@@ -212,7 +236,9 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
 
     Pieces are of `_PIECE` bytes or of one message: a long history costs this copy and the sending, nothing else.
     """
-    head = f'{{"model":{json.dumps(request.model)},"max_tokens":{request.max_tokens:d},"stream":true'.encode()
+    head = f'{{"model":{json.dumps(request.model)}'.encode()
+    if request.purpose != "count":
+        head += f',"max_tokens":{request.max_tokens:d},"stream":true'.encode()
     if request.system not in (b"", b"[]"):
         head += b',"system":' + request.system
     if request.tools not in (b"", b"[]"):
@@ -247,6 +273,17 @@ def _headers(request: ModelRequest, size: int) -> dict[str, str]:
         "x-callboard-call": str(request.ordinal),
         "x-callboard-purpose": request.purpose,
     }
+
+
+def _counted(response: httpx2.Response) -> int:
+    """The count in an answer. Raises `CannotCount` for one of another shape."""
+    try:
+        tokens: object = json.loads(response.content)["input_tokens"]
+    except (ValueError, KeyError, TypeError):
+        tokens = None
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise CannotCount(f"HTTP {response.status_code} without a count of tokens")
+    return tokens
 
 
 def _plain(response: httpx2.Response) -> dict[str, str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Literal
 
 from callboard.core import recovery as rec
-from callboard.core.context.pipeline import StageCall, budget_of, manual_summary, next_stage, react_stage
+from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
 from callboard.core.context.situation import Situation
+from callboard.core.counting import room
+from callboard.core.limits import limit_reached
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st
 
@@ -19,11 +21,9 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     if state.compact is not None and (state.turn is None or state.wants_reply):
         wanted = manual_summary(state.conversation, state.compact, in_turn=state.turn is not None)
         return st.Summarise(wanted, begun=False) if wanted else st.EditView("summarize_all", "manual", ())
-    if state.turn is None or not state.wants_reply:
+    if state.turn is None or not state.wants_reply or limit_reached(state, facts):
         return None
-    spec, situation = state.me, _situation(state, facts)
-    limits = spec.limits_of(rec.model_in_use(state.recovery, spec))
-    budget = budget_of(limits, rec.output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
+    spec, situation, budget = state.me, _situation(state, facts), room(state)
     if state.recovery.react:
         found = react_stage(state.conversation, budget, situation)
         nothing = st.EndTurn("overflow", "the conversation does not fit, and nothing in it can be compacted")
@@ -34,7 +34,8 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
 
 def transcript_path(state: AgentState, facts: Facts) -> str:
     """The file for a transcript written at this position of the journal: no two are alike."""
-    return f"{facts.transcripts}/{state.me.name}-{state.seq}.jsonl"
+    life = "" if state.incarnation == 1 else f".{state.incarnation}"
+    return f"{facts.transcripts}/{state.me.name}{life}-{state.seq}.jsonl"
 
 
 def _stage(found: StageCall, trigger: Literal["auto", "reactive"], state: AgentState) -> st.Step:
@@ -58,6 +59,8 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         small=spec.limits_of(spec.small_model) if spec.small_model else None,
         cache=state.cache,
         batch=state.batch,
+        cycle=state.cycle,
+        forgotten=state.forgotten,
         steps=state.steps,
         spared=state.spared,
         own=facts.stages,

@@ -4,7 +4,8 @@ A rule is a plain function of the state and the facts that returns a step or Non
 
     ended -> stop and interrupt -> answers to requests -> work without an owner -> edits to take back -> failure of a
     model call -> calls of the reply (barrier, permission, run, settle, merge) -> end asked for -> plan pending ->
-    compaction -> injections -> mail -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
+    count -> compaction -> injections -> mail -> ask the model (limits first) -> Stop hooks -> end of turn -> board ->
+    idle
 
 A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
 the journal. So every call of `decide` brings the agent on, or waits.
@@ -16,12 +17,13 @@ from collections.abc import Callable, Iterator
 
 from callboard.core import recovery as rec
 from callboard.core.compacting import compaction
+from callboard.core.counting import COUNT, count
 from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.gate import NOT_RUN
+from callboard.core.limits import limit_reached, out_of_time
 from callboard.core.state import AgentState, CallState, Facts
 from callboard.core.undoing import undoing
 from callboard.words import steps as st
-from callboard.words.specs import AgentSpec
 from callboard.words.values import Request
 
 Rule = Callable[[AgentState, Facts], st.Step | None]
@@ -32,6 +34,8 @@ MAX_DEPTH = 6
 """Hops between agents without a person, a schedule, or a change to a task or file."""
 MODEL, SUMMARY, STOP_HOOKS, PROMPT_HOOKS = "model", "summary", "stop-hooks", "prompt-hooks"
 REMINDERS = "reminders"
+WAITED_FOR = frozenset({STOP_HOOKS, PROMPT_HOOKS, REMINDERS, COUNT})
+"""Operations that the model is not asked beside."""
 
 
 def decide(state: AgentState, facts: Facts) -> st.Step:
@@ -70,16 +74,11 @@ def _why_halt(state: AgentState, facts: Facts) -> str:
     if state.stop:
         return "stopped"
     if state.turn is None:
-        return ""
+        return "interrupted" if state.summary_halted and state.summary else ""
     if state.turn.interrupted:
         return "interrupted"
     seconds = state.me.limits.seconds
     return "limit" if seconds is not None and facts.now - state.turn.began_at >= seconds else ""
-
-
-def out_of_time(spec: AgentSpec) -> str:
-    """What a turn says that its time limit ended."""
-    return f"the time limit of a turn ({spec.limits.seconds:g} s) is reached"
 
 
 def answers(state: AgentState, facts: Facts) -> st.Step | None:
@@ -196,7 +195,7 @@ def _concurrency(one: CallState, facts: Facts) -> str:
 
 
 def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
-    busy = state.call is not None or state.summary is not None or facts.running & {STOP_HOOKS, PROMPT_HOOKS, REMINDERS}
+    busy = state.call is not None or state.summary is not None or facts.running & WAITED_FOR
     if not busy:
         return None
     return st.Wait(_next_time(state, facts), "model")
@@ -267,23 +266,6 @@ def ask(state: AgentState, facts: Facts) -> st.Step | None:
     )
 
 
-def limit_reached(state: AgentState, facts: Facts) -> str:
-    """Which limit of the turn or the session stops the next model call; empty when none does. 0 means none."""
-    turn, limits = state.turn, state.me.limits
-    if turn is None:
-        return ""
-    if limits.steps is not None and turn.steps >= limits.steps:
-        return f"the limit of {limits.steps} model steps in a turn is reached"
-    tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
-    if limits.tokens is not None and tokens >= limits.tokens:
-        return f"the limit of {limits.tokens:,} tokens in a turn is reached"
-    if limits.cost_usd is not None and turn.usage.cost_usd >= limits.cost_usd:
-        return f"the limit of ${limits.cost_usd:.2f} in a turn is reached"
-    if facts.cost_left is not None and facts.cost_left <= 0:
-        return "the money limit of the session is reached"
-    return ""
-
-
 def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
     """The model has said all it wants: Stop hooks, then the end."""
     turn = state.turn
@@ -343,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     ending,
     cut_reply,
     plan_pending,
+    count,
     compaction,
     injections,
     mail,

@@ -17,7 +17,7 @@ from callboard.core.mail import injected, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
 from callboard.core.tasks import Holder
-from callboard.engine import background, calling, judging, summaries, thinking, transcripts, turn_hooks, undoing
+from callboard.engine import background, calling, counting, judging, summaries, thinking, transcripts, turn_hooks, undoing
 from callboard.engine.delivering import delivered
 from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent
@@ -308,6 +308,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Deliver: _deliver,
     st.Drop: _drop,
     st.AskModel: thinking.ask_model,
+    st.CountTokens: counting.count_tokens,
     st.LoseCall: thinking.lose_call,
     st.Judge: judging.judge,
     st.Skip: _skip,

@@ -33,7 +33,7 @@ class ModelRequest:
     system: bytes
     tools: bytes
     messages: Sequence[bytes]
-    purpose: Literal["turn", "summary"] = "turn"
+    purpose: Literal["turn", "summary", "count"] = "turn"
     first_byte_timeout: float = 120.0
     """Seconds until the first event."""
     idle_timeout: float = 60.0
@@ -75,6 +75,10 @@ class CallFault(RuntimeCanAct):
         self.fault, self.partial = fault, partial
 
 
+class CannotCount(RuntimeCanAct):
+    """The service did not say how long a request is: it has no way to, or this try failed. The estimate must do."""
+
+
 OnDelta = Callable[[Delta], None]
 """Never blocks, never raises: a slow screen drops deltas, it does not hold a call."""
 
@@ -84,6 +88,14 @@ class Model(Protocol):
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         """Make one call. Raises `CallFault` and nothing else (cancellation apart, which ends the connection)."""
+        ...
+
+    async def count(self, request: ModelRequest) -> int:
+        """Input tokens of a request, as the service counts them; nothing is generated, `max_tokens` is not sent.
+
+        `ordinal` and `attempt` are those of the next call and of the view's revision. Raises `CannotCount` and nothing
+        else (cancellation apart).
+        """
         ...
 
     async def aclose(self) -> None:

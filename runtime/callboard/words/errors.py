@@ -15,6 +15,7 @@
     │   └── ToolRefused
     ├── RuntimeCanAct         handled inside: retry, compact, take the next
     │   ├── CallFault             a model call failed; carries a `Fault`
+    │   ├── CannotCount           the service did not count a request: estimate
     │   └── Conflict              compare-and-swap lost: read again
     └── NobodyCanAct          stop now, keep what there is
         ├── StoreDamaged          a record or the file is damaged; says where, and where it was set aside

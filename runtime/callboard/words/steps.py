@@ -66,6 +66,13 @@ class AskModel:
 
 
 @dataclass(frozen=True, slots=True)
+class CountTokens:
+    """Near the limit of the window: ask the service how long the request is, before anything is compacted."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoseCall:
     """A model call has no owner any more (its process died): record it as failed."""
 
@@ -241,6 +248,7 @@ Step = (
     | Deliver
     | Drop
     | AskModel
+    | CountTokens
     | LoseCall
     | Judge
     | Skip

@@ -89,6 +89,8 @@ class Conversation:
     """Id of the last message that `counted` includes."""
     output: int = 0
     """Exact tokens of a reply that was counted and is not yet in the view."""
+    asked: bool = False
+    """The service was asked to count this view: what it says holds, also where the estimate says more."""
     instructed: bool = False
     """The first instruction has come; it was pinned."""
 
@@ -157,6 +159,7 @@ def counted(conv: Conversation, tokens: int) -> Conversation:
         counted_base=conv.overhead + conv.tokens,
         counted_upto=conv.messages[-1].id if conv.messages else 0,
         output=0,
+        asked=True,
     )
 
 
@@ -166,7 +169,10 @@ def with_overhead(conv: Conversation, tokens: int) -> Conversation:
 
 
 def size(conv: Conversation) -> int:
-    """Tokens of the whole request now: the larger of the estimate and the exact usage extrapolated from."""
+    """Tokens of the whole request now: the larger of the estimate and the exact usage extrapolated from.
+
+    After the service was asked, near the limit, its numbers alone: there a third too much is a summary too early.
+    """
     estimate = conv.overhead + conv.tokens
     if not conv.counted or not conv.counted_base:
         return estimate
@@ -174,7 +180,7 @@ def size(conv: Conversation) -> int:
     if fresh < 0:  # edits took more away than came since
         return max(estimate, -(-conv.counted * estimate // conv.counted_base))
     rate = min(_STEEPEST, max(1_000, conv.counted * 1_000 // conv.counted_base))
-    return max(estimate, conv.counted + -(-fresh * rate // 1_000))
+    return max(0 if conv.asked else estimate, conv.counted + -(-fresh * rate // 1_000))
 
 
 def held(conv: Conversation) -> int:
@@ -193,7 +199,7 @@ def edited(conv: Conversation, edits: Sequence[Edit]) -> Conversation:
         messages = _reread(messages, batch) if rereads else reduce(_exchanged, batch, messages)
     if messages == conv.messages:
         return conv
-    return replace(conv, messages=messages, revision=conv.revision + 1)
+    return replace(conv, messages=messages, revision=conv.revision + 1, asked=False)
 
 
 def render(history: Iterable[Message], edits: Sequence[Edit]) -> Messages:
