@@ -286,7 +286,7 @@ class Team:
     async def _rests(self, agent: Agent) -> bool:
         """Idle, nothing under way that anybody waits for, nothing in the mailbox, no ready task it would claim."""
         state = agent.state
-        if state.turn is not None or state.stop or state.compact is not None or agent.operations:
+        if state.turn is not None or state.stop or state.compact is not None or state.undo or agent.operations:
             return False
         if any(one.status == "running" for one in state.background.values()):
             return False  # after a resume nobody watches it yet
