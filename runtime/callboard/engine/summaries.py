@@ -99,6 +99,7 @@ async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -
         edits=tuple(edits),
         transcript=transcript,
         usage=usage,
+        why=wanted.why,
     )
     checked = transcripts.checked(agent, event) if edits else None
     if checked is None or not checked.edits:

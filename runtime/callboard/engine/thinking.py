@@ -7,7 +7,7 @@ from typing import cast
 
 import anyio
 
-from callboard.core.context.anchors import anchored
+from callboard.core.context.anchors import anchored, marks, unmarked
 from callboard.core.context.health import Sent
 from callboard.core.decide import MODEL
 from callboard.core.names import call_id
@@ -95,6 +95,9 @@ async def complete(agent: Agent, request: ModelRequest, heard: OnDelta) -> Reply
 async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
     state = agent.state
     system, tools = await agent.prompt_bytes()
+    limits = state.me.limits_of(step.model)
+    if len(marks(state.conversation, state.cycle, limits)) > 2:
+        tools = unmarked(tools)
     agent.watch.asks(Sent(step.model, system, tools, state.conversation.messages))
     return ModelRequest(
         session=state.session,
@@ -105,7 +108,7 @@ async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
         max_tokens=step.max_tokens,
         system=system,
         tools=tools,
-        messages=anchored(state.conversation),
+        messages=anchored(state.conversation, state.cycle, limits),
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,

@@ -80,6 +80,8 @@ class SummaryWanted(Value):
     """The instructions; empty: the runtime's own."""
     place: Literal["system", "user"] = "system"
     """Where the instructions stand."""
+    why: str = ""
+    """Why it is made now, for a person to read."""
 
 
 class Injection(Value):

@@ -94,7 +94,7 @@ class RecoverySettings(Section):
 class ContextSettings(Section):
     """How the conversation is kept within the model's window."""
 
-    pipeline: str | tuple[StageSpec, ...] = "simple"
+    pipeline: str | tuple[StageSpec, ...] = "economic"
     """The name of a preset, or a list of stages with their parameters."""
     pipelines: dict[str, str | tuple[StageSpec, ...]] = Field(default_factory=dict)
     """The same for agents of a type (`explore`, `teammate`, ...), instead of `pipeline`."""

@@ -10,8 +10,15 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
+from callboard.core.context.cost import LOOK_BACK
+from callboard.core.context.cycle import Cycle, milestone
 from callboard.core.context.view import Conversation
+from callboard.words.context import Message
+from callboard.words.specs import ModelLimits
 from callboard.words.values import Json
+
+FRESH = Cycle()
+"""Nothing was edited yet."""
 
 MARK: Json = {"type": "ephemeral"}
 _MARK = b',"cache_control":{"type":"ephemeral"}'
@@ -32,19 +39,55 @@ def with_anchor(wire: bytes) -> bytes:
     return wire
 
 
-def anchored(conv: Conversation) -> list[bytes]:
-    """All messages as they are sent, in pieces (`Messages.pieces`), marked at the newest user message and the one before.
+def anchored(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None) -> list[bytes]:
+    """All messages as they are sent, in pieces (`Messages.pieces`), with a mark at each of `marks`."""
+    wires = {index: with_anchor(conv.messages[index].wire) for index in marks(conv, cycle, limits)}
+    return conv.messages.pieces(wires)
 
-    The newest is where this call's prefix is written. The one before was the newest at the call before: it is found
-    even when a step added more blocks than the service looks back for (20).
+
+def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None) -> list[int]:
+    """Indexes of the messages that bear a mark, in order: three at most. `limits` None: no prefix is too small.
+
+    - The newest user message: there this call's prefix is stored for the next.
+    - The milestone (`Cycle.fixed`): what is found again behind an edit, kept alive by being used at each call.
+    - Right after an edit the next milestone, so that it is stored.
+    - The user message before the newest, where the call before stored its prefix: needed if more blocks came since
+      than the service looks back for, and set without need where a mark is left over.
     """
-    marked: dict[int, bytes] = {}
-    for back, message in enumerate(reversed(conv.messages), start=1):
-        if message.role == "user":
-            marked[len(conv.messages) - back] = with_anchor(message.wire)
-        if len(marked) == 2:
-            break
-    return conv.messages.pieces(marked)
+    messages = conv.messages
+    newest = len(messages) - 1 if messages and messages[-1].role == "user" else len(messages) - 2
+    if newest < 0:
+        return []
+    fixed = messages.find(cycle.fixed) if cycle.fixed else None
+    found = {newest}
+    if cycle.touched:
+        # Nothing behind the first change is remembered: neither an old milestone there, nor the message before.
+        following = messages.find(milestone(cycle, messages, limits or ModelLimits()))
+        found |= {index for index in (fixed,) if index is not None and messages[index].id < cycle.touched}
+        found |= {index for index in (following,) if index is not None}
+    else:
+        found |= {index for index in (fixed,) if index is not None}
+        before = newest - 2
+        if before >= 0 and (len(found) < 2 or _blocks(messages[before + 1 : newest + 1]) >= LOOK_BACK):
+            found.add(before)
+    return [index for index in sorted(found) if limits is None or _is_long_enough(conv, index, limits)]
+
+
+def unmarked(listed: bytes) -> bytes:
+    """A list of `anchored_list` without its mark: messages that need three leave only one for what stands before."""
+    return listed.removesuffix(_MARK + b"}]") + b"}]" if listed.endswith(_MARK + b"}]") else listed
+
+
+def _blocks(messages: Sequence[Message]) -> int:
+    return sum(len(message.blocks) for message in messages)
+
+
+def _is_long_enough(conv: Conversation, index: int, limits: ModelLimits) -> bool:
+    """The prefix up to this message is not smaller than the service caches."""
+    if conv.overhead >= limits.cache_minimum:
+        return True
+    upto = sum(message.tokens for message in conv.messages[: index + 1])
+    return conv.overhead + upto >= limits.cache_minimum
 
 
 def anchored_list(blocks: Sequence[Json], mark: int | None = None) -> bytes:

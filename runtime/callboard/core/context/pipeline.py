@@ -7,11 +7,13 @@ have a summary made while large results that the model has not seen could go to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from callboard.core.context.batch import Batch
 from callboard.core.context.folding import split, tail_start
 from callboard.core.context.own import Refused, ask_own, is_own
+from callboard.core.context.last_resort import newest_alone
 from callboard.core.context.situation import Situation
 from callboard.core.context.spare import is_spared
 from callboard.core.context.stages import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
@@ -25,8 +27,13 @@ BREAKER = 3
 
 _ENOUGH = 70
 """Per cent of the view (or of the budget, if that is less) that a refused view is brought down to, where it can be."""
-_FROM_HERE = frozenset({"force"})
+_FROM_HERE = frozenset({"force", "alone"})
 _PERSIST_EACH = StageSpec(stage="persist_large_results", params={"trigger": "each"})
+_IMAGES = StageSpec(stage="drop_old_images")
+_OLD_IMAGES = StageSpec(stage="drop_old_images", params={"force": True})
+_ALONE = StageSpec(stage="persist_newest", params={"alone": True})
+_LAST = StageSpec(stage="persist_newest")
+_FORCED = StageSpec(stage="persist_newest", params={"force": True})
 _CLEAR_ALL = StageSpec(stage="clear_old_results", params={"keep": 0, "over": 0.0, "at_least": 0.0})
 
 
@@ -40,7 +47,8 @@ class StageCall:
     transcript: bool = False
     """The transcript must be written to `Situation.transcript` before this is recorded."""
     why: str = ""
-    """Why the edits of a person's own stage are refused. It counts as tried, and the person is told."""
+    """Why the edits come now; without any: why those of a person's own stage are refused. Then it counts as tried, and
+    the person is told."""
     prepares: bool = False
     """It makes room for a stage that is to be asked right after it, before the model is."""
 
@@ -63,6 +71,10 @@ def next_stage(
 
     A stage is passed over at a revision for which it was tried, and a summary after `BREAKER` failures.
     """
+    for spec in (_IMAGES, _ALONE):  # what the service would refuse, and what no stage could bring under the budget
+        first = _ask(spec, conv, budget, situation)
+        if first and not isinstance(first, SummaryWanted):
+            return StageCall(spec.stage, edits=tuple(first))
     for spec in pipeline:
         found = _asked(spec, conv, budget, situation)
         if isinstance(found, Refused):
@@ -72,8 +84,10 @@ def next_stage(
         if isinstance(found, SummaryWanted):
             return _summary(found, conv, budget, situation)
         if found:
-            return StageCall(spec.stage, edits=tuple(found))
-    return _truncation(conv, budget, situation, force=False) if held(conv) > budget else None
+            return StageCall(spec.stage, edits=tuple(found), why=found.why if isinstance(found, Batch) else "")
+    if held(conv) <= budget:
+        return None
+    return _truncation(conv, budget, situation, force=False) or _newest(_LAST, conv, budget, situation)
 
 
 def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
@@ -81,6 +95,10 @@ def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageC
 
     To be asked again after a call that only `prepares`, and after a summary that failed: then it is done without one.
     """
+    if newest_alone(conv) * 2 > held(conv):  # a summary of the rest would not help
+        first = _newest(_FORCED, conv, budget, situation)
+        if first is not None:
+            return replace(first, prepares=True)
     found = _ask(StageSpec(stage="react"), conv, budget, situation)
     if isinstance(found, SummaryWanted):
         return _summary(found, conv, budget, situation)
@@ -138,6 +156,11 @@ def _truncation(conv: Conversation, budget: int, situation: Situation, *, force:
     return StageCall("truncate_oldest", edits=tuple(found), transcript=True)
 
 
+def _newest(spec: StageSpec, conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
+    found = _ask(spec, conv, budget, situation)
+    return StageCall(spec.stage, edits=tuple(found)) if found and not isinstance(found, SummaryWanted) else None
+
+
 def _truncate(*, force: bool) -> StageSpec:
     return StageSpec(stage="truncate_oldest", params={"force": force})
 
@@ -146,12 +169,13 @@ def _without_summary(conv: Conversation, budget: int, situation: Situation) -> S
     """Large results, answered results, the oldest exchanges: whatever can go, until a good part of the view is gone."""
     view, edits, stage = conv, list[Edit](), ""
     enough = min(held(conv), budget) * _ENOUGH // 100
-    for spec in (_PERSIST_EACH, _CLEAR_ALL, _truncate(force=True)):
+    for spec in (_PERSIST_EACH, _CLEAR_ALL, _OLD_IMAGES, _truncate(force=True), _FORCED):
         found = _ask(spec, view, budget, situation)
         if found and not isinstance(found, SummaryWanted) and held(view) > enough:
             view, stage = edited(view, found), spec.stage
             edits += found
-    return StageCall(stage, edits=tuple(edits), transcript=stage == "truncate_oldest") if edits else None
+    dropped = any(edit.kind == "dropped" for edit in edits)
+    return StageCall(stage, edits=tuple(edits), transcript=dropped) if edits else None
 
 
 def _problems(number: int, spec: StageSpec) -> Iterator[str]:

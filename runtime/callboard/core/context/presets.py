@@ -1,6 +1,6 @@
 """The pipelines that have a name: stages with parameters, each of which can be set otherwise in a list of one's own.
 
-`react` and `truncate_oldest` stand behind all of them. The numbers of `progressive`, `micro` and `regional` are those
+`economic` is the default. `react` and `truncate_oldest` stand behind all of them. The numbers of `progressive`, `micro` and `regional` are those
 of the systems that made these compositions known, so that measurements compare like with like.
 """
 
@@ -13,9 +13,9 @@ from callboard.words.specs import StageSpec
 
 PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
     {
-        "simple": (
+        "economic": (
             StageSpec(stage="persist_large_results"),
-            StageSpec(stage="clear_old_results"),
+            StageSpec(stage="economic"),
             StageSpec(stage="summarize_all"),
         ),
         "progressive": (
@@ -55,4 +55,4 @@ PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
         ),
     }
 )
-DEFAULT_PIPELINE = PRESETS["simple"]
+DEFAULT_PIPELINE = PRESETS["economic"]

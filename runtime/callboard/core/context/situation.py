@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from callboard.core.context.cache import CacheState
+from callboard.core.context.cycle import Cycle
+from callboard.core.context.forgotten import Forgotten
 from callboard.core.context.spare import Spared
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits
@@ -35,6 +37,8 @@ class Situation:
     small: ModelLimits | None = None
     """Those of the model that summarises, if it is another."""
     cache: CacheState = CacheState()
+    cycle: Cycle = Cycle()
+    forgotten: Forgotten = Forgotten()
     own: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """A person's own stages, by name."""
     batch: str = ""

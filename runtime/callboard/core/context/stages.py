@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from callboard.core.context.clearing import CLEAR, clear_old_results
+from callboard.core.context.economic import ECONOMIC, economic
+from callboard.core.context.last_resort import IMAGES, NEWEST, drop_old_images, persist_newest
 from callboard.core.context.persisting import PERSIST, persist_large_results
 from callboard.core.context.regions import REGIONS, summarize_regions
 from callboard.core.context.situation import Situation
@@ -31,10 +33,13 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
         "persist_large_results": persist_large_results,
         "snip_middle": snip_middle,
         "clear_old_results": clear_old_results,
+        "economic": economic,
         "summarize_regions": summarize_regions,
         "summarize_all": summarize_all,
         "react": react,
         "truncate_oldest": truncate_oldest,
+        "persist_newest": persist_newest,
+        "drop_old_images": drop_old_images,
     }
 )
 
@@ -43,10 +48,13 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "persist_large_results": PERSIST,
         "snip_middle": SNIP,
         "clear_old_results": CLEAR,
+        "economic": ECONOMIC,
         "summarize_regions": REGIONS,
         "summarize_all": SUMMARIZE,
         "react": REACT,
         "truncate_oldest": TRUNCATE,
+        "persist_newest": NEWEST,
+        "drop_old_images": IMAGES,
     }
 )
 """Every stage with its parameters; what they mean stands with each."""
@@ -63,7 +71,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Parameters that are one of a few words."""
 
-BEHIND = ("react", "truncate_oldest")
+BEHIND = ("react", "truncate_oldest", "persist_newest", "drop_old_images")
 """What stands behind every pipeline and is not listed."""
 LISTED = tuple(name for name in STAGES if name not in BEHIND)
 
