@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callboard.core import recovery as rec
+from callboard.core.bookkeeping import edit_booked, reply_booked
 from callboard.core.changes import Rule, billed, said_to
 from callboard.core.context.cache import cache_seen
 from callboard.core.context.health import CacheHealth, health_seen, thrash_told
@@ -37,7 +38,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
     if e.blocks:
         conversation = add_assistant(conversation, state.seq + 1, e.blocks, e.at, turn.id if turn else "")
     return replace(
-        state,
+        reply_booked(state, e),
         call=None,
         ordinal=e.ordinal,
         conversation=conversation,
@@ -103,13 +104,13 @@ def _text_of(blocks: tuple[Json, ...]) -> str:
 
 def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
     if e.undoes:
-        return undone(state, e)
+        return edit_booked(state, undone(state, e), e)
     state = billed(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
     if not e.edits:
         faulty = state.faulty | {e.stage} if e.why else state.faulty
         return replace(_compacted(state, e), tried=state.tried | {(e.stage, e.revision)}, faulty=faulty)
     by = f"{e.stage}/{e.trigger}"
-    return replace(
+    after = replace(
         _compacted(state, e),
         conversation=edited(state.conversation, e.edits),
         tried=still_failed(state.tried),
@@ -119,6 +120,7 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         spared=spared_after(state.spared, e) if state.spared else (),
         told=told_after(state.told, e.edits),
     )
+    return edit_booked(state, after, e)
 
 
 def _compacted(state: AgentState, e: ev.ContextEdited) -> AgentState:

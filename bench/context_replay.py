@@ -1,0 +1,194 @@
+"""One session through one pipeline: the core's own rules, the bytes that would be sent, the rehearsed prompt cache.
+
+No engine and no HTTP, so that thousands of steps take seconds: each step is journalled as the engine would (`apply`),
+each compaction is what `compaction` of `decide` asks for, and each request is billed whole, summaries included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from context_bill import HEAD, HEAD_UNMARKED, OVERHEAD, Service, units
+from context_player import Player, reply_of, summary_of
+from context_session import Session, Work
+
+from callboard.core.apply import apply
+from callboard.core.context.anchors import anchored
+from callboard.core.context.riding import MOST_DATA, Choice, rides, riding
+from callboard.core.context.summary import riding_text, summary_edits, summary_request
+from callboard.core.context.view import held
+from callboard.core.decide import compaction
+from callboard.core.mail import placed
+from callboard.core.state import AgentState, Facts
+from callboard.words import events as ev
+from callboard.words import steps as st
+from callboard.words.context import StateBlock, SummaryWanted
+from callboard.words.specs import AgentSpec, ModelLimits, StageSpec
+from callboard.words.values import Envelope, Json, ToolCall, Usage
+
+
+@dataclass
+class Played:
+    """What a session cost."""
+
+    steps: int = 0
+    rereads: int = 0
+    units: float = 0.0
+    summary_units: float = 0.0
+    edits: dict[str, int] = field(default_factory=dict[str, int])
+    largest: int = 0
+    """Tokens of the largest view."""
+    trail: list[str] = field(default_factory=list[str])
+    """Each edit, for a person to read."""
+
+    @property
+    def share(self) -> float:
+        """Re-reads among the steps."""
+        return self.rereads / self.steps if self.steps else 0.0
+
+
+@dataclass
+class Replay:
+    """An agent that plays a session under a pipeline."""
+
+    session: Session
+    pipeline: Sequence[StageSpec]
+    window: int = 200_000
+    now: float = 1_000.0
+    service: Service = field(default_factory=Service)
+    played: Played = field(default_factory=Played)
+    state: AgentState = field(default_factory=AgentState)
+    mails: int = 0
+
+    @property
+    def limits(self) -> ModelLimits:
+        return ModelLimits(window=self.window)
+
+    def run(self) -> Played:
+        """Play it to its end."""
+        spec = AgentSpec(name="lead", kind="lead", agent_type="lead", model="bench", models={"bench": self.limits})
+        spec = spec.model_copy(update={"pipeline": tuple(self.pipeline)})
+        self._on(ev.AgentStarted(at=self.now, spec=spec, session="s", incarnation=1))
+        self._on(ev.PromptSet(at=self.now, system="s", tools="t", overhead_tokens=OVERHEAD))
+        self._prompted(self.session.first)
+        player = Player(self.session)
+        while not player.done:
+            self._compact()
+            self._step(player)
+        self.played.rereads = len(player.reread)
+        self.played.trail.append(" ".join(player.reread))
+        return self.played
+
+    def _step(self, player: Player) -> None:
+        messages = anchored(self.state.conversation, self.state.cycle, self.limits)
+        head = HEAD if sum(piece.count(b'"cache_control"') for piece in messages) < 3 else HEAD_UNMARKED
+        work = player.next(b"".join(messages))
+        ordinal = self.state.ordinal + 1
+        use_id = f"toolu_{ordinal:05}"
+        blocks = reply_of(work, use_id)
+        usage = self.service.call(messages, blocks, self.now, head)
+        self.played.steps += 1
+        self.played.units += units(usage)
+        self.played.largest = max(self.played.largest, self.state.conversation.tokens)
+        self._on(ev.ModelCalled(at=self.now, ordinal=ordinal, attempt=1, model="bench", max_tokens=8_000))
+        calls = (ToolCall(id=use_id, use_id=use_id, name=work.tool, input=work.input),) if work.tool else ()
+        self._on(
+            ev.ModelReplied(
+                at=self.now,
+                ordinal=ordinal,
+                model="bench",
+                stop_reason="tool_use" if work.tool else "end_turn",
+                blocks=tuple(blocks),
+                calls=calls,
+                usage=usage,
+            )
+        )
+        self.now += work.idle
+        self._answer(work, use_id)
+
+    def _answer(self, work: Work, use_id: str) -> None:
+        if not work.tool:
+            assert self.state.turn is not None
+            self._on(ev.TurnEnded(at=self.now, turn=self.state.turn.id, reason="end"))
+            self._prompted(work.prompt)
+            return
+        content = ({"type": "text", "text": work.result},)
+        self._on(ev.CallJudged(at=self.now, call=use_id, verdict="allow"))
+        self._on(ev.ToolStarted(at=self.now, call=use_id, effect="read"))
+        self._on(ev.ToolFinished(at=self.now, call=use_id, content=content))
+        self._on(ev.ToolSettled(at=self.now, call=use_id))
+        self._on(ev.ResultsMerged(at=self.now))
+
+    def _prompted(self, text: str) -> None:
+        self.mails += 1
+        name = f"env_{self.mails}"
+        envelope = Envelope(id=name, sender="person", recipient="lead", type="prompt", content=text, seq=self.mails)
+        self._on(ev.EnvelopeReceived(at=self.now, envelope=envelope))
+        self._on(ev.TurnBegan(at=self.now, turn=f"turn_{self.mails}", cause=name))
+        self._on(ev.EnvelopesDelivered(at=self.now, ids=(name,), blocks=(placed(envelope),)))
+
+    def _compact(self) -> None:
+        for _ in range(50):
+            facts = Facts(now=self.now, folder="/out", transcripts="/t", known=StateBlock())
+            match compaction(self.state, facts):
+                case st.EditView() as step:
+                    self._edited(step)
+                case st.Summarise() as step:
+                    self._summarised(step)
+                case None:
+                    return
+                case other:
+                    raise AssertionError(f"the session came to {other}")
+        raise AssertionError("compaction comes to no end")
+
+    def _edited(self, step: st.EditView) -> None:
+        before = held(self.state.conversation)
+        revision = self.state.conversation.revision
+        self._on(ev.ContextEdited(at=self.now, stage=step.stage, revision=revision, edits=step.edits, **_why(step)))
+        self._note(step.stage, before, getattr(step, "why", ""))
+
+    def _summarised(self, step: st.Summarise) -> None:
+        before, conv, wanted = held(self.state.conversation), self.state.conversation, step.wanted
+        self._on(ev.SummaryBegan(at=self.now, wanted=wanted, revision=conv.revision, transcript="/t/1.jsonl"))
+        text, usage = self._summary_call(wanted)
+        self.played.units += units(usage)
+        self.played.summary_units += units(usage)
+        edits = summary_edits(conv, wanted, text, StateBlock(), "/t/1.jsonl", self.window)
+        assert edits, "a summary that makes nothing smaller"
+        why = {name: value for name, value in (("why", getattr(wanted, "why", "")),) if value}
+        self._on(
+            ev.ContextEdited(
+                at=self.now, stage=wanted.stage, revision=conv.revision, edits=tuple(edits), usage=usage, **why
+            )
+        )
+        self._note(wanted.stage + " summary", before, getattr(wanted, "why", ""))
+
+    def _summary_call(self, wanted: SummaryWanted) -> tuple[str, Usage]:
+        """As the engine asks for it: at the end of the conversation where that is cheaper, else by itself."""
+        conv = self.state.conversation
+        prompts = summary_request(conv, wanted, MOST_DATA)
+        text = summary_of("\n\n".join(prompt.data for prompt in prompts), wanted.max_tokens)
+        said: list[Json] = [{"type": "text", "text": text}]
+        if rides(conv, wanted, Choice(self.limits, None, self.state.cache, self.now)):
+            asked = riding(conv, riding_text(wanted, tail=wanted.last < conv.messages[-1].id))
+            return text, self.service.call(asked, said, self.now)
+        usage = Usage()
+        for prompt in prompts:
+            head = b'"system":%s,"tools":[]' % prompt.system()
+            usage = usage.plus(self.service.call(prompt.messages(), said, self.now, head))
+        return text, usage
+
+    def _note(self, what: str, before: int, why: str) -> None:
+        self.played.edits[what] = self.played.edits.get(what, 0) + 1
+        after = held(self.state.conversation)
+        self.played.trail.append(f"step {self.played.steps}: {what} {before} -> {after} {why}")
+
+    def _on(self, event: ev.Event) -> None:
+        self.state = apply(self.state, event)
+        if len(self.state.mail) > 8:
+            self.state = replace(self.state, mail=())
+
+
+def _why(step: st.EditView) -> dict[str, object]:
+    return {name: getattr(step, name) for name in ("why", "rewritten") if getattr(step, name, None)}
