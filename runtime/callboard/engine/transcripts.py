@@ -5,11 +5,10 @@ from __future__ import annotations
 from callboard.core.apply import apply
 from callboard.core.compacting import transcript_path
 from callboard.core.context.check import repaired
-from callboard.core.context.pipeline import budget_of
 from callboard.core.context.transcript import transcript_lines
 from callboard.core.context.view import size
 from callboard.core.context.why import rewritten, why_edited
-from callboard.core.recovery import model_in_use, output_limit
+from callboard.core.recovery import model_in_use
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history
@@ -30,11 +29,10 @@ def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
     """The event with the tokens before and after it, why it came, and what of the cache it voids."""
     spec, before, after = state.me, state.conversation, apply(state, event).conversation
     limits = spec.limits_of(model_in_use(state.recovery, spec))
-    budget = budget_of(limits, output_limit(state.recovery, spec), before.overhead, spec.context_limit)
     update = {
         "tokens_before": size(before),
         "tokens_after": size(after),
-        "why": why_edited(event, before, budget, state.summary.focus if state.summary else ""),
+        "why": why_edited(event, before, room(state), state.summary.focus if state.summary else ""),
         "rewritten": rewritten(event, before, after, state.cache, limits.cache_ttl),
     }
     return event.model_copy(update=update)

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from callboard.core.apply import fold
 from callboard.core.context.explain import UNDO
-from callboard.core.context.pipeline import budget_of
 from callboard.core.context.undo import take_back
+from callboard.core.counting import room
 from callboard.core.frozen import replace
 from callboard.core.names import journal, mailbox
-from callboard.core.recovery import model_in_use, output_limit
 from callboard.core.state import AgentState, Facts
 from callboard.core.undoing import asked_for, spared, undoing
 from callboard.engine.explaining import numbered
@@ -71,12 +70,10 @@ def _settled(state: AgentState) -> AgentState:
 
 async def _answer(store: Store, state: AgentState, wanted: tuple[int, ...], now: float) -> ContextEdited:
     """The record of an undo: the restored messages, or the reason why not."""
-    spec, conv = state.me, state.conversation
-    events = await events_of(store, journal(state.session, spec.name, state.incarnation))
-    limits = spec.limits_of(model_in_use(state.recovery, spec))
-    budget = budget_of(limits, output_limit(state.recovery, spec), conv.overhead, spec.context_limit)
+    conv = state.conversation
+    events = await events_of(store, journal(state.session, state.me.name, state.incarnation))
     edits = [(seq, event) for seq, event in numbered(events) if isinstance(event, ContextEdited)]
-    found = take_back(conv, unedited(events), edits, wanted, budget)
+    found = take_back(conv, unedited(events), edits, wanted, room(state))
     refused = isinstance(found, str)
     event = ContextEdited(
         at=now,
