@@ -51,7 +51,7 @@ def test_a_threshold_is_told_in_numbers() -> None:
 def test_what_stands_behind_the_first_change_and_was_sent_is_stored_anew() -> None:
     messages = list(VIEW.messages)
     sent = [message for message in messages[2:] if message.id <= VIEW.counted_upto]
-    assert 0 < len(sent)
+    assert len(sent) > 0
     found = rewritten(record(), VIEW, VIEW, WARM, 300.0)
     assert found == sum(message.tokens for message in sent)
     assert rewritten(record(rewritten=7), VIEW, VIEW, WARM, 300.0) == 7

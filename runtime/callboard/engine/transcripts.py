@@ -8,6 +8,7 @@ from callboard.core.context.check import repaired
 from callboard.core.context.transcript import transcript_lines
 from callboard.core.context.view import size
 from callboard.core.context.why import rewritten, why_edited
+from callboard.core.counting import room
 from callboard.core.recovery import model_in_use
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
