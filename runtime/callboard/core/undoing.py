@@ -75,5 +75,6 @@ def undone(state: AgentState, event: ContextEdited) -> AgentState:
         tried=frozenset(),
         summary=None,
         summary_transcript="",
+        summary_halted=False,
         spared=spared_after(state.spared, event),
     )

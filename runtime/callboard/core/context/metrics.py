@@ -38,7 +38,7 @@ def metrics_of(state: AgentState) -> Metrics:
             "read": usage.cache_read_input_tokens,
             "output": usage.output_tokens,
         },
-        reread_count=_rereads(state),
+        reread_count=state.forgotten.rereads,
     )
 
 
@@ -56,7 +56,3 @@ def together(metrics: Iterable[Metrics]) -> Metrics:
         token_usage={kind: used[kind] for kind in _KINDS},
         reread_count=rereads,
     )
-
-
-def _rereads(state: AgentState) -> int:
-    return 0
