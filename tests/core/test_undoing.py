@@ -78,7 +78,9 @@ def test_what_was_taken_back_is_not_summarised_again_while_it_fits() -> None:
     taken_back = undone(fits, 4, edits=(restoring(messages[0], messages[0]),))
     assert taken_back.state.spared == ((messages[0], messages[0]),)
     assert isinstance(step(taken_back), st.AskModel)
-    forced = taken_back.on(ev.SpecChanged, spec=spec.model_copy(update={"context_limit": 1_000}))
+    forced = taken_back.on(
+        ev.SpecChanged, spec=spec.model_copy(update={"context_limit": life.state.conversation.tokens * 2 // 3})
+    )
     assert isinstance(step(forced), st.Summarise)
 
 
