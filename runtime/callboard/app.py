@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import anyio
 
@@ -56,7 +56,7 @@ from callboard.ports.store import Lease, LeaseHolder, Put, Store
 from callboard.ports.world import Answer, Approver, Observer
 from callboard.settings import Loaded, load_settings
 from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
-from callboard.words.errors import CallboardError, SessionHosted, UsageError
+from callboard.words.errors import SessionHosted, UsageError, heart_of
 from callboard.words.values import AgentRow, Json, Request, Schedule, SessionRow, Task, Usage
 
 __all__ = ["AgentSummary", "End", "Options", "Session", "open_session"]
@@ -87,6 +87,8 @@ class Options:
     """For the whole session."""
     prompt: str | None = None
     """What the person says first: a new session begins to exist with it, a resumed one hears it."""
+    carry: bool = False
+    """With `resume`: the lead goes on in a fresh conversation, with what matters of the one before."""
 
 
 GO_ON = "Go on where you stopped."
@@ -123,6 +125,13 @@ class Session:
         What was merely cut off by the end of its process goes on by itself."""
         if self._cut_short:
             await self.say(GO_ON)
+
+    async def renew(self, *, carry: bool) -> None:
+        """Begin the lead's conversation anew; `carry`: with the person's words, the state and a hand-off note."""
+        row = self._host.board.agent("lead")
+        life = row[0].incarnation if row else 1
+        await self.command("new", text="carry" if carry else "")
+        await self._team.begun("lead", life + 1)
 
     async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
         """`interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""
@@ -163,6 +172,8 @@ class Session:
         if crashed and code == DONE:
             code, why = FAILED, f"{', '.join(crashed)} crashed again and again: the session's log has the details"
         text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
+        if lead and lead.last_reason == "overflow":
+            why = f"{why}; `callboard resume {self.id} --carry` goes on in a fresh conversation with what matters"
         differs = self._wiring.verdict()
         if differs:
             code, why = code or FAILED, differs
@@ -234,11 +245,14 @@ async def open_session(
         stack.enter_context(logging_to(log / f"{row.id}.jsonl"))
         ports = replace(host.ports, observers=(*observers, EventLog(row.id)), approvers=approvers)
         host.ports = wiring.wrap(ports)
-        cut_short = options.resume and await _was_cut_short(host)
+        cut_short = options.resume and not options.carry and await _was_cut_short(host)
         team = Team(host, os.getpid())
         session = Session(host, team, places, wiring, cut_short=cut_short)
-        if options.prompt is not None and options.resume:
-            await session.say(options.prompt)
+        carries = options.resume and options.carry
+        if carries:
+            await session.command("new", text="carry")
+        if options.resume and (carries or options.prompt is not None):
+            await session.say(options.prompt or GO_ON)
         stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
         async with _hosting(team, wiring):
             yield session
@@ -383,18 +397,4 @@ async def _hosting(team: Team, wiring: Wiring) -> AsyncGenerator[None]:
             yield
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
-        raise _only(failed) from failed
-
-
-def _only(failed: BaseException) -> BaseException:
-    """The one exception that matters in a group: an error of ours before anything else."""
-    inside = _flat(failed)
-    ours = [one for one in inside if isinstance(one, CallboardError)]
-    return (ours or inside)[0]
-
-
-def _flat(failed: BaseException) -> list[BaseException]:
-    if isinstance(failed, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", failed)
-        return [inner for one in group.exceptions for inner in _flat(one)]
-    return [failed]
+        raise heart_of(failed) from failed

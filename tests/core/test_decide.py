@@ -7,7 +7,8 @@ from tests.core.agent_states import Life, done, facts, finished, judged, settled
 from tests.core.decisions import HI, failing, prompted, step
 
 from callboard.core import recovery as rec
-from callboard.core.decide import MAX_DEPTH, RULES, limit_reached
+from callboard.core.decide import MAX_DEPTH, RULES
+from callboard.core.limits import limit_reached
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import Injection
@@ -190,8 +191,14 @@ def test_b8_a_barrier_waits_for_the_calls_before_it_and_stops_those_behind_it() 
     life = judged(life, "c3", verdict="deny")
     assert step(life) == st.Judge(("c1",)), "the barrier itself is judged when all before it is settled"
     assert step(done(life, "c1")) == st.Judge(("c2",))
-    other = prompted().called("compact", "bash")
-    assert step(other) == st.Skip(("c2",), "Not run.")
+
+
+def test_all_calls_of_a_reply_run_before_the_compaction_that_one_of_them_asks_for() -> None:
+    life = prompted().called("compact", "bash")
+    assert step(life) == st.Judge(("c1", "c2"))
+    life = done(life.on(ev.CompactAsked, focus=""), "c1")
+    assert step(life) == st.Judge(("c2",)), "the compaction waits for the results"
+    assert isinstance(step(done(life, "c2").on(ev.ResultsMerged)), st.Summarise | st.EditView)
 
 
 def test_a_barrier_that_was_denied_holds_nobody_up() -> None:

@@ -40,7 +40,16 @@ def fold(events: Iterable[ev.Event], state: AgentState | None = None) -> AgentSt
 
 def _started(state: AgentState, e: ev.AgentStarted) -> AgentState:
     gate = Gate("required") if e.spec.plan_required else Gate()
-    return replace(state, spec=e.spec, session=e.session, incarnation=e.incarnation, gate=gate, assignment=e.assignment)
+    return replace(
+        state,
+        spec=e.spec,
+        session=e.session,
+        incarnation=e.incarnation,
+        gate=gate,
+        assignment=e.assignment,
+        ordinal=e.ordinal,
+        summaries=e.summaries,
+    )
 
 
 def _same(state: AgentState, e: ev.Event) -> AgentState:
@@ -86,6 +95,10 @@ def _heed(state: AgentState, envelope: Envelope) -> AgentState:
         return replace(state, stop="asked", stop_by=envelope.sender, stop_request=envelope.request_id)
     if action == "interrupt" and state.turn:
         return replace(state, turn=replace(state.turn, interrupted=True))
+    if action == "new" and state.me.kind == "lead" and not state.stop:
+        return replace(state, stop="asked", stop_by=envelope.sender, renew="carry" if envelope.content else "fresh")
+    if action == "interrupt":
+        return replace(state, compact=None, summary_halted=state.summary is not None)
     if action == "compact":
         return replace(state, compact=envelope.content, compact_by="person")
     if action == "undo":

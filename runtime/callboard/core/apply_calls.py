@@ -44,7 +44,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         conversation=conversation,
         turn=turn,
         calls=tuple(CallState(call) for call in e.calls),
-        recovery=rec.on_reply(state.recovery, cut=cut),
+        recovery=rec.on_reply(state.recovery, cut=cut, react_limit=state.me.react_limit),
         wants_reply=e.stop_reason == "pause_turn",
         stop_reason=e.stop_reason,
         last_fault="",
@@ -127,8 +127,19 @@ def _compacted(state: AgentState, e: ev.ContextEdited) -> AgentState:
     """What had asked for this compaction has had it."""
     turn = replace(state.turn, summaries_failed=0) if state.turn and state.summary and e.edits else state.turn
     recovery = replace(state.recovery, react=False) if e.trigger == "reactive" else state.recovery
-    compact = None if e.trigger == "manual" else state.compact
-    return replace(state, summary=None, summary_transcript="", turn=turn, recovery=recovery, compact=compact)
+    state = replace(state, turn=turn, recovery=recovery)
+    return _summary_over(_compact_done(state) if e.trigger == "manual" else state)
+
+
+def _compact_done(state: AgentState) -> AgentState:
+    """The compaction that was asked for is over; where the `compact` tool asked, the turn may be over too."""
+    ends = state.compact is not None and state.compact_by == "tool" and state.me.after_compact == "end_turn"
+    turn = replace(state.turn, ending=True) if state.turn and ends else state.turn
+    return replace(state, compact=None, turn=turn)
+
+
+def _summary_over(state: AgentState) -> AgentState:
+    return replace(state, summary=None, summary_transcript="", summary_halted=False)
 
 
 def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:
@@ -140,8 +151,8 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
     turn = replace(state.turn, summaries_failed=state.turn.summaries_failed + 1) if state.turn else None
     wanted = state.summary
     tried = state.tried | {failed_at(wanted, state.conversation.revision)} if wanted else state.tried
-    compact = None if wanted and wanted.trigger == "manual" else state.compact
-    return replace(state, turn=turn, summary=None, summary_transcript="", tried=tried, compact=compact)
+    state = replace(state, turn=turn, tried=tried)
+    return _summary_over(_compact_done(state) if wanted and wanted.trigger == "manual" else state)
 
 
 def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from callboard.core import recovery as rec
+from callboard.core.context.last_resort import blame
 from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
 from callboard.core.context.situation import Situation
 from callboard.core.counting import room
@@ -26,7 +27,8 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     spec, situation, budget = state.me, _situation(state, facts), room(state)
     if state.recovery.react:
         found = react_stage(state.conversation, budget, situation)
-        nothing = st.EndTurn("overflow", "the conversation does not fit, and nothing in it can be compacted")
+        why = f"the conversation does not fit, and nothing in it can be compacted: {blame(state.conversation, budget)}"
+        nothing = st.EndTurn("overflow", why)
         return _stage(found, "reactive", state) if found else nothing
     found = next_stage(spec.pipeline, state.conversation, budget, situation)
     return _stage(found, "auto", state) if found else None

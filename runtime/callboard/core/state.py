@@ -118,6 +118,8 @@ class AgentState:
     stop: Literal["", "asked"] = ""
     stop_by: str = ""
     stop_request: str | None = None
+    renew: Literal["", "carry", "fresh"] = ""
+    """A new life of its name follows its end: with what matters of this one, or with nothing."""
     system: str = ""
     tools: str = ""
     """Digests of the system prompt and tool list in use; empty before the first PromptSet."""

@@ -5,6 +5,8 @@ As writes, for the commit that says so; each names the revision it was read at, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from callboard.core import requests as rq
 from callboard.core import tasks as board_rules
 from callboard.core.names import request_key, task_key
@@ -31,9 +33,10 @@ def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
     return writes
 
 
-def requests_withdrawn(host: Host, name: str, why: str) -> list[Write]:
-    """All that this agent asked and nobody has answered yet."""
-    pending = [one.id for one in host.board.requests() if one.asked_by == name and one.status == "pending"]
+def requests_withdrawn(host: Host, name: str, why: str, keep: Collection[str] = ()) -> list[Write]:
+    """All that this agent asked and nobody has answered yet, but for kinds to keep."""
+    asked = [one for one in host.board.requests() if one.asked_by == name and one.status == "pending"]
+    pending = [one.id for one in asked if one.kind not in keep]
     return [write for request_id in pending for write in request_withdrawn(host, request_id, why)]
 
 

@@ -14,7 +14,7 @@ from callboard.words.errors import UsageError
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Envelope, Json, SessionRow
 
-Action = Literal["interrupt", "stop", "compact", "undo"]
+Action = Literal["interrupt", "stop", "compact", "undo", "new"]
 
 
 async def create_session(
@@ -100,7 +100,8 @@ class Command:
     action: Action
     to: str = "lead"
     text: str = ""
-    """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between."""
+    """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between.
+    With `new`: not empty if what matters is to be carried over."""
 
 
 async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> str:

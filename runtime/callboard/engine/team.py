@@ -6,6 +6,7 @@ It starts who has a row, restarts who crashed, and knows when all is quiet. It n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import anyio
@@ -23,6 +24,7 @@ from callboard.engine.host import Host
 from callboard.engine.leaving import requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent, live
 from callboard.engine.memory import recall
+from callboard.engine.renewing import renew_if_due
 from callboard.engine.requests import Desk
 from callboard.engine.spawner import AgentSpawner
 from callboard.engine.specs import load_spec
@@ -79,6 +81,8 @@ class Team:
                 # A crashed mate stays parked: the lead knows. A crashed lead has nobody but the person who resumes.
                 if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
                     self._meet(row)
+                elif row.kind == "lead":
+                    await renew_if_due(self.host, row)
             self._hosting = True
             self.touched()
             await anyio.sleep_forever()
@@ -103,10 +107,22 @@ class Team:
                 return member.agent.state
         return None
 
+    async def begun(self, name: str, incarnation: int) -> None:
+        """Wait until this life of the name, or a later one, has its first records."""
+        while True:
+            moved, agent = self._moved, self.agent(name)
+            if agent is not None and agent.row.incarnation >= incarnation and agent.state.system:
+                return
+            await moved.wait()
+
     def touched(self) -> None:
         """Something happened somewhere: whoever waits for quiet looks again."""
         self._moved.set()
         self._moved = anyio.Event()
+
+    def _moved_on(self, agent: Agent) -> None:
+        if agent.state.turn is None:  # in a turn nothing is quiet: whoever waits for that need not look
+            self.touched()
 
     async def wait_ended(self, name: str, incarnation: int) -> tuple[str, str]:
         """(outcome, result) of a life, once it is over."""
@@ -134,6 +150,7 @@ class Team:
             crash = await self._try_life(member)
             if crash is None or not await self._may_restart(member, crash):
                 break
+        await renew_if_due(self.host, member.row)
         member.ended.set()
         self.touched()
 
@@ -155,7 +172,7 @@ class Team:
             return state.ended.outcome, state.ended.result
         agent = member.agent = Agent(host, row, state, begin)
         agent.spawner = AgentSpawner(agent, self.wait_ended)
-        agent.on_wake = self.touched
+        agent.on_wake = partial(self._moved_on, agent)
         done: list[Done] = []
         async with anyio.create_task_group() as group:
             agent.group = group

@@ -17,7 +17,17 @@ from callboard.core.mail import injected, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
 from callboard.core.tasks import Holder
-from callboard.engine import background, calling, counting, judging, summaries, thinking, transcripts, turn_hooks, undoing
+from callboard.engine import (
+    background,
+    calling,
+    counting,
+    judging,
+    summaries,
+    thinking,
+    transcripts,
+    turn_hooks,
+    undoing,
+)
 from callboard.engine.delivering import delivered
 from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent
@@ -257,8 +267,10 @@ def _task_envelope(agent: Agent, task: Task, now: float) -> Envelope:
 async def _stop(agent: Agent, step: st.Stop) -> None:
     """The last record. Tasks held come free, requests are withdrawn, a shutdown is answered, all in one commit."""
     state, now, session = agent.state, _now(agent), agent.host.session
-    writes = tasks_freed(agent.host, _holder(agent), f"{agent.name} ended before it was done")
-    writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended")
+    carries = state.renew == "carry"  # the new life takes them over
+    writes = [] if carries else tasks_freed(agent.host, _holder(agent), f"{agent.name} ended before it was done")
+    kept = ("question",) if carries else ()
+    writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept)
     lead = agent.host.board.agent("lead")
     for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
         writes.append(sending(session, envelope))

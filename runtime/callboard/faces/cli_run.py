@@ -27,6 +27,7 @@ PROMPT_BYTES = 10_000_000
 @click.argument("prompt", required=False)
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
 @click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Go on with this session.")
+@click.option("--carry", is_flag=True, help="With -c or -r: in a fresh conversation, with what matters of the old one.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
 @click.option("--allowed-tools", "--allowedTools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
@@ -50,6 +51,8 @@ def run(given: Given, /, **asked: Any) -> int:
     and stdin is not a terminal. A first Ctrl-C stops the turn, a second within two seconds leaves; nothing is lost.
     """
     goes_on = bool(asked["continue_"] or asked["resumed"])
+    if asked["carry"] and not goes_on:
+        raise UsageError("--carry goes with -c or -r: a new session has nothing to carry over")
     prompt = _prompt(asked["prompt"], needed=not goes_on)
     _refuse_policy(asked)
     options = _options(given, asked, resume=goes_on, session=asked["resumed"])
@@ -58,6 +61,7 @@ def run(given: Given, /, **asked: Any) -> int:
 
 @click.command()
 @click.argument("session", required=False)
+@click.option("--carry", is_flag=True, help="In a fresh conversation, with what matters of the one before.")
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
@@ -142,6 +146,7 @@ def _options(given: Given, asked: dict[str, Any], *, resume: bool, session: str 
         attended=person_is_there(),
         appended=asked.get("appended") or "",
         max_cost_usd=asked.get("max_budget_usd"),
+        carry=bool(asked.get("carry")),
     )
 
 

@@ -99,6 +99,14 @@ async def _compact(session: Session, words: str) -> Block:
     return block("asked for a compaction", "dim", progress=True)
 
 
+async def _new(session: Session, words: str) -> Block:
+    if words not in ("", "--carry"):
+        return block("what is to be carried over? /new, or /new --carry", "warn")
+    await session.renew(carry=bool(words))
+    carried = "your words, the state and a hand-off note are carried over" if words else "nothing is carried over"
+    return block(f"a fresh conversation: {carried}", "good")
+
+
 async def _stop(session: Session, words: str) -> Block:
     if not words:
         return block("whom? /stop NAME; /team shows who there is", "warn")
@@ -156,6 +164,7 @@ COMMANDS: Mapping[str, Command] = {
     "answer": Command("ID words", "answer a question", _answer),
     "cron": Command("", "show the schedules", _cron),
     "compact": Command("[focus]", "summarise the lead's conversation now", _compact),
+    "new": Command("[--carry]", "begin a fresh conversation, with what matters of this one", _new),
     "context": Command("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", _context),
     "cost": Command("", "show what each agent used", _cost),
     "model": Command("", "show the model", _model),

@@ -25,6 +25,10 @@ class AgentStarted(Base):
     incarnation: int
     assignment: bool = False
     """It was given a piece of work to report on."""
+    ordinal: int = 0
+    """Model calls of the lives that this one goes on from: its own are numbered on from there."""
+    summaries: int = 0
+    """The same of summaries."""
 
 
 class AgentResumed(Base):

@@ -28,6 +28,8 @@ Bugs are not wrapped: any other exception that reaches the command line is ours 
 
 from __future__ import annotations
 
+from typing import cast
+
 
 class CallboardError(Exception):
     """An error of ours: `str(error)` says what, where and what to do. `exit_code` is the command line's."""
@@ -149,3 +151,17 @@ class ModelUnavailable(NobodyCanAct):
     """The model service could not be reached, or kept failing, until the attempts were used up."""
 
     exit_code = 6
+
+
+def heart_of(failed: BaseException) -> BaseException:
+    """The one exception that matters in a group: an error of ours before anything else."""
+    inside = _flat(failed)
+    ours = [one for one in inside if isinstance(one, CallboardError)]
+    return (ours or inside)[0]
+
+
+def _flat(failed: BaseException) -> list[BaseException]:
+    if isinstance(failed, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", failed)
+        return [inner for one in group.exceptions for inner in _flat(one)]
+    return [failed]
