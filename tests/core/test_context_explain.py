@@ -176,6 +176,20 @@ def test_an_undo_that_was_refused_is_told_with_its_reason_and_takes_nothing_back
     assert (refused.refused, refused.why) == (True, "it does not fit")
 
 
+def test_a_stage_of_ones_own_that_was_refused_is_told_with_its_reason() -> None:
+    life = edited(worked(), stage="mine:tidy", why="mine:tidy raised ValueError: no")
+    (one,) = told(life)
+    assert (one.refused, one.why, one.touched) == (True, "mine:tidy raised ValueError: no", ())
+
+
+def test_words_that_went_to_a_file_are_told_by_whose_they_were() -> None:
+    life = worked()
+    first = life.state.conversation.messages[0].id
+    edit = Edit(kind="persisted", message=first, last=first, block=0, text="[kept]", path="/out/x.txt")
+    (one,) = told(edited(life, edit, stage="persist_newest"))
+    assert (one.touched[0].what, one.files) == ("person", ("/out/x.txt",))
+
+
 def test_an_edit_of_what_the_history_does_not_hold_is_told_all_the_same() -> None:
     life = edited(worked(), Edit(kind="cleared", message=9_999, last=9_999, block=3, text="[gone]"))
     (one,) = told(life)

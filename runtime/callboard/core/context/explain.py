@@ -131,7 +131,7 @@ class EditTold:
     undoes: tuple[int, ...] = ()
     taken_back_by: int | None = None
     refused: bool = False
-    """An undo that changed nothing; `why` says why."""
+    """An undo, or a stage of the person's own, that changed nothing; `why` says why."""
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ def window_map(state: AgentState, tools: bytes) -> WindowMap:
 
 
 def explain_edits(events: Sequence[Numbered], history: Sequence[Message], spec: AgentSpec) -> tuple[EditTold, ...]:
-    """Every record that changed the view, and every undo that was refused, oldest first.
+    """Every record that changed the view, and every one that was refused, oldest first.
 
     `history`: all messages as if nothing had been edited; `spec`: the agent's, for its models' prices.
     """
@@ -214,7 +214,7 @@ def undoable(told: Sequence[EditTold], asked: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tells(event: ContextEdited) -> bool:
-    return bool(event.edits or event.undoes)
+    return bool(event.edits or event.why)
 
 
 def _taken_back(edits: Sequence[tuple[int, ContextEdited]]) -> dict[int, int]:
@@ -265,7 +265,7 @@ def _told(
         touched=tuple(_touched(edit, known) for edit in event.edits),
         undoes=event.undoes,
         taken_back_by=taken_back_by,
-        refused=event.stage == UNDO and not event.edits,
+        refused=not event.edits,
     )
 
 
@@ -276,8 +276,9 @@ def _touched(edit: Edit, known: _History) -> Touched:
         place = -1 if edit.block is None else edit.block
         block = blocks[place] if 0 <= place < len(blocks) else None
         call = known.call_of(block) if block else {}
+        what = str(call.get("name", "unknown")) if block is None or is_result(block) else _key(block, {})[0]
         tokens = block.tokens if block else 0
-        return Touched(edit.kind, str(call.get("name", "unknown")), _about(call), edit.message, edit.last, 1, tokens)
+        return Touched(edit.kind, what, _about(call), edit.message, edit.last, 1, tokens)
     gone = [message for message in known.messages.values() if edit.message <= message.id <= edit.last]
     tokens = sum(message.tokens for message in gone)
     return Touched(edit.kind, _held(gone, known), "", edit.message, edit.last, len(gone), tokens)
