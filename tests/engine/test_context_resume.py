@@ -89,7 +89,9 @@ class Life:
                     said = True
                     over = await self._quiet(team)
                     live = team.state("lead")
-                await self._recall(live)
+                recalled = await self._recall()
+                # What was noted while a call was made is decided again; at rest all is written.
+                assert not over or request(recalled) == request(live)
         return {
             (one.purpose, one.ordinal): _PLACE.sub(b"", b"\n".join((one.system, one.tools, b",".join(one.messages))))
             for one in self.model.requests
@@ -109,15 +111,20 @@ class Life:
             group.cancel_scope.cancel()
         return not self.model.dropping.is_set()
 
-    async def _recall(self, live: AgentState) -> None:
+    async def _recall(self) -> AgentState:
         """What is left of a process is the store, and must say all there was: with an old snapshot, or without one."""
         store, key = self.world.store, snapshot_key("s1", "lead", 1)
         events = await events_of(store, journal("s1", "lead", 1))
         snapshot = dump(fold(events[: len(events) * 2 // 3]))
         await store.commit(Put(key, snapshot) if self.model.drops % 2 else Delete(key))
-        recalled = await recall(store, "s1", "lead", 1)
-        assert recalled == live
-        assert b",".join(anchored(recalled.conversation)) == b",".join(anchored(live.conversation))
+        recalled, folded = await recall(store, "s1", "lead", 1), fold(events)
+        differing = [name for name in vars(folded) if getattr(recalled, name) != getattr(folded, name)]
+        assert not differing  # their names: a whole state is too long to be shown
+        return recalled
+
+
+def request(state: AgentState) -> bytes:
+    return b",".join(anchored(state.conversation, state.cycle))
 
 
 _PLACE = re.compile(rb"(?<=/transcripts/lead-)[0-9]+(?=\.jsonl)")
@@ -147,5 +154,5 @@ async def test_a_resume_renders_the_same_bytes_under_each_preset(preset: str) ->
     again = await dropped.lived()
     assert dropped.model.drops > 5
     assert list(again) == list(asked)
-    for key, request in asked.items():
-        assert again[key] == request, key
+    for key in asked:
+        assert again[key] == asked[key], key
