@@ -14,7 +14,7 @@ from callboard.core.apply import fold
 from callboard.core.context.explain import EditTold, Touched, WindowMap, explain_edits, window_map
 from callboard.core.context.metrics import metrics_of, together
 from callboard.core.context.tokens import estimate_json
-from callboard.core.context.view import size
+from callboard.core.context.view import restored_from, size
 from callboard.words import events as ev
 from callboard.words.context import Edit, Injection, Message, Placed
 from callboard.words.values import ToolCall, Usage
@@ -165,6 +165,23 @@ def test_an_undo_marks_what_it_takes_back_and_an_undone_undo_brings_it_back() ->
     assert [(one.seq, one.taken_back_by) for one in told(life)] == [(first, second), (second, None)]
     life = edited(life, standing, stage="undo", trigger="manual", undoes=(second,))
     assert [one.taken_back_by for one in told(life)] == [None, len(life.events), None]
+
+
+def test_an_undo_of_a_summary_is_told_by_all_that_it_brings_back() -> None:
+    life = worked()
+    messages = list(life.state.conversation.messages)
+    fold_ = Edit(kind="summarised", message=messages[0].id, last=messages[-2].id)
+    life = edited(life, fold_, stage="summarize_all")
+    back = tuple(restored_from(message) for message in messages[:-1])
+    edit = Edit(kind="restored", message=messages[0].id, last=messages[0].id, messages=back)
+    summarised, restored = (
+        one.touched[0] for one in told(edited(life, edit, stage="undo", undoes=(len(life.events),)))
+    )
+    assert (restored.messages, restored.tokens, restored.what) == (
+        summarised.messages,
+        summarised.tokens,
+        summarised.what,
+    )
 
 
 def test_an_undo_that_was_refused_is_told_with_its_reason_and_takes_nothing_back() -> None:

@@ -84,6 +84,14 @@ def test_what_was_taken_back_is_not_summarised_again_while_it_fits() -> None:
     assert isinstance(step(forced), st.Summarise)
 
 
+def test_all_that_an_undo_brings_back_is_spared_and_not_only_the_place_where_it_stood_folded() -> None:
+    placed = Placed(data={"type": "text", "text": "as it was"}, source="person")
+    back = tuple(Restored(id=n, role="user", blocks=(placed,)) for n in (5, 20, 60))
+    edit = Edit(kind="restored", message=5, last=5, messages=back)
+    event = ev.ContextEdited(at=1.0, stage="undo", revision=0, undoes=(4,), edits=(edit,))
+    assert is_spared([Edit(kind="snipped", message=30, last=40)], spared_after((), event))
+
+
 def test_a_fold_over_it_ends_the_sparing_and_one_beside_it_does_not() -> None:
     event = ev.ContextEdited(at=1.0, stage="undo", revision=0, undoes=(4,), edits=(restoring(5, 9),))
     spared = spared_after((), event)

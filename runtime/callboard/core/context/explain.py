@@ -279,9 +279,14 @@ def _touched(edit: Edit, known: _History) -> Touched:
         what = str(call.get("name", "unknown")) if block is None or is_result(block) else _key(block, {})[0]
         tokens = block.tokens if block else 0
         return Touched(edit.kind, what, _about(call), edit.message, edit.last, 1, tokens)
-    gone = [message for message in known.messages.values() if edit.message <= message.id <= edit.last]
+    back = {one.id for one in edit.messages}
+    gone = [one for one in known.messages.values() if one.id in back or (not back and _within(one, edit))]
     tokens = sum(message.tokens for message in gone)
     return Touched(edit.kind, _held(gone, known), "", edit.message, edit.last, len(gone), tokens)
+
+
+def _within(message: Message, edit: Edit) -> bool:
+    return edit.message <= message.id <= edit.last
 
 
 def _held(messages: Sequence[Message], known: _History) -> str:

@@ -23,7 +23,8 @@ def spared_after(spared: Spared, event: ContextEdited) -> Spared:
     """The spared stretches after an edit: an undo adds what it restored, a fold over one ends its sparing."""
     for edit in event.edits:
         if edit.kind == "restored" and event.undoes:
-            spared = (*spared, (edit.message, edit.last))
+            ids = [edit.message, edit.last, *(message.id for message in edit.messages)]
+            spared = (*spared, (min(ids), max(ids)))
         elif edit.kind in _FOLDS:
             spared = tuple(one for one in spared if not _meet(one, (edit.message, edit.last)))
     return spared
