@@ -168,24 +168,24 @@ class Shown:
 async def fault_of(
     say: Say, asked: ModelRequest | None = None, shown: Shown | None = None, **options: object
 ) -> CallFault:
-    """Make one call that must fail, and a second one on the same pool that must not."""
-    failed = False
+    """Make a call that must fail and another one on the same pool that must not, twice: a client's first call is the
+    SDK's, later ones are like it, and both are to end in the same fault. Returns the first."""
+    faults: list[CallFault] = []
 
-    async def first_fault_then_hello(exchange: Exchange) -> None:
-        nonlocal failed
-        if failed:
-            await exchange.stream(hello())
-            return
-        failed = True
-        await say(exchange)
+    async def a_fault_then_hello(exchange: Exchange) -> None:
+        await (exchange.stream(hello()) if len(wire.asked) % 2 == 0 else say(exchange))
 
-    async with wired(first_fault_then_hello) as wire, model_at(wire.url, **options) as model:
-        with anyio.fail_after(8):
-            with pytest.raises(CallFault) as caught:
-                await model.complete(asked or request(), shown or Shown())
-            assert (await model.complete(request(), Shown())).stop_reason == "end_turn"
-        assert len(wire.asked) == 2, "a call is one request: retries are made elsewhere"
-    return caught.value
+    async with wired(a_fault_then_hello) as wire, model_at(wire.url, **options) as model:
+        for screen in (shown or Shown(), Shown()):
+            with anyio.fail_after(8):
+                with pytest.raises(CallFault) as caught:
+                    await model.complete(asked or request(), screen)
+                assert (await model.complete(request(), Shown())).stop_reason == "end_turn"
+            faults.append(caught.value)
+        assert len(wire.asked) == 4, "a call is one request: retries are made elsewhere"
+    first, later = (one.fault for one in faults)
+    assert later == first
+    return faults[0]
 
 
 def streaming(*parts: bytes) -> Say:

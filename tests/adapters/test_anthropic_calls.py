@@ -19,6 +19,7 @@ from tests.adapters.anthropic_wire import (
     model_at,
     request,
     start,
+    streaming,
     text,
     wired,
 )
@@ -29,7 +30,7 @@ from callboard.adapters.rehearsal.replies import Reply as Rehearsed
 from callboard.adapters.rehearsal.replies import text as said
 from callboard.adapters.rehearsal.replies import thinking, tool_use
 from callboard.adapters.rehearsal.scenario import Scenario
-from callboard.ports.model import ModelRequest
+from callboard.ports.model import CallFault, ModelRequest
 from callboard.words.errors import CredentialsMissing, SettingsError
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +83,38 @@ async def test_the_body_is_what_was_ready_and_the_headers_say_who_asks() -> None
         b"content-type: application/json",
     ):
         assert b"\r\n" + line in head
+
+
+def lines_of(head: bytes) -> set[bytes]:
+    return {line for line in head.lower().split(b"\r\n")[1:] if line}
+
+
+async def test_later_calls_say_what_the_sdk_said_in_the_first() -> None:
+    async with wired(streaming(hello())) as wire, model_at(wire.url) as model:
+        await model.complete(request(ordinal=1), Shown())
+        await model.complete(request(ordinal=2, agent="ä/b", max_tokens=7), Shown())
+    first, second = (one.head for one in wire.asked)
+    assert first.splitlines()[0] == second.splitlines()[0] == b"POST /v1/messages HTTP/1.1"
+    size = len(wire.asked[1].body)
+    assert lines_of(second) - lines_of(first) == {
+        b"content-length: %d" % size,
+        b"x-callboard-agent: s1/%c3%a4/b",
+        b"x-callboard-call: 2",
+    }
+    assert {line.split(b":")[0] for line in lines_of(first)} == {line.split(b":")[0] for line in lines_of(second)}
+    assert any(b"sk-test-0123456789" in line for line in lines_of(second))
+    assert json.loads(wire.asked[1].body)["max_tokens"] == 7
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+async def test_a_call_after_the_end_is_a_fault(calls_before: int) -> None:
+    async with wired(streaming(hello())) as wire, model_at(wire.url) as model:
+        for _ in range(calls_before):
+            await model.complete(request(), Shown())
+        await model.aclose()
+        with pytest.raises(CallFault) as caught:
+            await model.complete(request(), Shown())
+    assert caught.value.fault.kind == "connection"
 
 
 async def test_empty_tools_and_system_are_left_out() -> None:

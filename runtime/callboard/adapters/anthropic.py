@@ -13,8 +13,9 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -23,6 +24,7 @@ from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStrea
 
 from callboard.adapters.anthropic_faults import Answer, Wording, fault_of_answer, fault_of_event
 from callboard.adapters.anthropic_reply import ReplyBuilder, ServiceError
+from callboard.adapters.anthropic_request import OWN_HEADERS, body_pieces, content_of, headers_of
 from callboard.adapters.anthropic_sse import BadEvent, EventReader
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.words.errors import CredentialsMissing, SettingsError
@@ -31,9 +33,6 @@ from callboard.words.values import Fault
 OnHeaders = Callable[[Mapping[str, str]], None]
 """Gets the `anthropic-ratelimit-*` headers of each answer, lower-case names. Never blocks, never raises."""
 
-_PIECE = 48 * 1024
-"""Bytes of a body that are handed over at once: what a socket takes without keeping a copy (measured: a third less CPU
-for two megabytes than in larger pieces). In one piece, the transport warns of a blocked event loop above 1 MiB."""
 _CONNECT_S = 20.0
 _KEEP_ALIVE_S = 20.0
 _CLOSING_S = 0.25
@@ -60,7 +59,7 @@ class AnthropicModel:
         self._secret, kind = _credential(api_key, auth_token)
         self._wording, self._on_headers = wording or Wording(), on_headers
         _check_url(base_url)
-        http = DefaultAioHttpClient(
+        self._http = DefaultAioHttpClient(
             limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_S),
             timeout=httpx2.Timeout(None, connect=_CONNECT_S),
             # Loading the trust store takes 65 ms. Plain HTTP needs none; this empty one would trust nobody.
@@ -71,8 +70,10 @@ class AnthropicModel:
             auth_token=self._secret if kind == "token" else None,
             base_url=base_url,
             max_retries=0,
-            http_client=http,
+            http_client=self._http,
         )
+        self._like: _Like | None = None
+        """Set by the first call."""
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         """Make one call. Raises `CallFault` and nothing else."""
@@ -84,8 +85,8 @@ class AnthropicModel:
             fault = fault_of_event(error.error, call.request_id, self._wording)
         except BadEvent as error:
             fault = Fault(kind="bad_reply", message=f"the service sent {error}", request_id=call.request_id)
-        except APIStatusError as error:
-            fault = self._fault_of_status(error)
+        except _Refused as error:
+            fault = self._fault_of_status(error.response, error.body)
         except _Lost as error:
             fault = Fault(kind="connection", message=str(error), request_id=call.request_id)
         except _FOREIGN as error:
@@ -100,7 +101,7 @@ class AnthropicModel:
             with anyio.fail_after(request.total_timeout):
                 return _counted(await self._send_count(request))
         except APIStatusError as error:
-            why = f"HTTP {error.status_code}: {self._fault_of_status(error).message}"
+            why = f"HTTP {error.status_code}: {self._fault_of_status(error.response, error.body).message}"
         except TimeoutError:
             why = f"no answer within {request.total_timeout:g} s"
         except _FOREIGN as error:
@@ -123,22 +124,42 @@ class AnthropicModel:
                 await _read_end(chunks)
                 return reply
         finally:
-            # Cancelled or not: the connection goes back to the pool, or is closed if its stream did not end.
-            with anyio.move_on_after(_CLOSING_S, shield=True):
-                await response.aclose()
+            await _let_go(response)
 
     async def _send(self, request: ModelRequest) -> httpx2.Response:
+        """The answer, its body not read yet. Raises `_Refused` for one that is an error."""
         pieces = body_pieces(request)
         size = sum(map(len, pieces))
+        headers, content = headers_of(request, size), content_of(pieces, size)
+        if self._like is None:
+            response = await self._post(headers, content)
+            self._like = _Like.of(response.request)
+            return response
+        try:
+            response = await self._http.send(self._like.request(headers, content), stream=True, follow_redirects=False)
+        except RuntimeError as error:  # the client was closed in the meantime
+            raise _Lost(str(error)) from error
+        if response.is_success:
+            return response
+        try:
+            raise _Refused(response, _body_of(await response.aread()))
+        finally:
+            await _let_go(response)
+
+    async def _post(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Response:
+        """The SDK's own way, for the first call of a client."""
         # `post` is generic over what the answer is parsed to; asked for its own library's response, it parses nothing.
-        response = await self._client.post(
-            "/v1/messages",
-            cast_to=httpx2.Response,
-            content=_content(pieces, size),
-            options={"headers": _headers(request, size), "follow_redirects": False},
-            stream=True,
-            stream_cls=AsyncStream[object],
-        )
+        try:
+            response = await self._client.post(
+                "/v1/messages",
+                cast_to=httpx2.Response,
+                content=content,
+                options={"headers": headers, "follow_redirects": False},
+                stream=True,
+                stream_cls=AsyncStream[object],
+            )
+        except APIStatusError as error:
+            raise _Refused(error.response, error.body) from error
         return cast("httpx2.Response", cast("object", response))
 
     async def _send_count(self, request: ModelRequest) -> httpx2.Response:
@@ -147,8 +168,8 @@ class AnthropicModel:
         response = await self._client.post(
             "/v1/messages/count_tokens",
             cast_to=httpx2.Response,
-            content=_content(pieces, size),
-            options={"headers": _headers(request, size), "follow_redirects": False},
+            content=content_of(pieces, size),
+            options={"headers": headers_of(request, size), "follow_redirects": False},
         )
         return cast("httpx2.Response", cast("object", response))
 
@@ -158,10 +179,10 @@ class AnthropicModel:
             if limits:
                 self._on_headers(limits)
 
-    def _fault_of_status(self, error: APIStatusError) -> Fault:
-        headers = _plain(error.response)
+    def _fault_of_status(self, response: httpx2.Response, body: object) -> Fault:
+        headers = _plain(response)
         self._tell_limits(headers)
-        return fault_of_answer(Answer(error.status_code, headers, error.body, time.time()), self._wording)
+        return fault_of_answer(Answer(response.status_code, headers, body, time.time()), self._wording)
 
     def _failed(self, call: _Call, fault: Fault, on_delta: OnDelta) -> CallFault:
         message = fault.message.replace(self._secret, "[key]")  # services have been seen to quote it
@@ -169,6 +190,36 @@ class AnthropicModel:
         if call.builder.streamed:
             on_delta(Delta("dropped", f"{fault.kind}: {message}"))
         return CallFault(fault, call.builder.partial)
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """What the SDK puts into every request, taken from one that it made: credentials, headers, URL, time limits."""
+
+    url: httpx2.URL
+    headers: Sequence[tuple[bytes, bytes]]
+    extensions: Mapping[str, object]
+
+    @classmethod
+    def of(cls, sent: httpx2.Request) -> _Like:
+        """What other requests have in common with this one."""
+        kept = tuple((name, value) for name, value in sent.headers.raw if name.lower() not in OWN_HEADERS)
+        return cls(sent.url, kept, dict(sent.extensions))
+
+    def request(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Request:
+        """Another request, with headers and a body of its own."""
+        ours = [(name.encode(), value.encode()) for name, value in headers.items()]
+        return httpx2.Request(
+            "POST", self.url, headers=[*self.headers, *ours], content=content, extensions=dict(self.extensions)
+        )
+
+
+class _Refused(Exception):
+    """An answer that is an error: `body` is what its JSON says, else its text."""
+
+    def __init__(self, response: httpx2.Response, body: object) -> None:
+        super().__init__(f"status {response.status_code}")
+        self.response, self.body = response, body
 
 
 class _Lost(Exception):
@@ -203,6 +254,12 @@ class _Call:
         return Fault(kind="silence", message=what, request_id=self.request_id)
 
 
+async def _let_go(response: httpx2.Response) -> None:
+    """Cancelled or not: the connection goes back to the pool, or is closed if its stream did not end."""
+    with anyio.move_on_after(_CLOSING_S, shield=True):
+        await response.aclose()
+
+
 async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
     """Read until `message_stop`. Raises `_Lost` when the stream ends before it."""
     reader = EventReader()
@@ -231,50 +288,6 @@ async def _read_end(chunks: AsyncIterator[bytes]) -> None:
         return  # the reply is whole: a connection lost after it is no fault of the call
 
 
-def body_pieces(request: ModelRequest) -> list[bytes]:
-    """The body of a request, to be joined by nothing: JSON that was ready is not looked into, and copied once.
-
-    Pieces are of `_PIECE` bytes or of one message: a long history costs this copy and the sending, nothing else.
-    """
-    head = f'{{"model":{json.dumps(request.model)}'.encode()
-    if request.purpose != "count":
-        head += f',"max_tokens":{request.max_tokens:d},"stream":true'.encode()
-    if request.system not in (b"", b"[]"):
-        head += b',"system":' + request.system
-    if request.tools not in (b"", b"[]"):
-        head += b',"tools":' + request.tools
-    pieces = [head + b',"messages":[']
-    group: list[bytes] = []
-    size = 0
-    for message in request.messages:
-        group.append(message)
-        size += len(message)
-        if size >= _PIECE:
-            pieces.append(b",".join(group))
-            group, size = [b""], 0  # the comma between this group and the next
-    pieces.append(b",".join(group) + b"]}" if group != [b""] else b"]}")
-    return pieces
-
-
-def _content(pieces: Sequence[bytes], size: int) -> bytes | AsyncIterator[bytes]:
-    return b"".join(pieces) if size <= _PIECE else _one_by_one(pieces)
-
-
-async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
-
-
-def _headers(request: ModelRequest, size: int) -> dict[str, str]:
-    return {
-        "content-type": "application/json",
-        "content-length": str(size),
-        "x-callboard-agent": quote(f"{request.session}/{request.agent}", safe="/:.@"),
-        "x-callboard-call": str(request.ordinal),
-        "x-callboard-purpose": request.purpose,
-    }
-
-
 def _counted(response: httpx2.Response) -> int:
     """The count in an answer. Raises `CannotCount` for one of another shape."""
     try:
@@ -287,7 +300,15 @@ def _counted(response: httpx2.Response) -> int:
 
 
 def _plain(response: httpx2.Response) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.headers.items()}
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+
+
+def _body_of(content: bytes) -> object:
+    text = content.decode("utf-8", "replace").strip()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _credential(api_key: str | None, auth_token: str | None) -> tuple[str, str]:
