@@ -31,6 +31,7 @@ _WORST: Sequence[Place] = ("inside", "readable", "protected", "settings", "secre
 _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_BENEATH = 0x08
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class PathJudge:
@@ -223,11 +224,10 @@ def _openat2(root_fd: int, relative: str, flags: int, mode: int) -> int | None:
     """Return a descriptor, or None where the kernel has no such call."""
     if not sys.platform.startswith("linux"):
         return None
-    libc = ctypes.CDLL(None, use_errno=True)
     creates = bool(flags & os.O_CREAT)
     how = _OpenHow(flags, mode if creates else 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
     for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
-        result = libc.syscall(
+        result = _LIBC.syscall(
             ctypes.c_long(_SYS_OPENAT2),
             ctypes.c_int(root_fd),
             ctypes.c_char_p(os.fsencode(relative)),

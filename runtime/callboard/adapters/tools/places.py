@@ -40,32 +40,42 @@ class Spot:
         return str(self.path.relative_to(self.base))
 
 
+class Ground:
+    """What file tools may use of an agent's folders. `Folders` are resolved for good, so this is looked up once."""
+
+    def __init__(self, folders: Folders, *, write: bool = False) -> None:
+        readable = () if write else (folders.tool_results, folders.transcripts)
+        self._folders, self._write = folders, write
+        self._judge = PathJudge(folders.root, readable, folders.own_state)
+        self._root = Path(self._judge.root)
+        self._bases = (self._root, *(Path(os.path.realpath(path)) for path in readable))
+
+    def find(self, text: str) -> Spot:
+        """Where the text leads. Raises `ToolRefused` when a tool has no business there."""
+        if text.startswith("~"):
+            where = self._folders.root
+            raise ToolRefused(f"{text}: a tilde is not resolved here; write the path relative to {where}")
+        query = PathQuery(text)
+        fact = self._judge.look((query,))[query]
+        if fact.place == "own":
+            raise ToolRefused(f"{text} belongs to the runtime: tools neither show nor change it")
+        if fact.place == "malformed":
+            raise ToolRefused(f"{text[:200]!r} cannot be used as a path: {fact.why}")
+        if fact.device:
+            raise ToolRefused(f"{text} is a device, not a file")
+        path = Path(fact.resolved)
+        for base in self._bases:
+            if self._write and path == base:
+                raise ToolRefused(f"{text} is your folder itself, not a file")
+            if path.is_relative_to(base):
+                shown = path.relative_to(base) if base == self._root else path
+                return Spot(path, base, str(shown))
+        raise ToolRefused(f"{text} lies outside your folder {self._folders.root}; file tools stay inside it")
+
+
 def find_spot(text: str, folders: Folders, *, write: bool = False) -> Spot:
     """Where the text leads. Raises `ToolRefused` when a tool has no business there."""
-    if text.startswith("~"):
-        raise ToolRefused(f"{text}: a tilde is not resolved here; write the path relative to {folders.root}")
-    readable = () if write else (folders.tool_results, folders.transcripts)
-    query = PathQuery(text)
-    fact = PathJudge(folders.root, readable, folders.own_state).look((query,))[query]
-    if fact.place == "own":
-        raise ToolRefused(f"{text} belongs to the runtime: tools neither show nor change it")
-    if fact.place == "malformed":
-        raise ToolRefused(f"{text[:200]!r} cannot be used as a path: {fact.why}")
-    if fact.device:
-        raise ToolRefused(f"{text} is a device, not a file")
-    path = Path(fact.resolved)
-    for base in (folders.root, *readable):
-        base = Path(os.path.realpath(base))
-        if write and path == base:
-            raise ToolRefused(f"{text} is your folder itself, not a file")
-        if path.is_relative_to(base):
-            return Spot(path, base, _shown(path, base, folders))
-    raise ToolRefused(f"{text} lies outside your folder {folders.root}; file tools stay inside it")
-
-
-def _shown(path: Path, base: Path, folders: Folders) -> str:
-    inside = base == Path(os.path.realpath(folders.root))
-    return str(path.relative_to(base)) if inside else str(path)
+    return Ground(folders, write=write).find(text)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The `read_file` tool: numbered lines of a text, an image as an image, a polite no to anything else.
 
 A file is read in pieces, so that its size costs no memory; its digest is of the whole file even when a part was shown.
+Reading may wait for a disk, so it is done in a worker thread: but for what is small and lies in the kernel's memory.
 """
 
 from __future__ import annotations
@@ -9,25 +10,30 @@ import base64
 import codecs
 import errno
 import hashlib
+import io
 import os
 import stat
 from dataclasses import dataclass
-from io import BufferedReader
+from typing import BinaryIO
 
 import anyio.to_thread
 from pydantic import Field
 
 from callboard.adapters.tools.base import GivenTool
-from callboard.adapters.tools.places import Spot, find_spot, opened
+from callboard.adapters.tools.places import Ground, Spot, opened
 from callboard.adapters.tools.store_tool import Input
-from callboard.ports.tool import ToolContext, ToolOutcome
+from callboard.ports.tool import Folders, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import FileSeen
 
 LINES, LINE, SHOWN = 2_000, 2_000, 256_000
 """Lines of one call, characters of a line, characters of one call."""
+SMALL = 64 * 1024
+"""Bytes of a file that are read at once where that cannot wait: a thread's turn costs more (0.3 ms)."""
 IMAGE = 3_750_000
 """Bytes of an image: the service takes 5 MB in base64."""
+_START = 8_192
+"""Bytes that tell what a file is."""
 _IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 _KINDS = {
     b"%PDF": "a PDF document",
@@ -60,6 +66,7 @@ class ReadFile(GivenTool[FileWanted]):
     """See the module."""
 
     def __init__(self) -> None:
+        self._grounds: dict[Folders, Ground] = {}
         super().__init__(
             "read_file",
             "Read a file: its lines with their numbers, at most 2,000 at a time (`offset` and `limit` for the rest), "
@@ -71,25 +78,54 @@ class ReadFile(GivenTool[FileWanted]):
         )
 
     async def act(self, given: FileWanted, context: ToolContext) -> ToolOutcome:
-        spot = find_spot(given.path, context.folders)
+        spot = self._ground(context.folders).find(given.path)
+        with opened(spot) as descriptor:
+            content = _in_memory(descriptor)
+        if content is not None:
+            return _tell(io.BytesIO(content), content[:_START], len(content), spot, given, context)
         return await anyio.to_thread.run_sync(_read, spot, given, context)
+
+    def _ground(self, folders: Folders) -> Ground:
+        if folders not in self._grounds:
+            self._grounds[folders] = Ground(folders)
+        return self._grounds[folders]
+
+
+def _in_memory(descriptor: int) -> bytes | None:
+    """All of a small regular file, if the kernel has it at hand and need not wait for any disk or network.
+
+    None where it has not, and where the system cannot say (`RWF_NOWAIT` is Linux's, and not of every file system).
+    """
+    told = os.fstat(descriptor)
+    if not stat.S_ISREG(told.st_mode) or told.st_size > SMALL or not hasattr(os, "RWF_NOWAIT"):
+        return None
+    buffer = bytearray(told.st_size + 1)  # one more, to see that it has not grown
+    try:
+        read = os.preadv(descriptor, [buffer], 0, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return bytes(buffer[:read]) if read == told.st_size else None
 
 
 def _read(spot: Spot, given: FileWanted, context: ToolContext) -> ToolOutcome:
     """Blocks while it reads; runs in a worker thread."""
-    apart = not spot.path.is_relative_to(context.folders.root)
     with opened(spot) as descriptor:
         told = os.fstat(descriptor)
         if stat.S_ISDIR(told.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        start = os.pread(descriptor, 8_192, 0)
-        media = _image(start)
-        if media:
-            return _show_image(spot, descriptor, media, told.st_size, context)
-        if not apart:
-            _refuse_binary(spot, start, told.st_size)
         with open(descriptor, "rb", closefd=False) as file:
-            text = _gather(file, given.offset, given.limit)
+            return _tell(file, os.pread(descriptor, _START, 0), told.st_size, spot, given, context)
+
+
+def _tell(file: BinaryIO, start: bytes, size: int, spot: Spot, given: FileWanted, context: ToolContext) -> ToolOutcome:
+    """What is said of an open file that begins with `start`."""
+    apart = not spot.path.is_relative_to(context.folders.root)
+    media = _image(start)
+    if media:
+        return _show_image(spot, file, media, size, context)
+    if not apart:
+        _refuse_binary(spot, start, size)
+    text = _gather(file, given.offset, given.limit)
     event = FileSeen(at=context.now, path=str(spot.path), digest=text.digest)
     data = {"path": str(spot.path), "lines": len(text.lines), "total_lines": text.total, "digest": text.digest}
     return ToolOutcome(_render(text, given), events=() if apart else (event,), data=data)
@@ -101,10 +137,10 @@ def _image(start: bytes) -> str | None:
     return next((media for magic, media in _IMAGES.items() if start.startswith(magic)), None)
 
 
-def _show_image(spot: Spot, descriptor: int, media: str, size: int, context: ToolContext) -> ToolOutcome:
+def _show_image(spot: Spot, file: BinaryIO, media: str, size: int, context: ToolContext) -> ToolOutcome:
     if size > IMAGE:
         raise ToolRefused(f"{spot.shown} is an image of {size} bytes; at most {IMAGE} can be shown. Make it smaller.")
-    content = os.pread(descriptor, IMAGE + 1, 0)
+    content = file.read(IMAGE + 1)
     digest = hashlib.sha256(content).hexdigest()
     source = {"type": "base64", "media_type": media, "data": base64.b64encode(content).decode()}
     return ToolOutcome(
@@ -120,7 +156,7 @@ def _refuse_binary(spot: Spot, start: bytes, size: int) -> None:
         raise ToolRefused(f"{spot.shown} is {kind or 'binary data'} of {size} bytes, and is not shown as text")
 
 
-def _gather(file: BufferedReader, offset: int, limit: int) -> _Text:
+def _gather(file: BinaryIO, offset: int, limit: int) -> _Text:
     """The wanted lines, each cut, and number and digest of all."""
     digest = hashlib.sha256()
     text = _Text([], 0, "")
