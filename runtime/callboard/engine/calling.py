@@ -90,7 +90,17 @@ async def _finish(agent: Agent, call: ToolCall, outcome: ToolOutcome) -> None:
         data=outcome.data,
         ends_turn=outcome.ends_turn,
     )
-    await agent.record(finished, *outcome.events, writes=outcome.writes, unless=gone_from(call.id, "started"))
+    void = gone_from(call.id, "started")
+    if _runs_again(agent, call) and not outcome.writes:
+        await agent.note(finished, *outcome.events, unless=void)
+    else:
+        await agent.record(finished, *outcome.events, writes=outcome.writes, unless=void)
+
+
+def _runs_again(agent: Agent, call: ToolCall) -> bool:
+    """A lost result of this call costs nothing but a second look: it reads, and no hook has acted on what it found."""
+    tool = agent.host.ports.tools.get(call.name)
+    return tool is not None and tool.spec.effect == "read" and not agent.host.ports.hooks.has("PostToolUse")
 
 
 def _content(given: str | Sequence[Json]) -> tuple[Json, ...]:

@@ -55,8 +55,10 @@ class Agent:
         self._begin = begin
         # One commit at a time: each names the journal position before it.
         self._recording = anyio.Lock(fast_acquire=True)
-        self._changed = anyio.Event()
-        self._seen = self._changed
+        self._changes = self._seen = 0
+        """Changes so far, and how many there were when `decide` last looked."""
+        self._changed: anyio.Event | None = None
+        """Set at the next change; there is one only while somebody waits for it."""
 
     @property
     def name(self) -> str:
@@ -64,7 +66,7 @@ class Agent:
 
     def next_step(self) -> Step:
         """What `decide` says now."""
-        self._seen = self._changed
+        self._seen = self._changes
         return decide(self.state, self.facts())
 
     async def begin(self, step: Step) -> None:
@@ -80,12 +82,16 @@ class Agent:
 
     def wake(self) -> None:
         """Something changed: the loop looks again."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changes += 1
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
         self.on_wake()
 
     async def change(self) -> None:
         """Wait for the next record, or the next end of an operation."""
+        if self._changed is None:
+            self._changed = anyio.Event()
         await self._changed.wait()
 
     async def prompt_bytes(self) -> tuple[bytes, bytes]:
@@ -118,16 +124,15 @@ class Agent:
     async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
         """Record decisions that nobody outside can have seen: they are written with the next commit, at the latest
         before the loop waits. After a crash in between `decide` takes them again."""
-        with anyio.CancelScope(shield=True):
-            async with self._recording:
-                if unless is not None and unless(self.state):
-                    return False
-                state = self._after(events)
-                if self._row_after(state) != self.row:
-                    await self._write(events, ())
-                else:
-                    self._unwritten += events
-                    self.state = state
+        if self._recording.locked():  # a commit is under way, and its events come first
+            return await self.record(*events, unless=unless)
+        if unless is not None and unless(self.state):
+            return False
+        state = self._after(events)
+        if self._row_after(state) is not self.row:
+            return await self.record(*events, unless=unless)
+        self._unwritten += events
+        self.state = state
         self._tell(events)
         return True
 
@@ -192,11 +197,13 @@ class Agent:
     async def _wait(self, until: float | None) -> None:
         if all(name.startswith("bg:") for name in self.operations):
             await self.flush()  # else the operation's own record takes along what was noted
+        if self._seen != self._changes:
+            return  # there is something new to decide on
         if until is None:
-            await self._seen.wait()
+            await self.change()
             return
         with anyio.move_on_after(max(0.0, until - self.host.clock.now())):
-            await self._seen.wait()
+            await self.change()
 
     def _row_after(self, state: AgentState) -> AgentRow:
         now = life(state)

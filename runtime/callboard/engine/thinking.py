@@ -21,8 +21,8 @@ from callboard.words.values import Fault, Json, ToolCall, Usage
 
 
 async def ask_model(agent: Agent, step: st.AskModel) -> None:
-    """Record that the call is made, then make it."""
-    await agent.record(
+    """Note that the call is made, then make it: it changes nothing outside, and its end is recorded with this."""
+    await agent.note(
         ev.ModelCalled(
             at=agent.host.clock.now(),
             ordinal=step.ordinal,
