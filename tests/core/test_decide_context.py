@@ -14,7 +14,7 @@ from callboard.words.context import StateBlock
 
 
 def long(tokens: int = 3_000, **spec: Any) -> Life:
-    life = prompted(context_limit=tokens // 2, **spec)
+    life = prompted(context_limit=tokens * 3 // 2, **spec)
     for _ in range(4):
         life = life.called("read_file")
         text = ({"type": "text", "text": "word " * tokens},)
@@ -57,7 +57,10 @@ def test_a_prompt_refused_as_too_long_is_compacted_whatever_the_thresholds_say()
 def test_a_short_history_that_is_refused_all_the_same_is_an_overflow() -> None:
     life = failing("too_long").on(ev.ReactAsked)
     found = step(life)
-    assert found == st.EndTurn("overflow", "the conversation does not fit, and nothing in it can be compacted")
+    assert isinstance(found, st.EndTurn)
+    assert found.reason == "overflow"
+    assert found.why.startswith("the conversation does not fit, and nothing in it can be compacted: 5 tokens, ")
+    assert found.why.endswith("the largest part is words of source person (5 tokens)")
 
 
 @pytest.mark.parametrize("by", ["tool", "person"])
@@ -70,6 +73,6 @@ def test_a_compaction_asked_for_comes_before_the_model_is_asked(by: str) -> None
 
 def test_compact_on_an_empty_history_says_that_there_is_nothing_and_is_over() -> None:
     life = Life.begun().on(ev.CompactAsked, by="person")
-    assert step(life) == st.EditView("summarize_all", "manual", ())
+    assert step(life) == st.EditView("summarize_all", "manual", (), why="the conversation is empty")
     after = life.on(ev.ContextEdited, stage="summarize_all", trigger="manual", revision=0)
     assert step(after) == st.Wait(None, "idle")

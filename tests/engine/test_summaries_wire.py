@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 from tests.engine.summary_world import JumpingClock, Talk, events, over_http, text_of
@@ -124,7 +126,7 @@ async def test_b20_what_is_too_long_for_the_model_that_summarises_reaches_it_in_
     talk = Talk(fine, steps=6)
     # What the runtime believes of the model is wrong: its window is smaller than it was told.
     told_of = {"rehearsal": {"cache_minimum": 100_000}, "small": {"window": 200_000}}
-    spec = {"small_model": "small", "context_limit": 6_000, "models": told_of}
+    spec: Any = {"small_model": "small", "context_limit": 6_000, "models": told_of}
     async with over_http(talk, models, **spec) as (world, team, emulator):
         assert await turn(team) == "THE FINAL ANSWER"
         refused = [one for one in emulator.calls("lead", "summary") if one.status == 400]

@@ -47,6 +47,12 @@ def test_a_tool_call_folds_into_one_line_with_the_ends_of_its_result() -> None:
     assert text(done, {"call_1": call}) == "bash pytest -q => first line … 40 lines … 2 failed, 3 passed"
 
 
+def test_an_overflow_offers_a_fresh_conversation() -> None:
+    ended = ev.TurnEnded(at=0, turn="t", reason="overflow", why="it does not fit")
+    said = "turn ended: overflow: it does not fit; /new --carry goes on in a fresh conversation, with what matters"
+    assert text(ended) == said
+
+
 def test_a_failed_call_stands_out() -> None:
     done = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": "no"},), is_error=True)
     shown = lines_of("alice", done, {})
@@ -83,6 +89,12 @@ def test_a_failed_call_stands_out() -> None:
                 undoes=(41, 44),
             ),
             "took back edit 41, edit 44, 8,100 -> 52,000 tokens",
+        ),
+        (
+            ev.ContextEdited(
+                at=0, stage="summarize_all", trigger="manual", revision=0, why="the conversation is empty"
+            ),
+            "nothing to compact: the conversation is empty",
         ),
         (
             ev.ContextEdited(at=0, stage="undo", revision=2, undoes=(41,), why="it does not fit"),

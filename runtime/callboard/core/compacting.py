@@ -21,7 +21,9 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     """Asked for, forced by the service, or over the budget: the next stage that was not tried at this revision."""
     if state.compact is not None and (state.turn is None or state.wants_reply):
         wanted = manual_summary(state.conversation, state.compact, in_turn=state.turn is not None)
-        return st.Summarise(wanted, begun=False) if wanted else st.EditView("summarize_all", "manual", ())
+        empty = "nothing in it can be summarised" if state.conversation.messages else "the conversation is empty"
+        nothing = st.EditView("summarize_all", "manual", (), why=empty)
+        return st.Summarise(wanted, begun=False) if wanted else nothing
     if state.turn is None or not state.wants_reply or limit_reached(state, facts):
         return None
     spec, situation, budget = state.me, _situation(state, facts), room(state)

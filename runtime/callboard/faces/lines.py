@@ -168,7 +168,8 @@ def _replied(agent: str, event: ModelReplied) -> Block | None:
 def _ended(agent: str, event: TurnEnded) -> Block | None:
     if event.reason == "end":
         return None
-    return block(f"turn ended: {event.reason}{_because(event.why)}", "warn", name=agent)
+    new = "; /new --carry goes on in a fresh conversation, with what matters" if event.reason == "overflow" else ""
+    return block(f"turn ended: {event.reason}{_because(event.why)}{new}", "warn", name=agent)
 
 
 def _retry(agent: str, event: RetryPlanned) -> Block:
@@ -240,6 +241,8 @@ def _background_ended(agent: str, event: BackgroundEnded) -> Block:
 
 def _edited(agent: str, event: ContextEdited) -> Block | None:
     undone = ", ".join(f"edit {seq}" for seq in event.undoes)
+    if not event.edits and event.trigger == "manual" and not undone:
+        return _progress(agent, f"nothing to compact{_because(event.why)}")
     if not event.edits:
         words = f"did not take back {undone}" if undone else f"the stage {event.stage} is passed over"
         return _progress(agent, f"{words}{_because(event.why)}", "warn") if undone or event.why else None
