@@ -47,7 +47,8 @@ async def words(given: Json) -> str:
 def steps() -> list[Any]:
     """A turn of many small steps, one of large results, one of talk."""
     small = [use("echo", {"text": "small 300"}) for _number in range(30)]
-    large = [use("echo", {"text": "large 9000"}, ("echo", {"text": "漢字 2000"})) for _number in range(8)]
+    also = ("echo", {"text": "漢字 2000"})
+    large = [use("echo", {"text": "large 9000"}, also, text="because " * 500) for _number in range(8)]
     giant = [use("echo", {"text": "giant 70000"}, ("echo", {"text": "giant 70000"}), ("echo", {"text": "giant 70000"}))]
     return [*small, say("Small done."), *large, say("Large done."), *giant, *large, say("All done.")]
 
