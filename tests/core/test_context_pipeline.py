@@ -17,18 +17,18 @@ from callboard.core.context.pipeline import (
     next_stage,
     react_stage,
 )
-from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.situation import Situation
 from callboard.core.context.view import held
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits, StageSpec
 
+THREE = [StageSpec(stage=name) for name in ("persist_large_results", "clear_old_results", "summarize_all")]
 HERE = Situation(now=0.0, folder="/out", transcript="/t/lead-7.jsonl")
 
 
 def asked(session: Session, budget: int, **changed: Any) -> StageCall | None:
     given: dict[str, Any] = {"now": 0.0, "folder": "/out", "transcript": "/t/lead-7.jsonl", **changed}
-    return next_stage(DEFAULT_PIPELINE, session.view, budget, Situation(**given))
+    return next_stage(THREE, session.view, budget, Situation(**given))
 
 
 def test_under_its_thresholds_no_stage_is_asked() -> None:
@@ -174,6 +174,6 @@ def test_a_pipeline_that_makes_no_sense_is_refused_by_name(stage: str, params: d
 
 
 def test_what_is_shipped_and_what_can_be_set_is_accepted() -> None:
-    assert check_pipeline(DEFAULT_PIPELINE) == []
+    assert check_pipeline(THREE) == []
     params = {"keep": 2, "over": 1, "preserve_tools": ["read_file"], "unit": "turns", "mark": "[used NAME]"}
     assert check_pipeline([StageSpec(stage="clear_old_results", params=params)]) == []
