@@ -92,7 +92,7 @@ def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Wri
         spec=state.me,
         session=host.session,
         incarnation=life,
-        ordinal=state.ordinal,
+        ordinal=state.ordinal + 1,  # the next was perhaps asked already, and given up
         summaries=state.summaries,
     )
     events: list[ev.Event] = [started]
