@@ -52,8 +52,13 @@ def test_large_results_are_persisted_before_a_summary_whatever_the_trigger() -> 
     assert (found.stage, found.prepares, len(found.edits)) == ("persist_large_results", True, 1)
 
 
-def test_over_the_budget_with_nothing_left_to_do_the_model_is_asked() -> None:
-    assert asked(began().step("x " * 14_500), 5_000) is None
+def test_over_the_budget_with_nothing_left_to_do_the_newest_goes_to_a_file_and_then_the_model_is_asked() -> None:
+    session = began().step("x " * 14_500)
+    found = asked(session, 5_000)
+    assert found is not None
+    assert (found.stage, len(found.edits)) == ("persist_newest", 1)
+    assert asked(session.edit(found.edits), 5_000) is None
+    assert session.faults == []
 
 
 def test_a_stage_tried_at_this_revision_is_not_asked_again() -> None:

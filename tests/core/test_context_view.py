@@ -261,7 +261,7 @@ def test_an_edit_whose_target_no_longer_stands_changes_nothing() -> None:
     stale = [
         Edit(kind="cleared", message=99, last=99, block=0, text="x"),
         Edit(kind="cleared", message=3, last=3, block=7, text="x"),
-        Edit(kind="cleared", message=1, last=1, block=0, text="x"),
+        Edit(kind="cleared", message=2, last=2, block=0, text="x"),
         Edit(kind="summarised", message=50, last=60, blocks=(said("x"),)),
     ]
     assert edited(view, stale) is view

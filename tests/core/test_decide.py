@@ -33,6 +33,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
         "ending",
         "cut_reply",
         "plan_pending",
+        "count",
         "compaction",
         "injections",
         "mail",

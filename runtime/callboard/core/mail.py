@@ -34,6 +34,9 @@ TAGS = (
 SHOWN_END = 2_000
 """Characters of a long text that are shown of its beginning, and of its end."""
 _OURS = re.compile(rf"<(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
+_WRAPPED = re.compile(rf"\A<({'|'.join(TAGS)})([^\n]*)>\n(.*)\n</\1>\Z", re.DOTALL)
+KEPT = re.compile(r"\A\[Large \w+ saved to ([^\n]+), \d+ chars\. Read it in parts\.\]\n")
+"""How words read that stand in a file."""
 _OPENED = re.compile(r"<(\s*/?\s*)\Z")
 _DEFUSED = re.compile(rf"&lt;(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
 
@@ -77,12 +80,27 @@ def injected(injection: Injection) -> Placed:
     return Placed(data=_text(tagged(tag, injection.text)), source=injection.source)
 
 
-def large_mark(text: str, path: str, what: str = "input") -> str:
+def large_mark(text: str, path: str, what: str = "input", shown: int = SHOWN_END) -> str:
     """What stands where a text stood that went to a file: the path, and the text's beginning and end."""
     head = f"[Large {what} saved to {defused(path)}, {len(text)} chars. Read it in parts.]"
-    if len(text) <= 2 * SHOWN_END:
+    if len(text) <= 2 * shown:
         return f"{head}\n{text}"
-    return f"{head}\nIt begins:\n{text[:SHOWN_END]}\n[...]\nIt ends:\n{text[-SHOWN_END:]}"
+    return f"{head}\nIt begins:\n{text[:shown]}\n[...]\nIt ends:\n{text[-shown:]}"
+
+
+def unwrapped(text: str) -> str:
+    """What stands between the tags of a block of ours, or all of it where there are none."""
+    found = _WRAPPED.match(text)
+    return found[3] if found else text
+
+
+def kept_words(text: str, path: str, shown: int) -> str:
+    """The text of a block, its words in a file: in the same tags, with path, beginning and end."""
+    found = _WRAPPED.match(text)
+    if found is None:
+        return large_mark(text, path, shown=shown)
+    tag, fields, words = found[1], found[2], found[3]
+    return f"<{tag}{fields}>\n{large_mark(words, path, 'message', shown)}\n</{tag}>"
 
 
 def placed(envelope: Envelope, kept: str = "") -> Placed:

@@ -39,16 +39,17 @@ async def _request(agent: Agent) -> ModelRequest:
     """The request as the next call would send it."""
     state = agent.state
     system, tools = await agent.prompt_bytes()
+    model = model_in_use(state.recovery, state.me)
     return ModelRequest(
         session=state.session,
         agent=agent.name,
         ordinal=state.ordinal + 1,
         attempt=state.conversation.revision,
-        model=model_in_use(state.recovery, state.me),
+        model=model,
         max_tokens=0,
         system=system,
         tools=tools,
-        messages=anchored(state.conversation),
+        messages=anchored(state.conversation, state.cycle, state.me.limits_of(model)),
         purpose="count",
         total_timeout=LONGEST,
     )

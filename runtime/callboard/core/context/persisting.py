@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from callboard.core.context.folding import tail_start
-from callboard.core.context.results import PERSISTED, results_of
+from callboard.core.context.results import PERSISTED, results_of, words_of
 from callboard.core.context.situation import Situation
 from callboard.core.context.tokens import estimate_text
 from callboard.core.context.view import Conversation, result_text
@@ -65,7 +65,7 @@ def persisted_texts(view: Conversation, edits: Sequence[Edit]) -> dict[str, str]
     """The whole text for each path that these edits name, as it stands in the view before them."""
     standing = {message.id: message for message in view.messages}
     return {
-        edit.path: result_text(standing[edit.message].blocks[edit.block])
+        edit.path: words_of(standing[edit.message].blocks[edit.block])
         for edit in edits
         if edit.kind == "persisted" and edit.block is not None and edit.message in standing
     }

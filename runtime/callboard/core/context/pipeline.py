@@ -71,10 +71,9 @@ def next_stage(
 
     A stage is passed over at a revision for which it was tried, and a summary after `BREAKER` failures.
     """
-    for spec in (_IMAGES, _ALONE):  # what the service would refuse, and what no stage could bring under the budget
-        first = _ask(spec, conv, budget, situation)
-        if first and not isinstance(first, SummaryWanted):
-            return StageCall(spec.stage, edits=tuple(first))
+    refused = _newest(_IMAGES, conv, budget, situation)
+    if refused is not None:  # what the service would not take at any size
+        return refused
     for spec in pipeline:
         found = _asked(spec, conv, budget, situation)
         if isinstance(found, Refused):
@@ -82,7 +81,7 @@ def next_stage(
         if is_spared(found, situation.spared) and held(conv) <= budget:
             continue
         if isinstance(found, SummaryWanted):
-            return _summary(found, conv, budget, situation)
+            return _summary(found, conv, budget, situation, _ALONE)
         if found:
             return StageCall(spec.stage, edits=tuple(found), why=found.why if isinstance(found, Batch) else "")
     if held(conv) <= budget:
@@ -95,13 +94,9 @@ def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageC
 
     To be asked again after a call that only `prepares`, and after a summary that failed: then it is done without one.
     """
-    if newest_alone(conv) * 2 > held(conv):  # a summary of the rest would not help
-        first = _newest(_FORCED, conv, budget, situation)
-        if first is not None:
-            return replace(first, prepares=True)
     found = _ask(StageSpec(stage="react"), conv, budget, situation)
     if isinstance(found, SummaryWanted):
-        return _summary(found, conv, budget, situation)
+        return _summary(found, conv, budget, situation, _FORCED if newest_alone(conv) * 2 > held(conv) else _ALONE)
     return _without_summary(conv, budget, situation)
 
 
@@ -141,11 +136,15 @@ def _ask(spec: StageSpec, conv: Conversation, budget: int, situation: Situation)
     return STAGES[spec.stage](conv, budget, situation, spec.params)
 
 
-def _summary(wanted: SummaryWanted, conv: Conversation, budget: int, situation: Situation) -> StageCall:
-    """The summary, unless large results that nobody has seen are to be persisted first."""
-    first = _ask(_PERSIST_EACH, conv, budget, situation)
-    if first and not isinstance(first, SummaryWanted):
-        return StageCall(_PERSIST_EACH.stage, edits=tuple(first), prepares=True)
+def _summary(
+    wanted: SummaryWanted, conv: Conversation, budget: int, situation: Situation, newest: StageSpec
+) -> StageCall:
+    """The summary, unless large results that nobody has seen are to be persisted first; or the newest exchange, where
+    it alone is so large (as `newest` judges) that a summary of the rest would not help."""
+    for spec in (_PERSIST_EACH, newest):
+        first = _newest(spec, conv, budget, situation)
+        if first is not None:
+            return replace(first, prepares=True)
     return StageCall(wanted.stage, wanted=wanted, transcript=True)
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from callboard.core.context.view import is_result
+from callboard.core.context.view import is_result, result_text
+from callboard.core.mail import unwrapped
 from callboard.words.context import Block, Edit, Message
 
 PERSISTED = re.compile(r"\A<persisted-output>\nFull output: ([^\n]+)\n")
@@ -38,6 +39,11 @@ def results_of(messages: Sequence[Message], names: Mapping[str, str]) -> Iterato
                 break  # results come first
             if not block.pinned:
                 yield Result(message, place, block, names.get(str(block.data.get("tool_use_id")), "unknown"))
+
+
+def words_of(block: Block) -> str:
+    """All text of a result, or of a text block what stands between its tags: what goes to a file."""
+    return result_text(block) if is_result(block) else unwrapped(str(block.data.get("text", "")))
 
 
 def kept_path(text: str) -> str:

@@ -289,16 +289,21 @@ def _rewritten(message: Message, edits: Sequence[Edit]) -> Message:
     blocks = list(message.blocks)
     for edit in edits:
         number = -1 if edit.block is None else edit.block
-        if 0 <= number < len(blocks) and is_result(blocks[number]):
-            data = _reading(blocks[number].data, edit.text)
+        if 0 <= number < len(blocks) and message.role == "user":
+            data = _reading(blocks[number].data, edit)
             blocks[number] = dataclasses.replace(blocks[number], data=data, tokens=estimate_block(data))
     if tuple(blocks) == message.blocks:
         return message
     return make_message(message.id, message.role, tuple(blocks), message.turn)
 
 
-def _reading(data: Json, text: str) -> Json:
-    """A result that now reads `text`; what is not text in it (images) stays."""
+def _reading(data: Json, edit: Edit) -> Json:
+    """A result, or words, that now read as the edit says; where a result is persisted, what is not text in it stays."""
+    text = edit.text
+    if data.get("type") != "tool_result":
+        return {"type": "text", "text": text}
+    if edit.kind == "cleared":
+        return {**data, "content": text}
     content = data.get("content")
     parts = cast("list[Json]", content) if isinstance(content, list) else []
     rest = [part for part in parts if part.get("type") != "text"]
