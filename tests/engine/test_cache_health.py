@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.engine.cached_model import CachedModel
+from tests.engine.team_world import spawn, team_world
 
 from callboard.core.context.anchors import anchored_list
 from callboard.core.context.health import cache_hit_rate
@@ -129,12 +130,13 @@ async def test_b37_a_tool_list_that_changes_is_named() -> None:
 
 async def test_b37_marks_that_are_missing_are_told_as_a_service_without_a_cache_once() -> None:
     """Two agents, one service: one line."""
-    model = CachedModel({}, reports=False)
-    async with world(model).session() as session:
-        for _ in range(12):
-            await session.prompt("go on")
-            await session.quiet()
-        told = await thrashes(session)
+    model = CachedModel({"lead": [use(*spawn("alice")), *STEPS[:6]], "alice": STEPS[:6]}, reports=False)
+    both = {**team_world(model).tools, "look": Look()}
+    async with LongWorld(model, both).session() as session:
+        await session.prompt("look about, both of you")
+        await session.quiet()
+        told = [*await thrashes(session), *await thrashes(session, "alice")]
+        assert min(session.state(name).health.misses for name in ("lead", "alice")) >= 5
         assert len(told) == 1
         assert "reports neither writes nor reads" in told[0].changed
 

@@ -184,4 +184,4 @@ async def test_a_call_that_ends_leaves_no_line_behind() -> None:
             await one_by_one(made, "a")
             end(made)
             await one_by_one(made, "b")
-            await made.going_are("a", "b")
+            assert made.going == ["a", "b"], "at once, and not when the bound is over"
