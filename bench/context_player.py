@@ -1,4 +1,4 @@
-"""The model that plays a session: it takes the next step, or first asks again for what the step needs and it cannot see.
+"""The model that plays a session: it takes the next step, or asks again for what the step needs and it cannot see.
 
 It knows the request that it is sent and the session, and nothing of how the request came about.
 """

@@ -15,6 +15,7 @@ from context_session import Session, Work
 
 from callboard.core.apply import apply
 from callboard.core.context.anchors import anchored
+from callboard.core.context.regions import NAME, region_edits
 from callboard.core.context.riding import MOST_DATA, Choice, rides, riding
 from callboard.core.context.summary import riding_text, summary_edits, summary_request
 from callboard.core.context.view import held
@@ -145,8 +146,9 @@ class Replay:
     def _edited(self, step: st.EditView) -> None:
         before = held(self.state.conversation)
         revision = self.state.conversation.revision
-        self._on(ev.ContextEdited(at=self.now, stage=step.stage, revision=revision, edits=step.edits, **_why(step)))
-        self._note(step.stage, before, getattr(step, "why", ""))
+        done = ev.ContextEdited(at=self.now, stage=step.stage, revision=revision, edits=step.edits, why=step.why)
+        self._on(done)
+        self._note(step.stage, before, step.why)
 
     def _summarised(self, step: st.Summarise) -> None:
         before, conv, wanted = held(self.state.conversation), self.state.conversation, step.wanted
@@ -154,15 +156,23 @@ class Replay:
         text, usage = self._summary_call(wanted)
         self.played.units += units(usage)
         self.played.summary_units += units(usage)
-        edits = summary_edits(conv, wanted, text, StateBlock(), "/t/1.jsonl", self.window)
-        assert edits, "a summary that makes nothing smaller"
-        why = {name: value for name, value in (("why", getattr(wanted, "why", "")),) if value}
-        self._on(
-            ev.ContextEdited(
-                at=self.now, stage=wanted.stage, revision=conv.revision, edits=tuple(edits), usage=usage, **why
-            )
+        if wanted.stage == NAME:
+            edits = region_edits(conv, wanted, text, StateBlock(), "/t/1.jsonl", ())
+        else:
+            edits = summary_edits(conv, wanted, text, StateBlock(), "/t/1.jsonl", self.window)
+        if not edits:
+            self._on(ev.SummaryFailed(at=self.now, why="it would not make the conversation smaller", usage=usage))
+            return
+        done = ev.ContextEdited(
+            at=self.now,
+            stage=wanted.stage,
+            revision=conv.revision,
+            edits=tuple(edits),
+            usage=usage,
+            why=wanted.why,
         )
-        self._note(wanted.stage + " summary", before, getattr(wanted, "why", ""))
+        self._on(done)
+        self._note("summary", before, wanted.why)
 
     def _summary_call(self, wanted: SummaryWanted) -> tuple[str, Usage]:
         """As the engine asks for it: at the end of the conversation where that is cheaper, else by itself."""
@@ -189,6 +199,3 @@ class Replay:
         if len(self.state.mail) > 8:
             self.state = replace(self.state, mail=())
 
-
-def _why(step: st.EditView) -> dict[str, object]:
-    return {name: getattr(step, name) for name in ("why", "rewritten") if getattr(step, name, None)}

@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 FILES = 400
 """In the workspace: a long session does not run out of new ones."""
-AGAIN = 0.15
-"""How often a file of a task is one that an earlier task had."""
+AGAIN = 0.08
+"""How often a file of a task is one that an earlier task had (docs/decisions/0009 says what more of it costs)."""
 GOES_BY_A_FACT = 0.25
 """How often an edit needs a fact of the newest outputs; a fifth of these facts are from any earlier task."""
 NOTED = 0.75
@@ -26,10 +26,10 @@ NOTED = 0.75
 TASKS_A_PROMPT = 4
 """Tasks between two prompts of the person."""
 
-_WORDS = (
-    "def return self value index state result for while if else import from class None True False error raise with as "
-    "config path name token cache index query row column parse render build check update delete insert handler"
-).split()
+_WORDS = """
+def return self value index state result for while if else import from class None True False error raise with as
+config path name token cache index query row column parse render build check update delete insert handler
+""".split()
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,21 @@ class Session:
     works: list[Work] = field(default_factory=list)
 
 
-def make_session(seed: int, steps: int, *, away: float = 0.0) -> Session:
-    """A session of that many steps. `away`: how often the person takes longer to answer than a cached prefix lives."""
-    return _Maker(random.Random(f"session {seed}"), away).made(steps)
+def make_session(seed: int, steps: int, *, away: float = 0.0, again: float = AGAIN) -> Session:
+    """A session of that many steps.
+
+    `away`: how often the person takes longer to answer than a cached prefix lives. `again`: see `AGAIN`.
+    """
+    return _Maker(random.Random(f"session {seed}"), away, again).made(steps)
 
 
 class _Maker:
     """Draws a session. Longer ones of the same seed begin with the shorter ones."""
 
-    def __init__(self, rng: random.Random, away: float) -> None:
+    def __init__(self, rng: random.Random, away: float, again: float) -> None:
         self.rng = rng
         self.away = away
+        self.again = again
         self.text = " ".join(
             rng.choice(_WORDS) + rng.choice(("", "()", ":", " =", ",", "\n   ")) for _ in range(40_000)
         )
@@ -115,7 +119,7 @@ class _Maker:
         chosen: list[int] = []
         for _ in range(self.rng.randint(2, 4)):
             earlier = [one for task in self.tasks for one in task if one not in chosen]
-            if earlier and self.rng.random() < AGAIN:
+            if earlier and self.rng.random() < self.again:
                 # A file of the task before is the likeliest, one of ten tasks ago a tenth as likely.
                 ages = [
                     1 / (len(self.tasks) - n) for n, task in enumerate(self.tasks) for one in task if one in earlier

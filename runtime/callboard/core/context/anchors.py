@@ -50,7 +50,8 @@ def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None =
 
     - The newest user message: there this call's prefix is stored for the next.
     - The milestone (`Cycle.fixed`): what is found again behind an edit, kept alive by being used at each call.
-    - Right after an edit the next milestone, so that it is stored.
+    - Right after an edit the user message before the first change, if a call stored its prefix there so lately that it
+      is still remembered: it covers more than the milestone, and takes its place. And the next milestone, to be stored.
     - The user message before the newest, where the call before stored its prefix: needed if more blocks came since
       than the service looks back for, and set without need where a mark is left over.
     """
@@ -61,10 +62,9 @@ def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None =
     fixed = messages.find(cycle.fixed) if cycle.fixed else None
     found = {newest}
     if cycle.touched:
-        # Nothing behind the first change is remembered: neither an old milestone there, nor the message before.
         following = messages.find(milestone(cycle, messages, limits or ModelLimits()))
-        found |= {index for index in (fixed,) if index is not None and messages[index].id < cycle.touched}
-        found |= {index for index in (following,) if index is not None}
+        standing = _still_standing(conv, cycle, (limits or ModelLimits()).cache_ttl)
+        found |= {index for index in (standing, following) if index is not None}
     else:
         found |= {index for index in (fixed,) if index is not None}
         before = newest - 2
@@ -76,6 +76,18 @@ def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None =
 def unmarked(listed: bytes) -> bytes:
     """A list of `anchored_list` without its mark: messages that need three leave only one for what stands before."""
     return listed.removesuffix(_MARK + b"}]") + b"}]" if listed.endswith(_MARK + b"}]") else listed
+
+
+def _still_standing(conv: Conversation, cycle: Cycle, ttl: float) -> int | None:
+    """The last message in front of the first change at which a prefix is remembered: the newest call that stored one
+    there was less than `ttl` seconds ago, or the milestone."""
+    messages = conv.messages
+    changed, _ = messages.span(cycle.touched, cycle.touched)
+    before = next((n for n in range(changed - 1, max(-1, changed - 3), -1) if messages[n].role == "user"), None)
+    if before is not None and messages[-1].blocks[-1].at - messages[before].blocks[-1].at < ttl:
+        return before
+    fixed = messages.find(cycle.fixed) if cycle.fixed else None
+    return fixed if fixed is not None and fixed < changed else None
 
 
 def _blocks(messages: Sequence[Message]) -> int:

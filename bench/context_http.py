@@ -1,0 +1,120 @@
+"""The cross-check of `context_cost.py`: the same session through the engine, over HTTP, billed by the emulator.
+
+The engine, the vendor's transport, the strict emulator and its prompt cache stand where the replay has the core alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from context_bill import MODEL, OVERHEAD, SYSTEM, TOOLS, units
+from context_player import Player, reply_of, summary_of
+from context_session import Session
+
+from callboard.adapters.anthropic import AnthropicModel
+from callboard.adapters.rehearsal.emulator import Emulator, serve
+from callboard.adapters.rehearsal.replies import Reply, Request
+from callboard.adapters.rehearsal.scenario import Scenario
+from callboard.core.context.anchors import anchored_list
+from callboard.engine.host import Host
+from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
+from callboard.ports.world import PromptParts
+from callboard.testing import ScriptedModel, World
+from callboard.words.specs import AgentSpec, StageSpec
+from callboard.words.values import Usage
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Stage:
+    """Who speaks and what the tools answer."""
+
+    player: Player
+    result: str = ""
+    prompt: str = ""
+
+    def __call__(self, request: Request) -> Reply:
+        shown = json.dumps(request.body, ensure_ascii=False)
+        if request.purpose == "summary":
+            return Reply(({"type": "text", "text": summary_of(shown, cast("int", request.body["max_tokens"]))},))
+        if self.player.done:
+            return Reply(({"type": "text", "text": "Done."},))
+        work = self.player.next(shown.encode())
+        self.result, self.prompt = work.result, work.prompt
+        return Reply(tuple(reply_of(work, "")))
+
+
+@dataclass
+class Played:
+    """A tool that answers what the session says."""
+
+    name: str
+    stage: Stage
+    given: list[Json] = field(default_factory=list)
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, f"What {self.name} does.", {"type": "object"}, "read", "shared")
+
+    def key(self, given: Json) -> str:
+        return ""
+
+    async def prepare(self, given: Json, context: ToolContext) -> Json:
+        return {}
+
+    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+        return ToolOutcome(self.stage.result)
+
+    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+        return None
+
+
+class _Prompts:
+    """The head of every request of the bench."""
+
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
+        return PromptParts(anchored_list(SYSTEM), anchored_list(TOOLS), OVERHEAD)
+
+
+class _World(World):
+    def host(self, session: str) -> Host:
+        made = super().host(session)
+        return Host(session, replace(made.ports, prompts=_Prompts()), None, self.spec_of)
+
+
+async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[float, int]:
+    """Units that the emulator billed, and the re-reads."""
+    stage = Stage(Player(session))
+    emulator = await serve(Scenario.from_callable(stage, models={MODEL.id: MODEL}))
+    model = AnthropicModel(base_url=emulator.url, api_key="bench")
+    names = [cast("str", tool["name"]) for tool in TOOLS]
+    tools: dict[str, Tool] = {name: Played(name, stage) for name in names}
+    spec = {"model": MODEL.id, "models": {MODEL.id: {}}, "pipeline": tuple(pipeline)}
+    world = _World(cast("ScriptedModel", cast("object", model)), tools, spec=spec)
+    try:
+        async with world.session() as team:
+            stage.prompt = session.first
+            while not stage.player.done:
+                await team.prompt(stage.prompt)
+                await team.quiet()
+                state = team.state("lead")
+                if state.last_reason != "end":
+                    raise RuntimeError(f"the session ended with {state.last_reason}: {state.last_why}")
+    finally:
+        await model.aclose()
+        await emulator.aclose()
+    return sum(units(_usage(one.usage)) for one in _billed(emulator)), len(stage.player.reread)
+
+
+def _billed(emulator: Emulator) -> list[Any]:
+    """What was answered, but for the last: it only says that the session is over."""
+    return [one for one in emulator.log if one.path == "/v1/messages" and one.status == 200][:-1]
+
+
+def _usage(usage: Json) -> Usage:
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+    return Usage.model_validate({name: usage.get(name, 0) for name in names})
