@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.core.context_histories import STATE, Session, call, png, result, said, text
 
+from callboard.core.context.carry import Left, carry
 from callboard.core.context.demands import demands_of
 from callboard.core.context.folding import render_state
 from callboard.core.context.pipeline import manual_summary
@@ -315,6 +316,44 @@ def test_b35_the_state_is_rendered_exactly_and_nothing_is_rendered_of_nothing() 
     assert render_state(StateBlock()) == ""
     session = compact(Session().user(said("go")).step("x" * 9_000).reply(text("ok")), state=StateBlock())
     assert first(session) == ["go", "[Compacted]\n- found it", "Transcript: /t/lead-9.jsonl"]
+
+
+def test_b36_thousands_of_files_do_not_crowd_out_the_conversation() -> None:
+    files = tuple(f"src/module_{number}.py" for number in range(3_000))
+    session = Session().user(said("go")).step("x" * 9_000).reply(text("ok"))
+    compact(session, budget=4_000, state=StateBlock(files_read=files, files_changed=files[:2], todos=("[pending] a",)))
+    (state,) = [one for one in first(session) if one.startswith("State")]
+    assert "src/module_2999.py" in state
+    assert "src/module_0.py\n- src/module_1.py" in state, "the changed ones fit"
+    kept = state.count("module_") - 2
+    assert f"({3_000 - kept} earlier ones: see the transcript)" in state
+    assert 10 < kept < 60
+
+
+# What a fresh conversation is given
+
+
+def test_a_fresh_conversation_is_given_words_note_and_state_and_the_rest_stands_in_the_note() -> None:
+    session = compact(Session().user(said("build it")).step("x" * 9_000).reply(text("half done")), "- found it")
+    session.user(said("Use tabs.")).step("y" * 90).reply(text("Nearly there."))
+    made = carry(session.view.messages, STATE, 10**6, Left("/t/a.jsonl", "/t/a-handoff.md"))
+    said_ = [str(block.data["text"]) for block in made.blocks]
+    assert said_[:2] == ["build it", "Use tabs."]
+    assert "hand-off note: /t/a-handoff.md" in said_[2]
+    assert said_[3:] == [render_state(STATE), "Transcript: /t/a.jsonl"]
+    assert [block.pinned for block in made.blocks] == [True, False, False, False, False]
+    for words in ("build it", "- found it", "Nearly there.", "[pending] ship it", "/t/a.jsonl"):
+        assert words in made.note
+    fresh = Session().user(*made.blocks).reply(text("ok")).step("z" * 9_000).reply(text("on"))
+    compact(fresh)
+    assert any("/t/a-handoff.md" in one for one in first(fresh)), "the note outlives the next summary"
+    assert fresh.faults == []
+
+
+def test_of_an_empty_conversation_nothing_is_carried_but_the_place_of_its_files() -> None:
+    made = carry((), StateBlock(), 1_000, Left("/t/a.jsonl", "/t/a-handoff.md"))
+    assert len(made.blocks) == 2
+    assert made.note == "# Hand-off\n\nTranscript, one message a line: /t/a.jsonl\n"
 
 
 # Transcripts

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callboard.core.context.folding import COMPACTED, REACTIVE, is_summary, note, notes, render_state, split, text_of
+from callboard.core.context.folding import COMPACTED, REACTIVE, is_summary, note, notes, split, state_text, text_of
 from callboard.core.mail import defused
 from callboard.words.context import Message, Placed, StateBlock
 
@@ -37,7 +37,7 @@ class Left:
 def carry(messages: Sequence[Message], known: StateBlock, budget: int, left: Left) -> Carried:
     """The first blocks of a fresh conversation: pins, the person's words, where the note stands, the state."""
     sorted_ = split(messages, len(messages), budget, rebuild=True)
-    state = render_state(known)
+    state = state_text(known, budget)
     head = note(
         f"{COMPACTED}\nThis conversation begins anew; the one before is closed. What was found and decided in it, and "
         f"what was said last, stands in the hand-off note: {left.note}\nRead it before you go on."

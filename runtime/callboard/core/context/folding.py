@@ -25,6 +25,8 @@ PERSON_SHARE = 20
 """Per cent of the budget that the person's words may take in a folded stretch."""
 DEMAND_SHARE = 5
 """Per cent of it that demands may take of those of their messages that do not fit."""
+FILES_SHARE = 5
+"""Per cent of it that the files read may take after a fold, and the files changed: an agent may have seen thousands."""
 _DEMANDS = "What they demand, word for word:"
 _STATE = "State (exact, kept by the runtime):"
 _TRANSCRIPT = "Transcript: "
@@ -163,6 +165,22 @@ def dropped_mark(turns: int, transcript: str) -> str:
 def tokens_of(blocks: Sequence[Placed]) -> int:
     """Estimated tokens of blocks that are about to be placed."""
     return sum(estimate_block(block.data) for block in blocks)
+
+
+def state_text(state: StateBlock, budget: int) -> str:
+    """The state as it stands after a fold: of files, the newest that fit `FILES_SHARE`; all else is whole."""
+    room = budget * FILES_SHARE // 100
+    files = {
+        "files_read": _newest_files(state.files_read, room),
+        "files_changed": _newest_files(state.files_changed, room),
+    }
+    return render_state(state.model_copy(update=files))
+
+
+def _newest_files(paths: tuple[str, ...], room: int) -> tuple[str, ...]:
+    kept = _newest(paths, room)
+    left = len(paths) - len(kept)
+    return (f"({left} earlier ones: see the transcript)", *kept) if left else paths
 
 
 def render_state(state: StateBlock) -> str:

@@ -19,8 +19,8 @@ from callboard.core.context.folding import (
     is_summary,
     note,
     notes,
-    render_state,
     split,
+    state_text,
     text_of,
     tokens_of,
 )
@@ -181,7 +181,7 @@ def summary_edits(
     mark = REACTIVE if wanted.trigger == "reactive" else COMPACTED
     summary = note(f"{mark}\n{defused(text.strip())}")
     gone = [note(dropped_mark(sorted_.dropped, transcript))] if sorted_.dropped and not anew else []
-    blocks = [*sorted_.placed(), *gone, summary, *notes(sorted_, render_state(state), transcript)]
+    blocks = [*sorted_.placed(), *gone, summary, *notes(sorted_, state_text(state, budget), transcript)]
     if tokens_of(blocks) >= sum(message.tokens for message in covered):
         return []
     first, last = covered[0].id, covered[-1].id

@@ -15,9 +15,9 @@ from callboard.core.context.folding import (
     dropped_mark,
     note,
     notes,
-    render_state,
     split,
     state_of,
+    state_text,
     tail_start,
     tokens_of,
 )
@@ -45,7 +45,7 @@ def truncate_oldest(view: Conversation, budget: int, situation: Situation, param
         return None
     sorted_ = split(messages, upto, budget)
     mark = note(dropped_mark(sorted_.dropped + _turns(messages[:upto], sorted_), situation.transcript))
-    state = render_state(situation.state) if situation.state else ""
+    state = state_text(situation.state, budget) if situation.state else ""
     blocks = [*sorted_.placed(), mark, *notes(sorted_, state or state_of(messages[:upto]), "")]
     saved = sum(message.tokens for message in messages[:upto]) - tokens_of(blocks)
     if saved <= 0 or (size - saved > budget and not given["force"]):
