@@ -105,6 +105,16 @@ async def test_b24_system_and_tools_are_the_same_bytes_for_a_whole_session() -> 
         assert cache_hit_rate(session.state("lead").usage) > 0.9
 
 
+async def test_b24_the_tool_list_has_one_order_whatever_the_order_of_the_spec() -> None:
+    model = CachedModel({})
+    tools = {**team_world(model).tools, "look": Look()}
+    mixed = ("report", "look", "claim_task", "list_tasks")
+    async with LongWorld(model, tools, spec={"tools": mixed}).session() as session:
+        await session.prompt("go")
+        await session.quiet()
+    assert [one["name"] for one in json.loads(model.requests[0].tools)] == sorted(mixed)
+
+
 async def test_b37_a_clock_in_the_prompt_is_named() -> None:
     model = CachedModel({})
     async with world(model).session() as session:

@@ -200,7 +200,7 @@ class Team:
     async def _set_prompt(self, agent: Agent, spec: AgentSpec) -> None:
         """A resume renders the same bytes: the prompt is composed once, and again only when the tools have changed."""
         ports = self.host.ports
-        specs = [ports.tools[name].spec for name in spec.tools if name in ports.tools]
+        specs = [ports.tools[name].spec for name in sorted(spec.tools) if name in ports.tools]
         parts = await ports.prompts.compose(spec, specs)
         tools = await ports.store.put_blob(parts.tools)
         if agent.state.system and agent.state.tools == tools:
