@@ -103,9 +103,18 @@ def test_every_source_in_the_code_has_a_tag() -> None:
     """A source without a tag is an error here, and a `system-reminder` in use."""
     kinds: set[str] = set()
     for path in RUNTIME.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        tree = ast.parse(path.read_text("utf-8"))
+        named = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Injection":
                 value = next(one.value for one in node.keywords if one.arg == "kind")
+                value = named.get(value.id, value) if isinstance(value, ast.Name) else value
                 assert isinstance(value, ast.Constant), f"{path}: the kind of an injection is written out"
                 kinds.add(str(value.value))
     assert len(kinds) >= 4

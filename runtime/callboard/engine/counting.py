@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import anyio
 
-from callboard.core.context.anchors import anchored
+from callboard.core.context.anchors import anchored, marks, unmarked
 from callboard.core.counting import COUNT
 from callboard.core.recovery import model_in_use
 from callboard.engine.loop import Agent
@@ -40,6 +40,9 @@ async def _request(agent: Agent) -> ModelRequest:
     state = agent.state
     system, tools = await agent.prompt_bytes()
     model = model_in_use(state.recovery, state.me)
+    limits = state.me.limits_of(model)
+    if len(marks(state.conversation, state.cycle, limits)) > 2:  # as the call does: four marks are all that may be
+        tools = unmarked(tools)
     return ModelRequest(
         session=state.session,
         agent=agent.name,
@@ -49,7 +52,7 @@ async def _request(agent: Agent) -> ModelRequest:
         max_tokens=0,
         system=system,
         tools=tools,
-        messages=anchored(state.conversation, state.cycle, state.me.limits_of(model)),
+        messages=anchored(state.conversation, state.cycle, limits),
         purpose="count",
         total_timeout=LONGEST,
     )
