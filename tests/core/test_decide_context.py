@@ -71,6 +71,15 @@ def test_a_compaction_asked_for_comes_before_the_model_is_asked(by: str) -> None
     assert (found.wanted.focus, found.wanted.trigger) == ("the paths", "manual")
 
 
+def test_a_compaction_asked_for_is_made_as_the_pipeline_says() -> None:
+    params = {"input": "tail", "place": "user", "prompt": "be brief", "max_tokens": 300}
+    life = long(pipeline=({"stage": "summarize_all", "params": params},)).on(ev.CompactAsked)
+    found = step(life)
+    assert isinstance(found, st.Summarise)
+    wanted = found.wanted
+    assert (wanted.input, wanted.place, wanted.prompt, wanted.max_tokens) == ("tail", "user", "be brief", 300)
+
+
 def test_compact_on_an_empty_history_says_that_there_is_nothing_and_is_over() -> None:
     life = Life.begun().on(ev.CompactAsked, by="person")
     assert step(life) == st.EditView("summarize_all", "manual", (), why="the conversation is empty")

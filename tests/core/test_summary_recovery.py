@@ -91,7 +91,7 @@ def worked() -> Session:
 
 
 def wanted(view: Conversation, **more: Any) -> SummaryWanted:
-    given = {"stage": "summarize_all", "trigger": "auto", "message": view.messages[0].id, "last": 6}
+    given = {"stage": "summarize_all", "trigger": "auto", "message": view.messages[0].id, "last": 7}
     return SummaryWanted.model_validate({**given, **more})
 
 
@@ -110,6 +110,7 @@ def test_a_summary_by_the_same_model_rides_on_a_warm_prefix() -> None:
         ({"trigger": "reactive"}, {}),
         ({"message": 0}, {}),
         ({"message": 3}, {}),
+        ({"last": 4}, {}),
         ({"input": "head"}, {}),
         ({}, {"now": 1_300.0}),
         ({}, {"cache": CacheState()}),
@@ -134,7 +135,8 @@ def test_the_cheaper_is_taken() -> None:
     assert may_ride(view, wanted(view), cold)
     assert rides(view, wanted(view), cold)
     barely = OWN.model_copy(update={"price_read": 3.0})
-    assert not rides(view, wanted(view, last=1), choice(own=barely)), "a short stretch costs less read by itself"
+    assert may_ride(view, wanted(view), choice(own=barely))
+    assert not rides(view, wanted(view), choice(own=barely)), "where reads are no cheaper, the newest exchange is saved"
 
 
 def test_nothing_was_sent_before_the_first_reply() -> None:

@@ -20,7 +20,8 @@ from callboard.words import steps as st
 def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     """Asked for, forced by the service, or over the budget: the next stage that was not tried at this revision."""
     if state.compact is not None and (state.turn is None or state.wants_reply):
-        wanted = manual_summary(state.conversation, state.compact, in_turn=state.turn is not None)
+        spec, in_turn = state.me, state.turn is not None
+        wanted = manual_summary(state.conversation, state.compact, in_turn=in_turn, pipeline=spec.pipeline)
         empty = "nothing in it can be summarised" if state.conversation.messages else "the conversation is empty"
         nothing = st.EditView("summarize_all", "manual", (), why=empty)
         return st.Summarise(wanted, begun=False) if wanted else nothing

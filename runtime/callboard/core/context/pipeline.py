@@ -12,12 +12,12 @@ from typing import Any, cast
 
 from callboard.core.context.batch import Batch
 from callboard.core.context.folding import split, tail_start
-from callboard.core.context.own import Refused, ask_own, is_own
 from callboard.core.context.last_resort import newest_alone
+from callboard.core.context.own import Refused, ask_own, is_own
 from callboard.core.context.situation import Situation
 from callboard.core.context.spare import is_spared
 from callboard.core.context.stages import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
-from callboard.core.context.summarizing import summary_size
+from callboard.core.context.summarizing import asked, summary_size
 from callboard.core.context.view import Conversation, edited, held
 from callboard.words.context import Edit, SummaryWanted
 from callboard.words.specs import ModelLimits, StageSpec
@@ -100,11 +100,15 @@ def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageC
     return _without_summary(conv, budget, situation)
 
 
-def manual_summary(conv: Conversation, focus: str, *, in_turn: bool = False) -> SummaryWanted | None:
+def manual_summary(
+    conv: Conversation, focus: str, *, in_turn: bool = False, pipeline: Sequence[StageSpec] = ()
+) -> SummaryWanted | None:
     """What `/compact [focus]` and the `compact` tool ask for, at any size. None: there is nothing to summarise.
 
-    `in_turn`: a reply at the end of the view is a paused one, and stays.
+    `in_turn`: a reply at the end of the view is a paused one, and stays. It is made as the pipeline's `summarize_all`.
     """
+    stated = [spec.params for spec in pipeline if spec.stage == "summarize_all"]
+    given = {**DEFAULTS["summarize_all"], **(stated[0] if stated else {})}
     upto = tail_start(conv.messages, between_turns=not in_turn)
     folded = split(conv.messages, upto, conv.tokens).folded_tokens
     if not folded:
@@ -115,7 +119,7 @@ def manual_summary(conv: Conversation, focus: str, *, in_turn: bool = False) -> 
         message=conv.messages[0].id,
         last=conv.messages[upto - 1].id,
         focus=focus,
-        max_tokens=summary_size(folded, int(DEFAULTS["summarize_all"]["max_tokens"])),
+        **asked(given, summary_size(folded, int(given["max_tokens"]))),
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import takewhile
 
 from callboard.core.context.anchors import with_anchor
 from callboard.core.context.cache import CacheState
@@ -52,11 +53,17 @@ def may_ride(conv: Conversation, wanted: SummaryWanted, choice: Choice) -> bool:
     """Whether the prefix of the newest call still stands, is warm, and holds all that is to be summarised."""
     own, cache = choice.own, choice.cache
     whole = conv.messages and FROM_THE_START < wanted.message <= conv.messages[0].id and wanted.input == "all"
-    if not whole or wanted.trigger == "reactive" or newest_sent(conv) is None:
+    if not whole or wanted.trigger == "reactive" or newest_sent(conv) is None or not _up_to_newest(conv, wanted.last):
         return False
     if cache.revision != conv.revision or not is_warm(cache.used_at, choice.now, own.cache_ttl):
         return False
     return cached(cache) >= max(1, own.cache_minimum) and size(conv) + ASKING + wanted.max_tokens <= own.window
+
+
+def _up_to_newest(conv: Conversation, last: int) -> bool:
+    """All but the newest exchange is summarised: an answer about less could not be told what to leave out."""
+    behind = takewhile(lambda message: message.id > last, reversed(conv.messages))
+    return sum(message.role == "assistant" for message in behind) <= 1
 
 
 def cached(cache: CacheState) -> int:
@@ -76,7 +83,7 @@ def plain_price(conv: Conversation, wanted: SummaryWanted, choice: Choice) -> fl
     limits = choice.small or choice.own
     data = sum(message.tokens for message in conv.messages if message.id <= wanted.last)
     parts = -(-data // chunk_tokens(limits, wanted))
-    told = data + parts * (ASKING + wanted.max_tokens)  # each part but the first is told the summary so far
+    told = data + parts * ASKING + (parts - 1) * wanted.max_tokens  # all but the first are told the summary so far
     return summary_price(prices_of(limits), told, parts * wanted.max_tokens)
 
 
