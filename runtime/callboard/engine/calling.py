@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import structlog
 
+from callboard.core.context.images import fitting
 from callboard.engine.calls import caller, find_call, gone_from, notice
 from callboard.engine.context import tool_context
 from callboard.engine.loop import Agent
@@ -106,7 +107,7 @@ def _runs_again(agent: Agent, call: ToolCall) -> bool:
 def _content(given: str | Sequence[Json]) -> tuple[Json, ...]:
     if isinstance(given, str):
         return ({"type": "text", "text": given},) if given.strip() else ()
-    return tuple(given)
+    return fitting(given)  # an image that no request could carry would end the session, not the call
 
 
 async def repair(agent: Agent, step: st.Repair) -> None:
