@@ -100,6 +100,10 @@ def test_a_failed_call_stands_out() -> None:
             ev.ContextEdited(at=0, stage="undo", revision=2, undoes=(41,), why="it does not fit"),
             "did not take back edit 41: it does not fit",
         ),
+        (
+            ev.CacheThrash(at=0, calls=3, changed='tool "bash"'),
+            '3 calls in a row found next to nothing in the prompt cache; changed: tool "bash"',
+        ),
         (ev.ModelSwitched(at=0, model="small"), "goes on with model small"),
         (ev.BackgroundEnded(at=0, id="bg_1", status="failed", exit_code=3), "background bg_1 failed (exit 3)"),
         (ev.TaskHeld(at=0, task="task_1", subject="Mend it"), "took task_1 Mend it"),
