@@ -99,7 +99,7 @@ def test_the_window_is_twenty_thousand_tokens_where_four_turns_are_less() -> Non
     session = turns(20)
     budget = budget_at(session, 0.89)
     recent = 0
-    taken = spans(session, budget)
+    taken = spans(session, budget, down_to=0.0)
     for message in reversed(session.past.messages):
         if message.id <= max(last for _, last in taken):
             break

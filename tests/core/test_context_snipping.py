@@ -131,7 +131,7 @@ def test_what_this_turn_was_told_to_do_stays() -> None:
 
 def test_an_earlier_summary_in_the_cut_stays_with_its_state() -> None:
     session = worked().run("summarize_all", 5_000)
-    stepped(6, session=session).run("snip_middle", 10**6, over=5, first=1, last=4)
+    stepped(6, session=session).run("snip_middle", 10**6, over=5, first=0, last=4)
     shown = texts(session.view.messages[0])
     assert shown[0] == "go"
     assert shown[1].startswith("[Compacted]")
