@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from context_bill import MODEL, OVERHEAD, SYSTEM, TOOLS, units
@@ -54,7 +54,6 @@ class Played:
 
     name: str
     stage: Stage
-    given: list[Json] = field(default_factory=list)
 
     @property
     def spec(self) -> ToolSpec:
@@ -93,7 +92,7 @@ async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[fl
     model = AnthropicModel(base_url=emulator.url, api_key="bench")
     names = [cast("str", tool["name"]) for tool in TOOLS]
     tools: dict[str, Tool] = {name: Played(name, stage) for name in names}
-    spec = {"model": MODEL.id, "models": {MODEL.id: {}}, "pipeline": tuple(pipeline)}
+    spec: Json = {"model": MODEL.id, "models": {MODEL.id: {}}, "pipeline": tuple(pipeline)}
     world = _World(cast("ScriptedModel", cast("object", model)), tools, spec=spec)
     try:
         async with world.session() as team:

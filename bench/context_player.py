@@ -26,7 +26,7 @@ class Player:
 
     session: Session
     place: int = 0
-    reread: list[str] = field(default_factory=list)
+    reread: list[str] = field(default_factory=list[str])
     """What was asked for again, in order."""
 
     @property

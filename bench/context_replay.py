@@ -14,12 +14,12 @@ from context_player import Player, reply_of, summary_of
 from context_session import Session, Work
 
 from callboard.core.apply import apply
+from callboard.core.compacting import compaction
 from callboard.core.context.anchors import anchored
 from callboard.core.context.regions import NAME, region_edits
 from callboard.core.context.riding import MOST_DATA, Choice, rides, riding
 from callboard.core.context.summary import riding_text, summary_edits, summary_request
 from callboard.core.context.view import held
-from callboard.core.decide import compaction
 from callboard.core.mail import placed
 from callboard.core.state import AgentState, Facts
 from callboard.words import events as ev
@@ -198,4 +198,3 @@ class Replay:
         self.state = apply(self.state, event)
         if len(self.state.mail) > 8:
             self.state = replace(self.state, mail=())
-

@@ -18,7 +18,7 @@ from context_session import Need, Session, Work
 
 from callboard.adapters.rehearsal.tokens import block_tokens, output_tokens
 
-BEAM = 48
+BEAM = 32
 """Ways that are followed at once."""
 BUCKET = 2_500
 """Tokens: of ways whose views differ by less, the cheaper is followed."""
@@ -222,10 +222,10 @@ def _summarised(way: Way, items: Sequence[Item], known: Knowledge, when: tuple[i
     gone = set(way.gone) | {item.mark for item in folded if item.result and item.mark}
     rest: list[Item] = []
     for place, item in enumerate(items[start:], start=start):
-        if item.result and item.tokens > 2 * MARK and place < len(items) - 1:
-            if known.is_dead(item, step, 20 if known.foresight else soon):
-                gone.add(item.mark)
-                item = Item(MARK, True, "")
+        large = item.result and item.tokens > 2 * MARK and place < len(items) - 1
+        if large and known.is_dead(item, step, 20 if known.foresight else soon):
+            gone.add(item.mark)
+            item = Item(MARK, True, "")
         rest.append(item)
     kept = [*(item for item in items[:start] if item.stays), Item(SUMMARY + NOTES, False, ""), *rest]
     total = sum(item.tokens for item in kept)

@@ -26,10 +26,10 @@ NOTED = 0.75
 TASKS_A_PROMPT = 4
 """Tasks between two prompts of the person."""
 
-_WORDS = """
-def return self value index state result for while if else import from class None True False error raise with as
-config path name token cache index query row column parse render build check update delete insert handler
-""".split()
+_WORDS = (
+    "def return self value index state result for while if else import from class None True False error raise with as config path name token cache "
+    "index query row column parse render build check update delete insert handler"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Session:
     """What is done, in order."""
 
     first: str
-    works: list[Work] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list[Work])
 
 
 def make_session(seed: int, steps: int, *, away: float = 0.0, again: float = AGAIN) -> Session:
@@ -78,9 +78,8 @@ class _Maker:
         self.rng = rng
         self.away = away
         self.again = again
-        self.text = " ".join(
-            rng.choice(_WORDS) + rng.choice(("", "()", ":", " =", ",", "\n   ")) for _ in range(40_000)
-        )
+        words = _WORDS.split()
+        self.text = " ".join(rng.choice(words) + rng.choice(("", "()", ":", " =", ",", "\n   ")) for _ in range(40_000))
         self.sizes = [int(_log_uniform(rng, 2_000, 20_000)) for _ in range(FILES)]
         self.read: dict[int, Work] = {}
         """The reading of each file so far."""
