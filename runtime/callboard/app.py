@@ -243,10 +243,10 @@ async def open_session(
         host = await _host(options, opened, wiring, lease)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
         stack.enter_context(logging_to(log / f"{row.id}.jsonl"))
-        ports = replace(host.ports, observers=(*observers, EventLog(row.id)), approvers=approvers)
-        host.ports = wiring.wrap(ports)
+        host.ports = wiring.wrap(replace(host.ports, observers=(*observers, EventLog(row.id)), approvers=approvers))
         cut_short = options.resume and not options.carry and await _was_cut_short(host)
         team = Team(host, os.getpid())
+        await host.load()  # what a face asks at once, it is told
         session = Session(host, team, places, wiring, cut_short=cut_short)
         carries = options.resume and options.carry
         if carries:

@@ -175,7 +175,7 @@ def test_a_person_may_refuse_the_plan_and_gets_a_revised_one(watched: Watched) -
 def test_a_demo_ends_with_a_row_for_each_agent_and_all_tests_passing(watched: Watched) -> None:
     rows = watched.said[watched.said.index("agent  ") :].splitlines()
     assert [row.split()[0].partition("-")[0] for row in rows[:6]] == ["agent", "lead", "explore", "fix", "fix", "all"]
-    assert rows[0].split() == ["agent", "steps", "tokens", "cost", "what", "it", "did"]
+    assert rows[0].split() == ["agent", "steps", "tokens", "cost", "cached", "what", "it", "did"]
     assert "The sample's tests pass now" in watched.said
     assert run_tests(watched.project)[0]
 
