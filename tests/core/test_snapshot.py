@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import subprocess
+import sys
+
 import pytest
 from tests.core.agent_states import Life, done
 
+from callboard.core import snapshot
 from callboard.core.apply import fold
 from callboard.core.frozen import replace
-from callboard.core.snapshot import EVERY, PER_VIEW, due, dump, load
+from callboard.core.snapshot import EVERY, PER_VIEW, due, dump, load, shape
 from callboard.core.state import AgentState
 from callboard.words import events as ev
 
@@ -23,6 +29,26 @@ def test_a_state_comes_back_as_it_was_and_can_be_folded_on() -> None:
     assert found == life.state
     more = Life(life.state, life.events).on(ev.Interrupted)
     assert fold(more.events[-1:], found) == more.state
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_the_shape_is_the_same_in_every_process(seed: str) -> None:
+    code = "from callboard.core.snapshot import shape; print(shape())"
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == shape()
+
+
+@pytest.mark.parametrize("field", [("mail", tuple[bytes, ...]), ("late_comer", int)])
+def test_a_state_with_another_field_has_another_shape(field: tuple[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = shape()
+    added = (*field, dataclasses.field(default=()))
+    other = dataclasses.make_dataclass("AgentState", [added], bases=(AgentState,), frozen=True)
+    other.__module__ = AgentState.__module__
+    other.__doc__ = AgentState.__doc__
+    monkeypatch.setattr(snapshot, "AgentState", other)
+    monkeypatch.setattr(snapshot, "_adapter", snapshot._adapter.__wrapped__)  # pyright: ignore[reportPrivateUsage]
+    assert shape.__wrapped__() != before
 
 
 @pytest.mark.parametrize("what", ["another shape", "cut short", "not even text", "nothing", "a wrong type"])

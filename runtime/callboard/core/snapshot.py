@@ -7,7 +7,7 @@ another shape, or a damaged one, is passed over and the journal is folded whole.
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from functools import lru_cache
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +20,8 @@ PER_VIEW = 200_000
 """Tokens of the view for which they stand `EVERY` events farther apart: writing a snapshot costs as much as the view
 holds, and that share of a step must not grow with it; nor may a resume that folds the events take much longer than one
 that reads the view."""
+_ADDRESSES = re.compile(r"0x[0-9a-f]+|:\d{6,}")
+"""Where a class or a function lies in memory."""
 
 
 @lru_cache(maxsize=1)
@@ -29,8 +31,11 @@ def _adapter() -> TypeAdapter[AgentState]:
 
 @lru_cache(maxsize=1)
 def shape() -> str:
-    """The digest of what a state looks like in this version."""
-    schema = json.dumps(_adapter().json_schema(), sort_keys=True)
+    """The digest of what a state looks like in this version: the same in every process of it.
+
+    Of the schema that the adapter works by: a JSON schema made from it says the same and takes 50 ms more.
+    """
+    schema = _ADDRESSES.sub("", repr(_adapter().core_schema))
     return hashlib.sha256(schema.encode()).hexdigest()[:16]
 
 
