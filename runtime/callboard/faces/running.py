@@ -67,7 +67,13 @@ class HeadlessRun:
         self._session: Session | None = None
         self._last: Json | None = None
         if what.output != "text":
-            self._stream = StreamJson(self._take, cwd=str(what.options.workspace), version=__version__)
+            streams = what.output == "stream-json"  # else the result is all that anybody reads
+            self._stream = StreamJson(
+                self._take,
+                cwd=str(what.options.workspace),
+                version=__version__,
+                only=lambda kind: streams or kind == "result",
+            )
 
     async def go(self) -> int:
         """Run to the end, to a signal or to an error of ours, which is raised."""

@@ -77,7 +77,11 @@ class _Seen:
 class StreamJson:
     """An observer that turns events into messages. Nothing is emitted before `opened`; what came earlier follows."""
 
-    def __init__(self, emit: Callable[[Json], None], *, cwd: str, version: str) -> None:
+    def __init__(
+        self, emit: Callable[[Json], None], *, cwd: str, version: str, only: Callable[[str], bool] = lambda kind: True
+    ) -> None:
+        """`only`: which types of messages somebody reads; the others are counted and not made."""
+        self._only = only
         self._emit_raw, self._cwd, self._version = emit, cwd, version
         self._session = self._model = self._mode = ""
         self._early: list[tuple[str, Event]] | None = []
@@ -328,6 +332,8 @@ class StreamJson:
 
     def _emit(self, message: Json, agent: str = "lead") -> None:
         self._begin()
+        if not self._only(message["type"]):
+            return
         about: Json = {"uuid": str(uuid.uuid4()), "session_id": self._session}
         if message["type"] in {"assistant", "user"} or agent != "lead":
             about["parent_tool_use_id"] = self._seen(agent).parent
