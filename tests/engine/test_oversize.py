@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -12,7 +14,8 @@ from tests.engine.test_one_agent import Echo, tools
 
 from callboard.core.context.oversize import MESSAGE, PASTE, TOGETHER, file_of, too_long
 from callboard.core.context.view import invariants
-from callboard.testing import ScriptedModel, World, say, use
+from callboard.ports.tool import ToolContext, ToolOutcome
+from callboard.testing import ScriptedModel, World, fault, say, use
 from callboard.words.hooks import AddContext, PostToolUse, UserPromptSubmit
 from callboard.words.values import Envelope, Json
 
@@ -153,3 +156,75 @@ async def test_results_stand_first_then_what_is_injected_then_the_persons_words(
         hook = "<post-tool-use-hook>"
         assert kinds == ["tool_result", "tool_result", hook, hook, "and another thing"]
         assert invariants(team.state("lead").conversation.messages, sent=False) == []
+
+
+SMALL: Json = {"models": {"scripted": {"window": 30_000, "max_output": 4_000}}, "output_tokens": 4_000}
+
+
+async def test_b38_giant_results_and_words_larger_than_the_window_are_read_by_the_model_in_parts() -> None:
+    async def giant(given: Json) -> str:
+        return given["text"] * 3_000_000
+
+    calls = use("echo", {"text": "a"}, ("echo", {"text": "b"}))
+    world = World(ScriptedModel({"lead": [calls, say("seen"), say("and that")]}), tools(Echo(act=giant)), spec=SMALL)
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        await team.prompt("HEAD " + "w" * 99_000 + "漢" * 900 + " TAIL")
+        await team.quiet()
+        assert team.state("lead").last_text == "and that"
+        assert team.state("lead").last_reason == "end"
+        assert [sum(map(len, request.messages)) < 12_000 for request in world.model.requests] == [True] * 3
+        sizes = sorted(len(text) for text in world.archive.files.values() if text[0] != "{")
+        assert sizes[-2:] == [3_000_000, 3_000_000]
+        assert any(text.startswith("HEAD ") and text.endswith(" TAIL") for text in world.archive.files.values())
+        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+
+
+async def test_b21_what_nothing_can_shrink_ends_the_turn_and_says_what_it_is() -> None:
+    refused = fault("too_long", status=400, message="prompt is too long: 31000 tokens > 30000 maximum")
+    world = World(ScriptedModel({"lead": [refused, refused, refused, say("never")]}), spec=SMALL)
+    async with world.session() as team:
+        await team.prompt("short words")
+        await team.quiet()
+        assert team.state("lead").last_reason == "overflow"
+        assert "the largest part is words of source person" in team.state("lead").last_why
+        assert len(world.model.requests) <= 3, "no loop"
+
+
+async def test_a_request_too_large_in_bytes_goes_the_way_of_a_prompt_too_long() -> None:
+    refused = fault("too_long", status=413, type="request_too_large", message="Request exceeds the maximum size")
+
+    async def some(given: Json) -> str:
+        return "word " * 5_000
+
+    script = [use("echo", {}), use("echo", {}), refused, say("made it")]
+    world = World(ScriptedModel({"lead": script}), tools(Echo(act=some)), spec=SMALL)
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert team.state("lead").last_text == "made it"
+        assert "react_asked" in await team.journal("lead")
+
+
+@dataclass
+class Camera(Echo):
+    """A tool that returns an image."""
+
+    side: int = 100
+
+    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+        head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + self.side.to_bytes(4, "big") * 2 + b"\x08\x02"
+        source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(head).decode()}
+        return ToolOutcome([{"type": "text", "text": "look"}, {"type": "image", "source": source}])
+
+
+@pytest.mark.parametrize(("side", "kinds"), [(8_000, ["text", "image"]), (8_001, ["text", "text"])])
+async def test_an_image_that_no_request_could_carry_is_words_from_the_start(side: int, kinds: list[str]) -> None:
+    world = World(ScriptedModel({"lead": [use("echo"), say("ok")]}), tools(Camera(side=side)))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        content = blocks(world)[0]["content"]
+        assert [part["type"] for part in content] == kinds
+        assert side == 8_000 or "8001 x 8001 pixels" in content[1]["text"]

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from callboard.core.context.folding import note, render_state
+from callboard.core.context.laws import in_file
 from callboard.core.context.view import Conversation, edited, is_result, pins, result_text
 from callboard.core.mail import defused
 from callboard.words.context import Block, Edit, Message, Placed, StateBlock
@@ -116,8 +117,9 @@ def _stands(one: Kept, stands: Sequence[Block], texts: str) -> bool:
 
 
 def _is_same(kept: Block, block: Block, kind: Kind) -> bool:
-    """The same words of the same speaker; a pinned block only as one that is pinned."""
-    same = block.data == kept.data and block.source == kept.source
+    """The same words of the same speaker, or the path of the file that holds them whole; a pinned block only as one
+    that is pinned."""
+    same = block.source == kept.source and (block.data == kept.data or in_file(block.data))
     return same and (block.pinned or kind != "pinned")
 
 

@@ -62,7 +62,7 @@ def edit_faults(before: Viewed, after: Viewed, history: Sequence[Message] | None
     if was and (not now or now[0].id != was[0].id):
         faults.append("the first message is gone")
     standing = [block.data for block in pins(now)]
-    kept = [data for data in standing if _in_file(data)]
+    kept = [data for data in standing if in_file(data)]
     faults += ["a pinned block is gone" for pin in pins(was) if pin.data not in standing and not kept]
     faults += _forged(was, now, history or ())
     newest = (was if history is None else history)[-1:]
@@ -88,12 +88,12 @@ def _ends_with(message: Message, newest: Message) -> bool:
     """All of the newest message stands at the end: a result may read otherwise, nothing else may."""
     stands = message.blocks[-len(newest.blocks) :]
     return len(stands) == len(newest.blocks) and all(
-        one.data == other.data or _in_file(one.data) or (is_result(one) and _of_call(one) == _of_call(other))
+        one.data == other.data or in_file(one.data) or (is_result(one) and _of_call(one) == _of_call(other))
         for one, other in zip(stands, newest.blocks, strict=True)
     )
 
 
-def _in_file(data: Json) -> bool:
+def in_file(data: Json) -> bool:
     """Words that a file holds whole: the last resort, for pinned ones too."""
     return data.get("type") == "text" and KEPT.match(unwrapped(str(data.get("text", "")))) is not None
 
