@@ -14,6 +14,7 @@ import pytest
 from tests.adapters.outside_world import OutsideWorld, text_of
 
 from callboard.adapters.tools.files import file_tools
+from callboard.adapters.tools.reading import SMALL
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +45,31 @@ async def test_lines_come_with_their_numbers(world: OutsideWorld) -> None:
     outcome = await world.run(READ, path="a.txt")
     assert text_of(outcome) == "     1\tone\n     2\ttwo\n     3\tthree"
     assert world.files == {str(path): sha(path.read_bytes())}
+
+
+@pytest.mark.parametrize("size", [0, 1, SMALL - 1, SMALL, SMALL + 1])
+async def test_a_small_file_and_a_larger_one_are_told_alike(world: OutsideWorld, size: int) -> None:
+    content = ("0123456\n" * (size // 8 + 1))[:size]
+    path = world.write("a.txt", content)
+    outcome = await world.run(READ, path="a.txt", limit=1)
+    assert world.files == {str(path): sha(content)}
+    assert outcome.data is not None
+    assert outcome.data["total_lines"] == len(content.splitlines())
+    assert "0123456"[:size] in text_of(outcome)
+
+
+@pytest.mark.parametrize("size", [10, SMALL + 10])
+async def test_a_file_that_the_kernel_would_have_to_wait_for_is_read_by_a_thread(
+    world: OutsideWorld, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("a.txt", "x" * size)
+
+    def waits(*given: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", waits)
+    outcome = await world.run(READ, path="a.txt")
+    assert text_of(outcome).startswith("     1\txxx")
 
 
 async def test_a_part_is_read_by_offset_and_limit_and_the_digest_is_of_the_whole(world: OutsideWorld) -> None:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from callboard.core.context.view import invariants
+from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer
 from callboard.testing import AllowAll, ScriptedModel, World, fault, say, use
@@ -339,3 +340,33 @@ async def test_an_exclusive_call_runs_alone() -> None:
         await team.prompt("go")
         await team.quiet()
         assert at_once == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("effect", "hooked", "durable"),
+    [("read", False, False), ("read", True, True), ("store", False, True), ("unknown", False, True)],
+)
+async def test_only_what_a_crash_would_do_again_waits_for_the_next_reply(
+    effect: str, hooked: bool, durable: bool
+) -> None:
+    """The journal on disk while the model answers to a result: one commit for a step that only reads."""
+    seen: list[list[str]] = []
+
+    class Looking(ScriptedModel):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+            seen.append(await team.journal("lead"))
+            return await super().complete(request, on_delta)
+
+    async def quiet(event: PostToolUse) -> None:
+        assert "tool_finished" in await team.journal("lead"), "a hook acts on what a crash does not take back"
+
+    world = World(Looking({"lead": [use("echo", text="x"), say("done")]}), tools=tools(Echo(effect=effect)))
+    if hooked:
+        world.hooks.add("PostToolUse", quiet)
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert team.state("lead").last_text == "done"
+        assert (await team.journal("lead")).count("tool_finished") == 1
+    assert ("tool_finished" in seen[1]) is durable
+    assert seen[1][-1] != "model_called", "a call that is only made is written with its end"
