@@ -361,3 +361,10 @@ async def test_what_the_service_counted_is_counted_again_and_so_is_that_it_could
         await replay.count(request(THERE, 4, attempt=1, purpose="count"))
     with pytest.raises(CannotCount, match="holds no count"):
         await replay.count(request(THERE, 9, attempt=0, purpose="count"))
+
+
+def test_messages_that_are_joined_in_pieces_are_told_apart_again() -> None:
+    alone, asking = request(HERE, 9), Asking(HERE)
+    for cut in (9, 5, 1, 0):
+        pieces = [b",".join(alone.messages[:cut]), *alone.messages[cut:]] if cut else alone.messages
+        assert asking.asked(replace(alone, messages=pieces)) == Asking(HERE).asked(alone)

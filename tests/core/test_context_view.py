@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from tests.core.context_histories import Session, call, png, result, said, text
 from callboard.core.context.anchors import anchored, anchored_list, with_anchor
 from callboard.core.context.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
 from callboard.core.context.view import (
+    RENDERING,
     Conversation,
     Messages,
     add_assistant,
@@ -211,6 +213,7 @@ ASK, ASKED, ANSWER = message(1, "user", text("go")), message(2, "assistant", cal
         ([ASKED], "the first message is not the user's"),
         ([ASK, message(2, "assistant", text("x"))], "the last message is not the user's"),
         ([ASK, message(3, "user", text("x"))], "neighbours of one role: 3"),
+        ([ASK, message(1, "assistant", text("x")), replace(ASK, id=3)], "ids that do not rise: 1"),
         ([ASK, ASKED], "a call without its result: a"),
         ([ASK, ASKED, message(3, "user", text("x"))], "a call without its result: a"),
         ([message(1, "user", ANSWER)], "a result without its call: a"),
@@ -243,6 +246,7 @@ def test_between_turns_a_view_may_end_with_a_reply() -> None:
         (Edit(kind="dropped", message=1, last=3, blocks=(said("gone", "compactor"),)), "a pinned block is gone"),
         (Edit(kind="dropped", message=4, last=5, blocks=(said("x"),)), "the newest user message is not whole"),
         (Edit(kind="summarised", message=2, last=3, blocks=(said("x" * 999, "compactor"),)), "the view is larger"),
+        (Edit(kind="dropped", message=1, last=2), "the first message is gone"),
     ],
 )
 def test_an_edit_that_breaks_a_law_is_named(edit: Edit, fault: str) -> None:
@@ -280,6 +284,16 @@ def test_a_persisted_result_keeps_its_images() -> None:
     content = session.view.messages[-1].blocks[0].data["content"]
     assert content[0]["text"].startswith("<persisted-output>\n")
     assert content[1:] == [png(9, 9)]
+
+
+def test_the_bytes_of_a_history_and_its_edits_are_those_of_this_rendering() -> None:
+    """Where this fails on purpose, `RENDERING` rises: a snapshot of before would not be what the journal says."""
+    session = Session().user(said("Do é it.")).step("x" * 400).step([text("y" * 400), png(9, 9)]).step("z", error=True)
+    session.user(said("more", "inbox")).reply(text("ok"))
+    session.edit([Edit(kind="cleared", message=5, last=5, block=0, text="[gone]")])
+    session.edit([Edit(kind="snipped", message=2, last=3, blocks=(said("[snipped]", "compactor"),))])
+    wire = b",".join(session.view.messages.pieces())
+    assert (RENDERING, hashlib.sha256(wire).hexdigest()[:16]) == (1, "135f534fac55b1bd")
 
 
 # Anchors
