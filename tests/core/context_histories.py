@@ -58,10 +58,10 @@ class Session:
 
     view: Conversation = field(default_factory=lambda: with_overhead(Conversation(), 500))
     past: Conversation = field(default_factory=lambda: with_overhead(Conversation(), 500))
-    edits: list[Edit] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list[Edit])
     seq: int = 0
     turn: str = "t0"
-    faults: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list[str])
 
     def user(self, *placed: Placed) -> Session:
         self.seq += 1

@@ -65,7 +65,8 @@ def test_b36_the_pipeline_comes_to_an_end_and_leaves_no_law_broken(steps: list[A
         elif mood == "works":
             before = session.view.revision
             session.do(found.wanted, budget)
-            tried |= {(found.stage, before)} if session.view.revision == before else set()
+            if session.view.revision == before:
+                tried |= {(found.stage, before)}
         else:
             failed += 1
             tried |= {(found.stage, session.view.revision)}
