@@ -17,7 +17,7 @@ from callboard.core.apply import apply
 from callboard.core.compacting import compaction
 from callboard.core.context.anchors import anchored
 from callboard.core.context.regions import NAME, region_edits
-from callboard.core.context.riding import MOST_DATA, Choice, rides, riding
+from callboard.core.context.riding import MOST_DATA, Choice, replies_behind, rides, riding
 from callboard.core.context.summary import riding_text, summary_edits, summary_request
 from callboard.core.context.view import held
 from callboard.core.mail import placed
@@ -181,7 +181,7 @@ class Replay:
         text = summary_of("\n\n".join(prompt.data for prompt in prompts), wanted.max_tokens)
         said: list[Json] = [{"type": "text", "text": text}]
         if rides(conv, wanted, Choice(self.limits, None, self.state.cache, self.now)):
-            asked = riding(conv, riding_text(wanted, tail=wanted.last < conv.messages[-1].id))
+            asked = riding(conv, riding_text(wanted, kept=replies_behind(conv, wanted.last)))
             return text, self.service.call(asked, said, self.now)
         usage = Usage()
         for prompt in prompts:

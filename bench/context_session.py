@@ -27,8 +27,9 @@ TASKS_A_PROMPT = 4
 """Tasks between two prompts of the person."""
 
 _WORDS = (
-    "def return self value index state result for while if else import from class None True False error raise with as config path name token cache "
-    "index query row column parse render build check update delete insert handler"
+    "def return self value index state result for while if else import from class None True False "
+    "error raise with as config path name token cache index query row column "
+    "parse render build check update delete insert handler"
 )
 
 

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from callboard.adapters.rehearsal.api import ModelSpec
-from callboard.adapters.rehearsal.tokens import PromptCache, Usage, estimate, prompt_tokens, survey
+from callboard.adapters.rehearsal.tokens import (
+    PromptCache,
+    Usage,
+    chained,
+    estimate,
+    head_pieces,
+    message_pieces,
+    prompt_tokens,
+    rendering,
+    survey,
+)
 
 Json = dict[str, Any]
 
@@ -136,3 +146,40 @@ def test_usage_adds_up_to_the_prompt() -> None:
     shown = usage.as_json(3)
     assert shown["cache_creation_input_tokens"] == 18
     assert (shown["input_tokens"], shown["cache_read_input_tokens"], shown["output_tokens"]) == (5, 13, 3)
+
+
+def test_the_order_is_tools_then_system_then_messages_and_each_keeps_what_stands_before_it() -> None:
+    def request(tool: str, system: str, words: str) -> Json:
+        tools = [{"name": tool, "description": "d" * 2_000, "input_schema": {}, "cache_control": MARK}]
+        return body(text(words * 500, MARK), tools=tools, system=[text(system * 500, MARK)])
+
+    cache = PromptCache()
+    ends = [prefix.tokens for prefix in survey(request("a", "syst", "word"))]
+    ask(cache, request("a", "syst", "word"))
+    assert ask(cache, request("a", "syst", "othr")).read == ends[1]
+    assert ask(cache, request("a", "else", "word")).read == ends[0]
+    assert ask(cache, request("b", "syst", "word")).read == 0
+
+
+def test_only_what_stands_behind_the_last_mark_counts_as_input() -> None:
+    cache = PromptCache()
+    usage = ask(cache, body(text("x" * 4_000, MARK), text("y" * 400, MARK), text("z" * 40)))
+    assert (usage.written_5m, usage.uncached, usage.read) == (1_106, 13, 0)
+    later = ask(cache, body(text("x" * 4_000, MARK), text("n" * 400, MARK), text("z" * 40)))
+    assert (later.read, later.written_5m, later.uncached) == (1_003, 103, 13)
+
+
+def test_a_longer_mark_reads_what_a_shorter_one_wrote_and_both_live_on() -> None:
+    cache = PromptCache()
+    head, tail = text("x" * 4_000, MARK), text("y" * 4_000, MARK)
+    ask(cache, body(head, tail), 0.0)
+    assert ask(cache, body(head, tail), 290.0).read == 2_006
+    assert ask(cache, body(head, text("other", MARK)), 580.0).read == 1_003, "the milestone was used at 290"
+
+
+def test_pieces_surveyed_one_by_one_make_the_same_prefixes() -> None:
+    request = body(text("a" * 400, MARK), text("b"), system="s", tools=[{"name": "t", "input_schema": {}}])
+    pieces = head_pieces(request)
+    for message in request["messages"]:
+        pieces += message_pieces(message, rendering(request))
+    assert chained(pieces) == survey(request)

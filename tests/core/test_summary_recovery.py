@@ -10,7 +10,17 @@ from tests.core.agent_states import Life
 from tests.core.context_histories import Session, call, result, said, text
 
 from callboard.core.context.cache import CacheState
-from callboard.core.context.riding import Choice, chunk_tokens, may_ride, newest_sent, rides, riding
+from callboard.core.context.riding import (
+    MOST_KEPT,
+    Choice,
+    chunk_tokens,
+    may_ride,
+    newest_sent,
+    replies_behind,
+    rides,
+    riding,
+)
+from callboard.core.context.summary import riding_text
 from callboard.core.context.view import Conversation
 from callboard.core.summary_recovery import (
     KEY,
@@ -110,7 +120,6 @@ def test_a_summary_by_the_same_model_rides_on_a_warm_prefix() -> None:
         ({"trigger": "reactive"}, {}),
         ({"message": 0}, {}),
         ({"message": 3}, {}),
-        ({"last": 4}, {}),
         ({"input": "head"}, {}),
         ({}, {"now": 1_300.0}),
         ({}, {"cache": CacheState()}),
@@ -123,6 +132,20 @@ def test_it_does_not_ride_where_the_prefix_would_not_be_found_or_not_fit(asked: 
     view = worked().view
     assert may_ride(view, wanted(view), choice())
     assert not may_ride(view, wanted(view, **asked), choice(**more))
+
+
+def test_the_model_is_told_how_many_of_its_replies_stay_and_does_not_count_too_far() -> None:
+    view = worked().view
+    kept = replies_behind(view, 4)
+    assert kept > 1
+    assert may_ride(view, wanted(view, last=4), choice())
+    assert f"newest {kept} replies" in riding_text(wanted(view, last=4), kept=kept)
+    assert "newest reply" in riding_text(wanted(view), kept=1)
+    assert "stay as they are" not in riding_text(wanted(view), kept=0)
+    longer = worked()
+    for _ in range(MOST_KEPT + 1):
+        longer.step("ok")
+    assert not may_ride(longer.view, wanted(longer.view, last=view.messages[-1].id), choice())
 
 
 def test_the_cheaper_is_taken() -> None:

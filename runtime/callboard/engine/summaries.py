@@ -15,7 +15,7 @@ import anyio
 
 from callboard.core.context import regions
 from callboard.core.context.pipeline import budget_of
-from callboard.core.context.riding import Choice, chunk_tokens, rides, riding
+from callboard.core.context.riding import Choice, chunk_tokens, replies_behind, rides, riding
 from callboard.core.context.summarizing import FROM_THE_START
 from callboard.core.context.summary import (
     accept_summary,
@@ -101,7 +101,7 @@ async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -
         usage=usage,
         why=wanted.why,
     )
-    checked = transcripts.checked(agent, event) if edits else None
+    checked = transcripts.checked(agent, event, known) if edits else None
     if checked is None or not checked.edits:
         await _failed(agent, "it would not make the conversation smaller", usage)
         return
@@ -141,8 +141,8 @@ class _Asking:
         state, wanted = self._state, self._wanted
         system, tools = await self._agent.prompt_bytes()
         model = model_in_use(state.recovery, state.me)
-        tail = wanted.last < state.conversation.messages[-1].id
-        messages = riding(state.conversation, riding_text(wanted, tail=tail))
+        kept = replies_behind(state.conversation, wanted.last)
+        messages = riding(state.conversation, riding_text(wanted, kept=kept))
         request = replace(self._request(model, messages), system=system, tools=tools)
         found = await self._ask(request, Tried(0, rides=True, models_left=bool(self._models)))
         return found if isinstance(found, str) else None

@@ -1,7 +1,7 @@
 """The pipelines that have a name: stages with parameters, each of which can be set otherwise in a list of one's own.
 
-`economic` is the default. `react` and `truncate_oldest` stand behind all of them. The numbers of `progressive`, `micro` and `regional` are those
-of the systems that made these compositions known, so that measurements compare like with like.
+`economic` is the default. `react` and `truncate_oldest` stand behind all of them. The numbers of `progressive`, `micro`
+and `regional` are those of the systems that made these compositions known, so that measurements compare like with like.
 """
 
 from __future__ import annotations

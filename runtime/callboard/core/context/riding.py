@@ -27,6 +27,8 @@ ASKING = 600
 """Tokens of the instructions of one call, counted high."""
 DATA_SHARE = 80
 """Per cent of a model's window that the data of one call may take: estimates of foreign text err."""
+MOST_KEPT = 20
+"""Replies that a summary at the end of the conversation may leave out: of more, a model loses count."""
 MOST_DATA = 100_000
 """Tokens of data in one call, whatever the window: a longer text is summarised worse in one go."""
 
@@ -53,17 +55,19 @@ def may_ride(conv: Conversation, wanted: SummaryWanted, choice: Choice) -> bool:
     """Whether the prefix of the newest call still stands, is warm, and holds all that is to be summarised."""
     own, cache = choice.own, choice.cache
     whole = conv.messages and FROM_THE_START < wanted.message <= conv.messages[0].id and wanted.input == "all"
-    if not whole or wanted.trigger == "reactive" or newest_sent(conv) is None or not _up_to_newest(conv, wanted.last):
+    if not whole or wanted.trigger == "reactive" or newest_sent(conv) is None:
+        return False
+    if replies_behind(conv, wanted.last) > MOST_KEPT:
         return False
     if cache.revision != conv.revision or not is_warm(cache.used_at, choice.now, own.cache_ttl):
         return False
     return cached(cache) >= max(1, own.cache_minimum) and size(conv) + ASKING + wanted.max_tokens <= own.window
 
 
-def _up_to_newest(conv: Conversation, last: int) -> bool:
-    """All but the newest exchange is summarised: an answer about less could not be told what to leave out."""
+def replies_behind(conv: Conversation, last: int) -> int:
+    """How many of the newest replies are not summarised: the model is told to leave them out."""
     behind = takewhile(lambda message: message.id > last, reversed(conv.messages))
-    return sum(message.role == "assistant" for message in behind) <= 1
+    return sum(message.role == "assistant" for message in behind)
 
 
 def cached(cache: CacheState) -> int:

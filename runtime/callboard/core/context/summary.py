@@ -101,11 +101,13 @@ def instructions(wanted: SummaryWanted) -> str:
     return "\n\n".join((_TASK, _LAW, wanted.prompt.strip() or _WHAT))
 
 
-def riding_text(wanted: SummaryWanted, *, tail: bool) -> str:
-    """The same, for the agent's own model at the end of its own conversation. `tail`: the newest exchange stays."""
+def riding_text(wanted: SummaryWanted, *, kept: int) -> str:
+    """The same, for the agent's own model at the end of its own conversation. `kept`: so many of its replies stay."""
     told = [_RIDING]
-    if tail:
+    if kept == 1:
         told.append("Your newest reply and its results stay as they are.")
+    elif kept:
+        told.append(f"Your newest {kept} replies and their results stay as they are: leave them out.")
     if not wanted.again:
         told.append("Summaries that stand above already ([Compacted]) stay as well: do not repeat them.")
     lines = _target("Write the summary", wanted.max_tokens, wanted.focus)
