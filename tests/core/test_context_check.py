@@ -122,6 +122,19 @@ def test_b35_a_cleared_result_that_alone_told_of_a_running_command_still_tells_o
     assert edit.text.endswith("Still so: bg_a: make test (running)")
 
 
+def test_a_request_of_another_that_waits_in_the_mailbox_is_not_missing_one_that_was_delivered_is() -> None:
+    known = StateBlock(requests=("req_b (plan of alice, you may answer) the roof",))
+    session = worked()
+    _, names = repaired(session.view, bare(session), known)
+    assert "request: req_b" not in names
+    told = Session().user(said("go"), said("alice asks: req_b", "inbox"))
+    for number in range(4):
+        told.step(f"{number}" * 4_000)
+    edits, names = repaired(told.next_turn().view, bare(told), known)
+    assert "request: req_b" in names
+    assert "req_b" in str(edits)
+
+
 def test_the_count_of_a_snip_stays_the_last_block() -> None:
     session = worked()
     (edit,), _ = repaired(session.view, bare(session, "[snipped 7 messages]", "snipped"), KNOWN, HELD)

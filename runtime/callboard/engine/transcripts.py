@@ -13,6 +13,7 @@ from callboard.core.recovery import model_in_use
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history
+from callboard.words.context import StateBlock
 from callboard.words.events import ContextEdited
 
 
@@ -39,10 +40,13 @@ def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
     return event.model_copy(update=update)
 
 
-def checked(agent: Agent, event: ContextEdited) -> ContextEdited:
-    """The event, measured, with what its edits must not lose put back. Without edits where that left nothing to win."""
+def checked(agent: Agent, event: ContextEdited, known: StateBlock | None = None) -> ContextEdited:
+    """The event, measured, with what its edits must not lose put back. Without edits where that left nothing to win.
+
+    `known`: what the runtime knows, where that was found out for the edits themselves.
+    """
     state = agent.state
     if event.edits:
-        edits, names = repaired(state.conversation, event.edits, agent.host.known(state), state.tasks)
+        edits, names = repaired(state.conversation, event.edits, known or agent.host.known(state), state.tasks)
         event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
     return measured(state, event)

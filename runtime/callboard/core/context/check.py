@@ -49,6 +49,8 @@ class Kept:
     """Its line in the state."""
     block: Block | None = None
     """What must stand as it is."""
+    mailed: bool = False
+    """It comes by mail: before it was delivered it waits in the mailbox, and is not missing."""
 
 
 def kept_of(view: Conversation, known: StateBlock, held: Collection[str] = ()) -> tuple[Kept, ...]:
@@ -70,6 +72,9 @@ def repaired(
     given = tuple(edits)
     after = edited(before, given)
     gone = missing(after, kept_of(before, known, held))
+    if any(one.mailed for one in gone):
+        untold = missing(before, [one for one in gone if one.mailed])
+        gone = tuple(one for one in gone if one not in untold)
     if not gone:
         return given, ()
     mended = _put_back(before, given, gone)
@@ -104,7 +109,7 @@ def _state_kept(known: StateBlock, held: Collection[str]) -> Iterator[Kept]:
         yield Kept("plan", f"plan: {status}", ((_line(known.plan),), *said), known.plan)
     for entry in known.requests:
         name = entry.split(" ", 1)[0]
-        yield Kept("request", f"request: {name}", ((name,),), entry)
+        yield Kept("request", f"request: {name}", ((name,),), entry, mailed="you may answer)" in entry)
     for entry in known.background:
         name = entry.split(":", 1)[0]
         yield Kept("background", f"background: {name}", ((name,),), entry)
