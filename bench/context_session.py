@@ -18,7 +18,7 @@ Json = dict[str, Any]
 FILES = 400
 """In the workspace: a long session does not run out of new ones."""
 AGAIN = 0.08
-"""How often a file of a task is one that an earlier task had (docs/decisions/0009 says what more of it costs)."""
+"""How often a file of a task is one that an earlier task had (docs/decisions/0012 says what more of it costs)."""
 GOES_BY_A_FACT = 0.25
 """How often an edit needs a fact of the newest outputs; a fifth of these facts are from any earlier task."""
 NOTED = 0.75
