@@ -23,7 +23,7 @@ from callboard.adapters.rehearsal.tokens import (
     rendering,
     survey,
 )
-from callboard.core.context.anchors import anchored_list, unmarked
+from callboard.core.context.cache.anchors import anchored_list, unmarked
 from callboard.words.values import Usage
 
 Json = dict[str, Any]

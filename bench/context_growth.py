@@ -21,9 +21,9 @@ import child
 
 from callboard.core.apply import apply
 from callboard.core.compacting import compaction
-from callboard.core.context.anchors import anchored
+from callboard.core.context.cache.anchors import anchored
 from callboard.core.context.presets import DEFAULT_PIPELINE
-from callboard.core.context.summary import summary_edits
+from callboard.core.context.summary.request import summary_edits
 from callboard.core.counting import room
 from callboard.core.mail import placed
 from callboard.core.state import AgentState, Facts, ToolFacts

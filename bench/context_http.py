@@ -18,7 +18,7 @@ from callboard.adapters.anthropic import AnthropicModel
 from callboard.adapters.rehearsal.emulator import Emulator, serve
 from callboard.adapters.rehearsal.replies import Reply, Request
 from callboard.adapters.rehearsal.scenario import Scenario
-from callboard.core.context.anchors import anchored_list
+from callboard.core.context.cache.anchors import anchored_list
 from callboard.engine.host import Host
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import PromptParts

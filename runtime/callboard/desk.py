@@ -18,8 +18,8 @@ import anyio
 
 from callboard.adapters.clock import SystemClock
 from callboard.assembly import Places, find_places, open_store
-from callboard.core.context.explain import EditTold, WindowMap, undoable
-from callboard.core.context.metrics import Metrics, metrics_of, together
+from callboard.core.context.told.explain import EditTold, WindowMap, undoable
+from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
 from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron
 from callboard.core.state import AgentState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from callboard.core.context.metrics import Metrics, metrics_of
+from callboard.core.context.told.metrics import Metrics, metrics_of
 from callboard.core.limits import out_of_time
 from callboard.core.state import AgentState
 from callboard.words.values import AgentRow, Request, Usage

@@ -17,9 +17,9 @@ import platformdirs
 from pydantic import ValidationError
 
 from callboard.adapters.yaml_files import Address, dotted, load_document, load_yaml
-from callboard.core.context.own import is_own
 from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.presets import PRESETS
+from callboard.core.context.stages.own import is_own
 from callboard.core.permission.rules import parse_rule
 from callboard.words.errors import SettingsError
 from callboard.words.hooks import HookSource

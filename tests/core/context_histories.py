@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from callboard.core.context import pipeline, regions, summary
+from callboard.core.context import pipeline
 from callboard.core.context.situation import Situation
-from callboard.core.context.stages import STAGES
-from callboard.core.context.view import (
+from callboard.core.context.stages import regions
+from callboard.core.context.stages.table import STAGES
+from callboard.core.context.summary import request as summary
+from callboard.core.context.view.conversation import (
     Conversation,
     add_assistant,
     add_user,

@@ -14,8 +14,8 @@ from tests.core.context_histories import Session, call, png, result, said, text
 from callboard.adapters.rehearsal.api import sign
 from callboard.adapters.rehearsal.strict import Rules, check_request
 from callboard.core.context.pipeline import StageCall, next_stage
-from callboard.core.context.regions import failed_at, still_failed
 from callboard.core.context.situation import Situation
+from callboard.core.context.stages.regions import failed_at, still_failed
 from callboard.words.specs import StageSpec
 from callboard.words.values import Json
 

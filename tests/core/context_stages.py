@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.context_histories import Session, said
 
-from callboard.core.context.view import is_result, result_text
+from callboard.core.context.view.conversation import is_result, result_text
 from callboard.words.context import Edit, SummaryWanted
 
 NAME_MARK = "[Previous: used {}. Result cleared; ask again only if you need it.]"

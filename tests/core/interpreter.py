@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.core.agent_states import Life, facts
 
-from callboard.core.context.summary import summary_edits
-from callboard.core.context.view import invariants
+from callboard.core.context.summary.request import summary_edits
+from callboard.core.context.view.conversation import invariants
 from callboard.core.decide import decide
 from callboard.core.mail import placed
 from callboard.core.recovery import next_output_limit

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context_histories import STEPS, Session, played, said, text
 
-from callboard.core.context.check import kept_of, missing, repaired
-from callboard.core.context.folding import note, tail_start
-from callboard.core.context.view import edit_faults, edited, invariants, is_result, pins
+from callboard.core.context.summary.check import kept_of, missing, repaired
+from callboard.core.context.summary.folding import note, tail_start
+from callboard.core.context.view.conversation import edit_faults, edited, invariants, is_result, pins
 from callboard.words.context import Edit, StateBlock
 
 SOAK = int(os.environ.get("SOAK", "1"))

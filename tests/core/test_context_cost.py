@@ -7,9 +7,18 @@ import json
 import pytest
 from tests.core.context_histories import Session, said
 
-from callboard.core.context.anchors import anchored, anchored_list, marks, unmarked
-from callboard.core.context.cost import LOOK_BACK, Bill, bill, edit_price, is_warm, prices_of, step_price, summary_price
-from callboard.core.context.cycle import Cycle, edit_made, milestone
+from callboard.core.context.cache.anchors import anchored, anchored_list, marks, unmarked
+from callboard.core.context.cache.cost import (
+    LOOK_BACK,
+    Bill,
+    bill,
+    edit_price,
+    is_warm,
+    prices_of,
+    step_price,
+    summary_price,
+)
+from callboard.core.context.cache.cycle import Cycle, edit_made, milestone
 from callboard.words.context import Edit
 from callboard.words.specs import ModelLimits
 

@@ -12,12 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context_histories import Session, call, result, said
 
-from callboard.core.context.batch import Batch
-from callboard.core.context.cache import CacheState
-from callboard.core.context.cost import edit_price, prices_of, step_price
-from callboard.core.context.cycle import Cycle, edit_made, step_made
-from callboard.core.context.economic import Moment, economic
-from callboard.core.context.forgotten import (
+from callboard.core.context.cache.cost import edit_price, prices_of, step_price
+from callboard.core.context.cache.cycle import Cycle, edit_made, step_made
+from callboard.core.context.cache.forgotten import (
     LONGEST_GAP,
     MOST_GONE,
     MOST_USED,
@@ -26,9 +23,12 @@ from callboard.core.context.forgotten import (
     kept_for,
     taken_away,
 )
-from callboard.core.context.persisting import persisted_mark
+from callboard.core.context.cache.state import CacheState
 from callboard.core.context.situation import Situation
-from callboard.core.context.view import edited, result_text
+from callboard.core.context.stages.batch import Batch
+from callboard.core.context.stages.economic import Moment, economic
+from callboard.core.context.stages.persisting import persisted_mark
+from callboard.core.context.view.conversation import edited, result_text
 from callboard.words.context import Edit, SummaryWanted
 from callboard.words.specs import ModelLimits
 from callboard.words.values import Json, ToolCall

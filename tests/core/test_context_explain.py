@@ -11,10 +11,10 @@ from hypothesis import strategies as some
 from tests.core.agent_states import Life, settled
 
 from callboard.core.apply import fold
-from callboard.core.context.explain import EditTold, Touched, WindowMap, explain_edits, window_map
-from callboard.core.context.metrics import metrics_of, together
-from callboard.core.context.tokens import estimate_json
-from callboard.core.context.view import restored_from, size
+from callboard.core.context.told.explain import EditTold, Touched, WindowMap, explain_edits, window_map
+from callboard.core.context.told.metrics import metrics_of, together
+from callboard.core.context.view.conversation import restored_from, size
+from callboard.core.context.view.tokens import estimate_json
 from callboard.words import events as ev
 from callboard.words.context import Edit, Injection, Message, Placed
 from callboard.words.values import ToolCall, Usage

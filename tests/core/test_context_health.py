@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.agent_states import Life
 
-from callboard.core.context.health import (
+from callboard.core.context.cache.health import (
     CacheHealth,
     Sent,
     cache_hit_rate,
@@ -20,7 +20,7 @@ from callboard.core.context.health import (
     thrashes,
     what_changed,
 )
-from callboard.core.context.view import make_block, make_message
+from callboard.core.context.view.conversation import make_block, make_message
 from callboard.words import events as ev
 from callboard.words.context import Message, Source
 from callboard.words.specs import ModelLimits

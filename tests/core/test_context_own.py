@@ -10,10 +10,10 @@ from tests.core.context_stages import began, worked
 from tests.core.decisions import step
 from tests.core.test_decide_context import long
 
-from callboard.core.context.own import Refused, ask_own
 from callboard.core.context.pipeline import StageCall, check_pipeline, next_stage
 from callboard.core.context.situation import OwnStage, Situation
-from callboard.core.context.view import Conversation, is_result
+from callboard.core.context.stages.own import Refused, ask_own
+from callboard.core.context.view.conversation import Conversation, is_result
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import Edit, Placed

@@ -8,7 +8,6 @@ import pytest
 from tests.core.context_histories import Session, said, text
 from tests.core.context_stages import began, worked
 
-from callboard.core.context.persisting import persisted_texts
 from callboard.core.context.pipeline import (
     StageCall,
     budget_of,
@@ -18,7 +17,8 @@ from callboard.core.context.pipeline import (
     react_stage,
 )
 from callboard.core.context.situation import Situation
-from callboard.core.context.view import held
+from callboard.core.context.stages.persisting import persisted_texts
+from callboard.core.context.view.conversation import held
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits, StageSpec
 

@@ -15,8 +15,8 @@ from tests.core.context_stages import began, results, worked
 from callboard.core.context.pipeline import StageCall, check_pipeline, next_stage
 from callboard.core.context.presets import PRESETS
 from callboard.core.context.situation import Situation
-from callboard.core.context.summarizing import characters
-from callboard.core.context.view import render
+from callboard.core.context.stages.summarizing import characters
+from callboard.core.context.view.conversation import render
 
 SOAK = int(os.environ.get("SOAK", "1"))
 BUDGET = 160_000

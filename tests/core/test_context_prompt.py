@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from callboard.core.context.anchors import anchored_list
+from callboard.core.context.cache.anchors import anchored_list
 from callboard.core.context.prompt import (
     ProjectFile,
     PromptFacts,

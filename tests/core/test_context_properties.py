@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context_histories import STEPS, Session, played, said
 
-from callboard.core.context.anchors import anchored
+from callboard.core.context.cache.anchors import anchored
 from callboard.core.context.pipeline import next_stage, react_stage
 from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.situation import Situation
-from callboard.core.context.transcript import load_transcript, transcript_lines
-from callboard.core.context.view import invariants, render, size
+from callboard.core.context.view.conversation import invariants, render, size
+from callboard.core.context.view.transcript import load_transcript, transcript_lines
 
 SOAK = int(os.environ.get("SOAK", "1"))
 

@@ -8,12 +8,12 @@ import pytest
 from tests.core.context_histories import STATE, Session, call, png, result, said, text
 from tests.core.context_stages import began, wanted, worked
 
-from callboard.core.context.folding import is_summary, text_of
 from callboard.core.context.pipeline import check_pipeline, next_stage
 from callboard.core.context.presets import PRESETS
-from callboard.core.context.regions import NAME, failed_at, region_edits, still_failed
 from callboard.core.context.situation import Situation
-from callboard.core.context.view import held, is_result
+from callboard.core.context.stages.regions import NAME, failed_at, region_edits, still_failed
+from callboard.core.context.summary.folding import is_summary, text_of
+from callboard.core.context.view.conversation import held, is_result
 from callboard.words.context import Message, SummaryWanted
 from callboard.words.specs import StageSpec
 

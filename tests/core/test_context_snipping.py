@@ -8,8 +8,8 @@ import pytest
 from tests.core.context_histories import Session, said, text
 from tests.core.context_stages import began, worked
 
-from callboard.core.context.folding import text_of
 from callboard.core.context.pipeline import check_pipeline
+from callboard.core.context.summary.folding import text_of
 from callboard.words.context import Message
 from callboard.words.specs import StageSpec
 

@@ -8,9 +8,9 @@ import pytest
 from tests.core.context_histories import Session, call, png, result, said, text
 from tests.core.context_stages import NAME_MARK, began, edits, results, wanted, worked
 
-from callboard.core.context.persisting import persisted_texts
-from callboard.core.context.summarizing import FROM_THE_START
-from callboard.core.context.view import held
+from callboard.core.context.stages.persisting import persisted_texts
+from callboard.core.context.stages.summarizing import FROM_THE_START
+from callboard.core.context.view.conversation import held
 from callboard.words.context import StateBlock
 
 # persist_large_results

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.core.context_histories import STATE, Session, call, png, result, said, text
 
-from callboard.core.context.carry import Left, carry
-from callboard.core.context.demands import demands_of
-from callboard.core.context.folding import render_state
 from callboard.core.context.pipeline import manual_summary
-from callboard.core.context.summarizing import FROM_THE_START
-from callboard.core.context.summary import (
+from callboard.core.context.stages.summarizing import FROM_THE_START
+from callboard.core.context.summary.carry import Left, carry
+from callboard.core.context.summary.demands import demands_of
+from callboard.core.context.summary.folding import render_state
+from callboard.core.context.summary.request import (
     CUT,
     EMPTY,
     accept_summary,
@@ -21,9 +21,9 @@ from callboard.core.context.summary import (
     summary_fault,
     summary_request,
 )
-from callboard.core.context.tokens import estimate_text
-from callboard.core.context.transcript import load_transcript, transcript_lines
-from callboard.core.context.view import pins
+from callboard.core.context.view.conversation import pins
+from callboard.core.context.view.tokens import estimate_text
+from callboard.core.context.view.transcript import load_transcript, transcript_lines
 from callboard.words.context import Placed, StateBlock, SummaryWanted
 from callboard.words.values import Json
 

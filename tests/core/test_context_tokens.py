@@ -12,10 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
 
-from callboard.core.context.images import BASE64, SIDE, fitting, image_size, refusal
 from callboard.core.context.pipeline import budget_of
-from callboard.core.context.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
-from callboard.core.context.view import Conversation, add_assistant, add_user, edited, held, size, usage_seen
+from callboard.core.context.view.conversation import (
+    Conversation,
+    add_assistant,
+    add_user,
+    edited,
+    held,
+    size,
+    usage_seen,
+)
+from callboard.core.context.view.images import BASE64, SIDE, fitting, image_size, refusal
+from callboard.core.context.view.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
 from callboard.words.context import Edit, Placed
 from callboard.words.specs import ModelLimits
 from callboard.words.values import Json, Usage

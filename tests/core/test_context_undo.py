@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context_histories import STEPS, Session, played, said, text
 
-from callboard.core.context.anchors import anchored
-from callboard.core.context.messages import Messages
-from callboard.core.context.undo import standing, take_back
-from callboard.core.context.view import invariants, render
+from callboard.core.context.cache.anchors import anchored
+from callboard.core.context.view.conversation import invariants, render
+from callboard.core.context.view.messages import Messages
+from callboard.core.context.view.undo import standing, take_back
 from callboard.words.context import Edit
 from callboard.words.events import ContextEdited, decode_event
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 from tests.core.context_histories import Session, call, png, result, said, text
 
-from callboard.core.context.anchors import anchored, anchored_list, with_anchor
-from callboard.core.context.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
-from callboard.core.context.view import (
+from callboard.core.context.cache.anchors import anchored, anchored_list, with_anchor
+from callboard.core.context.view.conversation import (
     RENDERING,
     Conversation,
     Messages,
@@ -30,6 +29,7 @@ from callboard.core.context.view import (
     usage_seen,
     with_overhead,
 )
+from callboard.core.context.view.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
 from callboard.words.context import Edit, Message
 from callboard.words.values import Json, Usage
 

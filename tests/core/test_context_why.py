@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.core.test_decide_context import long
 
-from callboard.core.context.cache import CacheState
-from callboard.core.context.view import held
-from callboard.core.context.why import rewritten, why_edited
+from callboard.core.context.cache.state import CacheState
+from callboard.core.context.told.why import rewritten, why_edited
+from callboard.core.context.view.conversation import held
 from callboard.words.context import Edit
 from callboard.words.events import ContextEdited
 from callboard.words.values import Usage

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.agent_states import Life
 
-from callboard.core.context.reminders import GIT_SHOWN, LONG_REST, MATES_SHOWN, Around, reminders, shown_name, told_with
+from callboard.core.context.reminders import (
+    GIT_SHOWN,
+    LONG_REST,
+    MATES_SHOWN,
+    Around,
+    reminders,
+    shown_name,
+    told_with,
+)
 from callboard.words import events as ev
 from callboard.words.context import Edit, Injection, Placed
 from callboard.words.values import AgentRow

@@ -9,8 +9,9 @@ import pytest
 from tests.core.agent_states import Life
 from tests.core.context_histories import Session, call, result, said, text
 
-from callboard.core.context.cache import CacheState
-from callboard.core.context.riding import (
+from callboard.core.context.cache.state import CacheState
+from callboard.core.context.summary.request import riding_text
+from callboard.core.context.summary.riding import (
     MOST_KEPT,
     Choice,
     chunk_tokens,
@@ -20,8 +21,7 @@ from callboard.core.context.riding import (
     rides,
     riding,
 )
-from callboard.core.context.summary import riding_text
-from callboard.core.context.view import Conversation
+from callboard.core.context.view.conversation import Conversation
 from callboard.core.summary_recovery import (
     KEY,
     TRANSIENT,

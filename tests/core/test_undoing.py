@@ -9,7 +9,7 @@ from tests.core.agent_states import Life, facts
 from tests.core.decisions import prompted, step
 from tests.core.test_decide_context import long
 
-from callboard.core.context.spare import is_spared, spared_after
+from callboard.core.context.view.spare import is_spared, spared_after
 from callboard.core.decide import decide
 from callboard.words import events as ev
 from callboard.words import steps as st

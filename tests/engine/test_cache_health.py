@@ -10,8 +10,8 @@ import pytest
 from tests.engine.cached_model import CachedModel
 from tests.engine.team_world import spawn, team_world
 
-from callboard.core.context.anchors import anchored_list
-from callboard.core.context.health import cache_hit_rate
+from callboard.core.context.cache.anchors import anchored_list
+from callboard.core.context.cache.health import cache_hit_rate
 from callboard.engine.host import Host
 from callboard.engine.memory import events_of
 from callboard.ports.tool import ToolContext, ToolOutcome, ToolSpec

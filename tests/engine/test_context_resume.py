@@ -15,7 +15,7 @@ import pytest
 from tests.engine.test_one_agent import Echo, tools
 
 from callboard.core.apply import fold
-from callboard.core.context.anchors import anchored
+from callboard.core.context.cache.anchors import anchored
 from callboard.core.context.presets import PRESETS
 from callboard.core.names import journal, snapshot_key
 from callboard.core.snapshot import dump

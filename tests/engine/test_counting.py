@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.engine.test_one_agent import Echo, tools
 
-from callboard.core.context.view import size
+from callboard.core.context.view.conversation import size
 from callboard.ports.model import ModelRequest
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.words.values import Json

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
-from callboard.core.context.view import invariants
+from callboard.core.context.view.conversation import invariants
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer

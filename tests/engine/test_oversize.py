@@ -13,7 +13,7 @@ from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo, tools
 
 from callboard.core.context.oversize import MESSAGE, PASTE, TOGETHER, file_of, too_long
-from callboard.core.context.view import invariants
+from callboard.core.context.view.conversation import invariants
 from callboard.ports.tool import ToolContext, ToolOutcome
 from callboard.testing import ScriptedModel, World, fault, say, use
 from callboard.words.hooks import AddContext, PostToolUse, UserPromptSubmit

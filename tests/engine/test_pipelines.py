@@ -14,7 +14,7 @@ from tests.engine.test_one_agent import Echo, tools
 
 from callboard.adapters.rehearsal.strict import check_request
 from callboard.core.context.presets import PRESETS
-from callboard.core.context.view import Conversation, is_result
+from callboard.core.context.view.conversation import Conversation, is_result
 from callboard.ports.model import ModelRequest
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.words.context import Edit

@@ -7,7 +7,7 @@ from tests.engine.team_world import team_world
 from tests.engine.test_one_agent import texts
 
 from callboard.adapters.memory import MemoryStore
-from callboard.core.context.view import invariants
+from callboard.core.context.view.conversation import invariants
 from callboard.core.names import agent_key, journal, mailbox
 from callboard.engine.memory import recall
 from callboard.ports.store import Fence, Put, Write

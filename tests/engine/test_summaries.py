@@ -11,8 +11,8 @@ from tests.engine.team_world import team_world
 from tests.engine.test_one_agent import Echo, texts, tools
 
 from callboard.core.apply import fold
-from callboard.core.context.transcript import load_transcript
-from callboard.core.context.view import invariants, render
+from callboard.core.context.view.conversation import invariants, render
+from callboard.core.context.view.transcript import load_transcript
 from callboard.core.names import journal
 from callboard.engine.memory import events_of
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply

@@ -10,7 +10,7 @@ from tests.engine.summary_world import JumpingClock, Talk, events, over_http, te
 
 from callboard.adapters.rehearsal.api import ApiError, ModelSpec, of_status
 from callboard.adapters.rehearsal.replies import Fault, Reply, Request, say, text, tool_use
-from callboard.core.context.view import invariants
+from callboard.core.context.view.conversation import invariants
 from callboard.testing import HostedSession
 from callboard.words import events as ev
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.engine.test_one_agent import Echo, texts, tools
 
-from callboard.core.context.view import invariants
+from callboard.core.context.view.conversation import invariants
 from callboard.core.names import journal
 from callboard.engine.memory import events_of, recall
 from callboard.engine.sessions import Command, send_command, send_prompt

@@ -10,7 +10,7 @@ import yaml
 from tests.faces.command import Command
 
 from callboard.app import Options, open_session
-from callboard.core.context.health import cache_hit_rate
+from callboard.core.context.cache.health import cache_hit_rate
 from callboard.ports.model import Delta
 from callboard.words.events import CacheThrash, Event, ModelReplied
 from callboard.words.values import Envelope, Usage

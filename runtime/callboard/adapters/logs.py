@@ -18,7 +18,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from callboard.core.context.metrics import Metrics, together
+from callboard.core.context.told.metrics import Metrics, together
 from callboard.ports.model import Delta
 from callboard.words.events import (
     CacheThrash,

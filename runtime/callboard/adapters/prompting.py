@@ -11,9 +11,9 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from callboard.core.context.anchors import anchored_list
+from callboard.core.context.cache.anchors import anchored_list
 from callboard.core.context.prompt import ProjectFile, PromptFacts, SkillLine, system_prompt
-from callboard.core.context.tokens import estimate_json
+from callboard.core.context.view.tokens import estimate_json
 from callboard.ports.tool import Skills, ToolSpec
 from callboard.ports.world import PromptParts
 from callboard.words.specs import AgentSpec

@@ -13,7 +13,7 @@ from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.changes import Rule, queue, said_to
 from callboard.core.context.reminders import is_reminder
-from callboard.core.context.view import with_overhead
+from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
 from callboard.core.undoing import undo_asked

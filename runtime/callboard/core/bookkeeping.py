@@ -5,10 +5,10 @@ It decides nothing: `economic` does, by these books.
 
 from __future__ import annotations
 
-from callboard.core.context.cost import edit_price, is_warm, prices_of, step_price
-from callboard.core.context.cycle import edit_made, step_made
-from callboard.core.context.forgotten import called, taken_away
-from callboard.core.context.view import size
+from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
+from callboard.core.context.cache.cycle import edit_made, step_made
+from callboard.core.context.cache.forgotten import called, taken_away
+from callboard.core.context.view.conversation import size
 from callboard.core.frozen import replace
 from callboard.core.recovery import model_in_use
 from callboard.core.state import AgentState

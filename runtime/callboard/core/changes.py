@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callboard.core.context.reminders import told_with
-from callboard.core.context.view import add_user
+from callboard.core.context.view.conversation import add_user
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState
 from callboard.words.context import Injection, Placed

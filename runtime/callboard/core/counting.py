@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from callboard.core import recovery as rec
 from callboard.core.context.pipeline import budget_of
-from callboard.core.context.view import Conversation, held
+from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.limits import limit_reached
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from callboard.core.context.cache import CacheState
-from callboard.core.context.cycle import Cycle
-from callboard.core.context.forgotten import Forgotten
-from callboard.core.context.health import CacheHealth
+from callboard.core.context.cache.cycle import Cycle
+from callboard.core.context.cache.forgotten import Forgotten
+from callboard.core.context.cache.health import CacheHealth
+from callboard.core.context.cache.state import CacheState
 from callboard.core.context.situation import OwnStage
-from callboard.core.context.spare import Spared
-from callboard.core.context.view import Conversation
+from callboard.core.context.view.conversation import Conversation
+from callboard.core.context.view.spare import Spared
 from callboard.core.keyed import Keyed
 from callboard.core.recovery import RecoveryState
 from callboard.words.context import Injection, StateBlock, SummaryWanted

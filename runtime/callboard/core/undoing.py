@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from callboard.core.context.spare import spared_after
-from callboard.core.context.view import edited
+from callboard.core.context.view.conversation import edited
+from callboard.core.context.view.spare import spared_after
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st

@@ -10,9 +10,9 @@ import hashlib
 from dataclasses import dataclass
 
 from callboard.core.apply_calls import health_after
-from callboard.core.context.health import Sent, thrashes, what_changed
+from callboard.core.context.cache.health import Sent, thrashes, what_changed
 from callboard.core.context.prompt import shared_part
-from callboard.core.context.tokens import estimate_json
+from callboard.core.context.view.tokens import estimate_json
 from callboard.core.state import AgentState
 from callboard.engine.governor import Prefix
 from callboard.ports.model import ModelRequest

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from callboard.core.context.images import fitting
+from callboard.core.context.view.images import fitting
 from callboard.engine.calls import caller, find_call, gone_from, notice
 from callboard.engine.context import tool_context
 from callboard.engine.loop import Agent

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import anyio
 
-from callboard.core.context.anchors import anchored, marks, unmarked
+from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.counting import COUNT
 from callboard.core.recovery import model_in_use
 from callboard.engine.loop import Agent

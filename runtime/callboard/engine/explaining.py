@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from callboard.core.context.explain import EditTold, Numbered, WindowMap, explain_edits, window_map
+from callboard.core.context.told.explain import EditTold, Numbered, WindowMap, explain_edits, window_map
 from callboard.core.names import journal
 from callboard.core.state import AgentState
 from callboard.engine.memory import events_of, unedited

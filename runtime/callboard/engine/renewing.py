@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from callboard.core.context.carry import Carried, Left, carry
-from callboard.core.context.transcript import transcript_lines
+from callboard.core.context.summary.carry import Carried, Left, carry
+from callboard.core.context.view.transcript import transcript_lines
 from callboard.core.counting import room
 from callboard.core.mail import sending
 from callboard.core.names import agent_key, journal, mailbox, request_key, task_key

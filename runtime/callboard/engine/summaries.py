@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import anyio
 
-from callboard.core.context import regions
 from callboard.core.context.pipeline import budget_of
-from callboard.core.context.riding import Choice, chunk_tokens, replies_behind, rides, riding
-from callboard.core.context.summarizing import FROM_THE_START
-from callboard.core.context.summary import (
+from callboard.core.context.stages import regions
+from callboard.core.context.stages.summarizing import FROM_THE_START
+from callboard.core.context.summary.request import (
     accept_summary,
     halves,
     prompts_of,
@@ -26,6 +25,7 @@ from callboard.core.context.summary import (
     summary_fault,
     summary_request,
 )
+from callboard.core.context.summary.riding import Choice, chunk_tokens, replies_behind, rides, riding
 from callboard.core.decide import SUMMARY
 from callboard.core.recovery import model_in_use, output_limit
 from callboard.core.state import AgentState

@@ -7,8 +7,8 @@ from typing import cast
 
 import anyio
 
-from callboard.core.context.anchors import anchored, marks, unmarked
-from callboard.core.context.health import Sent
+from callboard.core.context.cache.anchors import anchored, marks, unmarked
+from callboard.core.context.cache.health import Sent
 from callboard.core.decide import MODEL
 from callboard.core.names import call_id
 from callboard.core.recovery import model_in_use, next_output_limit

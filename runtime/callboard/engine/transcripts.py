@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from callboard.core.apply import apply
 from callboard.core.compacting import transcript_path
-from callboard.core.context.check import repaired
-from callboard.core.context.transcript import transcript_lines
-from callboard.core.context.view import size
-from callboard.core.context.why import rewritten, why_edited
+from callboard.core.context.summary.check import repaired
+from callboard.core.context.told.why import rewritten, why_edited
+from callboard.core.context.view.conversation import size
+from callboard.core.context.view.transcript import transcript_lines
 from callboard.core.counting import room
 from callboard.core.recovery import model_in_use
 from callboard.core.state import AgentState

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callboard.core.apply import fold
-from callboard.core.context.explain import UNDO
-from callboard.core.context.undo import take_back
+from callboard.core.context.told.explain import UNDO
+from callboard.core.context.view.undo import take_back
 from callboard.core.counting import room
 from callboard.core.frozen import replace
 from callboard.core.names import journal, mailbox

@@ -10,8 +10,8 @@ from typing import Any
 
 from callboard.core import requests as rq
 from callboard.core import tasks as board_rules
-from callboard.core.context.persisting import persisted_texts
-from callboard.core.context.view import size
+from callboard.core.context.stages.persisting import persisted_texts
+from callboard.core.context.view.conversation import size
 from callboard.core.decide import PROMPT_HOOKS
 from callboard.core.mail import injected, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from callboard.core.context.explain import EditTold
+from callboard.core.context.told.explain import EditTold
 from callboard.desk import Context, Desk
 from callboard.faces.cli_options import Given, as_json, everywhere, of_session, refuse_tools
 from callboard.faces.cli_run import terminal_of

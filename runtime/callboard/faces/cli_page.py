@@ -56,8 +56,9 @@ things happen; the first is `system/init`, the last is `result`.
 | `result` / `success` | last: `result` holds the lead's last words |
 | `result` / `error_max_turns`, `error_max_budget_usd`, `error_during_execution` | last: `errors` says why |
 
-`result` has a field of ours beside those of the protocol: `metrics`, for the `session` and for each of its `agents`, the
-numbers that `callboard context --json` and `callboard team --json` have too. They count from an agent's first record.
+`result` has a field of ours beside those of the protocol: `metrics`, for the `session` and for each of its `agents`,
+the numbers that `callboard context --json` and `callboard team --json` have too. They count from an agent's first
+record.
 
 | field | meaning |
 | --- | --- |

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard.app import Session
-from callboard.core.context.metrics import together
+from callboard.core.context.told.metrics import together
 from callboard.faces.context_page import compactions, context_block, edits_block, undo_line
 from callboard.faces.lines import usage_words
 from callboard.faces.listings import (

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
-from callboard.core.context.explain import EditTold, Part, Touched, WindowMap
-from callboard.core.context.metrics import Metrics
+from callboard.core.context.told.explain import EditTold, Part, Touched, WindowMap
+from callboard.core.context.told.metrics import Metrics
 from callboard.desk import Context
 from callboard.faces.lines import columns, first_line, shorten
 from callboard.faces.listings import plain_row, when

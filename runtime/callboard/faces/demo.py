@@ -23,7 +23,7 @@ import anyio.to_thread
 
 from callboard.app import End, Options, Session, open_session
 from callboard.assembly import find_places
-from callboard.core.context.metrics import together
+from callboard.core.context.told.metrics import together
 from callboard.core.names import short_id
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard, person_is_there

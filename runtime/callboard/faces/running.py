@@ -15,7 +15,7 @@ import anyio
 
 from callboard import __version__
 from callboard.app import End, Options, Session, open_session
-from callboard.core.context.metrics import together
+from callboard.core.context.told.metrics import together
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard
 from callboard.faces.leaving import Leaving, heed_signals

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from callboard.core.context.batch import Batch
-from callboard.core.context.folding import split, tail_start
-from callboard.core.context.last_resort import newest_alone
-from callboard.core.context.own import Refused, ask_own, is_own
 from callboard.core.context.situation import Situation
-from callboard.core.context.spare import is_spared
-from callboard.core.context.stages import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
-from callboard.core.context.summarizing import asked, summary_size
-from callboard.core.context.view import Conversation, edited, held
+from callboard.core.context.stages.batch import Batch
+from callboard.core.context.stages.last_resort import newest_alone
+from callboard.core.context.stages.own import Refused, ask_own, is_own
+from callboard.core.context.stages.summarizing import asked, summary_size
+from callboard.core.context.stages.table import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
+from callboard.core.context.summary.folding import split, tail_start
+from callboard.core.context.view.conversation import Conversation, edited, held
+from callboard.core.context.view.spare import is_spared
 from callboard.words.context import Edit, SummaryWanted
 from callboard.words.specs import ModelLimits, StageSpec
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from callboard.core.context.cache import CacheState
-from callboard.core.context.cycle import Cycle
-from callboard.core.context.forgotten import Forgotten
-from callboard.core.context.spare import Spared
+from callboard.core.context.cache.cycle import Cycle
+from callboard.core.context.cache.forgotten import Forgotten
+from callboard.core.context.cache.state import CacheState
+from callboard.core.context.view.spare import Spared
 from callboard.words.context import StateBlock
 from callboard.words.specs import ModelLimits
 
