@@ -188,6 +188,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_a_resume_goes_on(command: Comman
 def test_a_full_disk_under_a_rehearsal_is_told_and_a_resume_goes_on(command: Command) -> None:
     long = "At last. " * 1_000  # more than what is left of the newest page of its state file
     scenario = SLOW_STEPS.replace('[{tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]', long)
+    scenario = scenario.replace("latency_ms: 1000", "latency_ms: 5000")  # the disk is full before it answers
     rules = ("--permission-mode", "bypassPermissions")
     with mounted(Path(command.env["XDG_DATA_HOME"]), "4m") as disk:
         with started(command, "run", "-v", *rules, "--model", command.scenario(scenario), "Go.") as running:

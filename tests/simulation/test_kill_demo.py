@@ -201,8 +201,9 @@ def one_kill(root: Path, number: int, moment: Moment, *again: float, by_demo: bo
             process.wait(seconds)
         process.kill()
         said += process.communicate()[0].decode()
-    # Before there is a session there is nothing that a resume could go on with.
-    code, more = taken_up(place, by_demo=by_demo or not any(place.root.glob("state/callboard/tally-*/*.db")))
+    code, more = taken_up(place, by_demo=by_demo)
+    if "there is no session in" in more:  # it was killed before it had written down that there is one
+        code, more = taken_up(place, by_demo=True)
     played = look(place, Played(f"killed at {(moment, *again)}", code, said=said + more))
     if code == 0 and not played.wrong:
         shutil.rmtree(place.root)

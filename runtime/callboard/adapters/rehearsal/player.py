@@ -137,7 +137,7 @@ class Player:
         return otherwise
 
     def _nothing_left(self, request: Request, steps: tuple[Step, ...] | None) -> ApiError:
-        newest = request.newest_text
+        newest = request.newest_said
         shown = newest if len(newest) <= _SHOWN else newest[:_SHOWN] + " ..."
         left = "no agent of that name, glob or role is in it" if steps is None else "none of its steps fits or is left"
         return invalid(

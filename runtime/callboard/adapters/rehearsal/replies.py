@@ -170,6 +170,13 @@ class Request:
         """All text of the newest user message, tool results included, joined by newlines."""
         return "\n".join(block_text(block) for block in self._newest)
 
+    @property
+    def newest_said(self) -> str:
+        """The newest user message as its author wrote it: without reminders, if there is anything else in it."""
+        texts = [block_text(block) for block in self._newest]
+        said = [text for text in texts if not text.startswith("<system-reminder>")]
+        return "\n".join(said or texts)
+
     @cached_property
     def results(self) -> tuple[Result, ...]:
         """The tool results of the newest user message."""
