@@ -185,19 +185,26 @@ def test_a_disk_that_fills_up_stops_the_run_and_a_resume_goes_on(command: Comman
     assert (command.workspace / "once.txt").read_text() == "x\n"
 
 
+SLEEPS_THEN_SAYS_MUCH = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: bash, input: {command: sleep 3}}}]
+    - reply: MUCH
+"""
+
+
 def test_a_full_disk_under_a_rehearsal_is_told_and_a_resume_goes_on(command: Command) -> None:
-    long = "At last. " * 1_000  # more than what is left of the newest page of its state file
-    scenario = SLOW_STEPS.replace('[{tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]', long)
-    scenario = scenario.replace("latency_ms: 1000", "latency_ms: 5000")  # the disk is full before it answers
+    much = "At last. " * 1_000  # more than what is left of the newest page of its state file
+    model = command.scenario(SLEEPS_THEN_SAYS_MUCH.replace("MUCH", much))
     rules = ("--permission-mode", "bypassPermissions")
     with mounted(Path(command.env["XDG_DATA_HOME"]), "4m") as disk:
-        with started(command, "run", "-v", *rules, "--model", command.scenario(scenario), "Go.") as running:
-            running.wait_for("bash true")
+        with started(command, "run", *rules, "--model", model, "Go.") as running:
+            until(lambda: "sleep 3" in left_behind(command), "sleep 3")
             ballast = fill(disk)
             told(running.end(), 1, "rehearsal.jsonl cannot be written (No space left on device)", "make room")
         ballast.unlink()
         ran = command.run("resume")
-        assert (ran.code, ran.out.strip()) == (0, long.strip()), ran.err
+        assert (ran.code, ran.out.strip()) == (0, much.strip()), ran.err
 
 
 def test_a_log_that_cannot_be_written_ends_no_session(command: Command) -> None:
