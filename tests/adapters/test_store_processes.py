@@ -6,12 +6,12 @@ import contextlib
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from callboard.adapters.sqlite import SqliteStore, open_store
+from callboard.adapters.sqlite import SqliteStore, doorbell, open_store
 from callboard.adapters.sqlite.lease import started
 from callboard.ports.store import Append, LeaseHolder
 
@@ -137,58 +137,58 @@ async def test_a_kill_inside_any_system_call_loses_nothing(tmp_path: Path, call:
         await store.aclose()
 
 
-async def test_a_follower_in_another_process_is_woken_at_once(tmp_path: Path) -> None:
+@pytest.fixture
+def bells_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks by himself: who hears anything was rung."""
+    monkeypatch.setattr(doorbell, "LOOK_SECONDS", 10_000.0)
+
+
+@pytest.mark.usefixtures("bells_only")
+async def test_a_follower_in_another_process_is_woken_by_the_doorbell(tmp_path: Path) -> None:
     store = await open_store(tmp_path / "s")
-    took: list[float] = []
     with child(tmp_path / "s", "append_when_told") as writer, anyio.fail_after(30):
         assert await anyio.to_thread.run_sync(first_line, writer) == "ready"
         async with store.follow("s") as records:
             for number in range(20):
                 with anyio.move_on_after(0.02):  # let it fall asleep
                     await anext(records)
-                begun = time.monotonic()
                 assert writer.stdin is not None
                 writer.stdin.write(f"{number}\n")
                 writer.stdin.flush()
                 assert (await anext(records)).data == str(number).encode()
-                took.append(time.monotonic() - begun)
-    assert sorted(took)[-3] < 0.3, took
     await store.aclose()
 
 
-async def seconds_until_heard(here: SqliteStore, there: SqliteStore) -> float:
-    """How long a follower that sleeps needs to hear of what another store object wrote."""
-    heard: list[float] = []
+async def hears(here: SqliteStore, there: SqliteStore) -> None:
+    """A follower that sleeps hears of what another store object wrote; raises `TimeoutError` if it does not."""
 
     async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         async with here.follow("s", after=await here.last("s")) as records:
             task_status.started()
             await anext(records)
-            heard.append(time.monotonic())
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(listen)
             await anyio.sleep(0.05)  # it has looked and fallen asleep; were it slow to, the test would only be easier
-            begun = time.monotonic()
             await there.commit(Append("s", b""))
-    return heard[0] - begun
 
 
+@pytest.mark.usefixtures("bells_only")
 async def test_a_folder_with_a_very_long_path_has_a_doorbell_too(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 20) / ("longer" * 20)
     here, there = await open_store(folder), await open_store(folder)
-    assert min([await seconds_until_heard(here, there) for _ in range(3)]) < 0.1
+    await hears(here, there)
     await here.aclose()
     await there.aclose()
 
 
 async def test_a_follower_hears_even_where_the_doorbell_is_broken(tmp_path: Path) -> None:
     here, there = await open_store(tmp_path / "s"), await open_store(tmp_path / "s")
-    await seconds_until_heard(here, there)
+    await hears(here, there)
     for name in (tmp_path / "s" / "run").iterdir():
         name.unlink()
-    assert 0.1 < await seconds_until_heard(here, there) < 2
+    await hears(here, there)
     await here.aclose()
     await there.aclose()
 
@@ -254,6 +254,9 @@ async def test_fifty_idle_followers_cost_next_to_nothing_and_write_nothing(tmp_p
             async for _ in records:
                 pass
 
+    def wakings() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
     def stamps() -> dict[str, int]:
         return {str(path): path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")}
 
@@ -261,9 +264,11 @@ async def test_fifty_idle_followers_cost_next_to_nothing_and_write_nothing(tmp_p
         for number in range(50):
             tasks.start_soon(follow, str(number))
         await anyio.sleep(0.3)
-        before, cpu = stamps(), time.process_time()
+        before, woke = stamps(), wakings()
         await anyio.sleep(2.5)
-        assert time.process_time() - cpu < 0.0125  # 50 ms in 10 s
+        assert (
+            wakings() - woke < 60
+        )  # a look a second is for all of them: were it for each, there would be 125 and more
         assert stamps() == before
         tasks.cancel_scope.cancel()
     await store.aclose()

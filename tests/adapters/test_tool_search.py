@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +136,13 @@ async def test_b15_nothing_outside_is_listed_or_searched(world: OutsideWorld, gr
 
 
 def test_a_glob_takes_no_time_that_a_pattern_could_blow_up() -> None:
-    began = time.monotonic()
-    assert not matcher("*a*a*a*a*a*a*a*a*a*a*b")("a" * 250)
-    assert not matcher("**/a/**/a/**/a/**/a/**/a/**/b")("/".join("a" * 100))
-    assert not read_rules("*a*a*a*a*a*a*a*a*a*b\n**/**/**/**/**/x\n").match_file("a" * 250)
-    assert time.monotonic() - began < 2
+    faulthandler.dump_traceback_later(60, exit=True)  # a pattern that blows up would take years
+    try:
+        assert not matcher("*a*a*a*a*a*a*a*a*a*a*b")("a" * 250)
+        assert not matcher("**/a/**/a/**/a/**/a/**/a/**/b")("/".join("a" * 100))
+        assert not read_rules("*a*a*a*a*a*a*a*a*a*b\n**/**/**/**/**/x\n").match_file("a" * 250)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def test_an_ignore_file_with_a_broken_line_still_counts() -> None:
@@ -270,11 +272,10 @@ async def test_a_pattern_that_never_ends_is_ended(
 ) -> None:
     world.write("trap.txt", "a" * 40 + "!\n")
     monkeypatch.setattr(search, "SECONDS", 0.5)
-    began = time.monotonic()
-    outcome = await world.run(grep, pattern=r"^(?=a)(a+)+$", path="trap.txt")
+    with anyio.fail_after(60):
+        outcome = await world.run(grep, pattern=r"^(?=a)(a+)+$", path="trap.txt")
     assert outcome.is_error
     assert "was stopped after 0.5 s" in text_of(outcome)
-    assert time.monotonic() - began < 5
 
 
 async def test_a_cancelled_search_ends(world: OutsideWorld, grep: Tool) -> None:

@@ -27,6 +27,7 @@ PARTS = (
     values.Usage,
     values.Fault,
     values.Todo,
+    values.Budget,
     context.Placed,
     context.Injection,
     context.Edit,

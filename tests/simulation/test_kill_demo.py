@@ -241,7 +241,6 @@ def test_a_demo_that_nobody_disturbs_shows_all_it_promises(unkilled: Played) -> 
     ):
         assert f"1 x {sight}" in unkilled.said
     assert (len([name for name in unkilled.files if name.startswith("changes/")])) == 4
-    assert unkilled.seconds < 30
 
 
 def test_a_demo_killed_at_any_moment_comes_to_the_same_end(unkilled: Played, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from tests.faces.command import Command
 
 SUBAGENTS, LATENCY_S = 200, 0.2
 MATES, IDLE_S = 50, 3.0
-IDLE_CPU_S = 0.050 / 10 * IDLE_S
-"""What docs/design.md allows in ten seconds, for as long as we look."""
+IDLE_WAKINGS = 60
+"""A look at the store once a second is for the whole process; one for each mate would be 150. bench/idle.py measures CPU."""
 
 
 @pytest.fixture
@@ -48,6 +48,16 @@ def hosting(command: Command, scenario: object) -> Iterator[tuple[psutil.Process
     finally:
         child.kill()
         child.communicate()
+
+
+def wakings(pid: int) -> int:
+    """How often the process's threads have woken from a wait, since they began."""
+    return sum(
+        int(line.split()[1])
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches")
+    )
 
 
 def use(name: str, /, **given: object) -> dict[str, object]:
@@ -87,11 +97,10 @@ def test_an_idle_team_of_fifty_costs_nothing(command: Command) -> None:
     with hosting(command, scenario) as (process, said):
         assert said["lives"] == {"lead idle": 1, "teammate idle": MATES}
         time.sleep(1.0)  # what was freed is given back by now
-        before, wrote = process.cpu_times(), process.io_counters()
+        before, wrote = wakings(process.pid), process.io_counters()
         time.sleep(IDLE_S)
-        after, writes = process.cpu_times(), process.io_counters()
-    cpu = after.user + after.system - before.user - before.system
-    assert cpu <= IDLE_CPU_S
+        after, writes = wakings(process.pid), process.io_counters()
+    assert after - before < IDLE_WAKINGS
     assert writes.write_bytes == wrote.write_bytes
     assert writes.write_count == wrote.write_count
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from callboard.core import recovery as rec
 from callboard.core.apply_calls import CALL_RULES
+from callboard.core.apply_limits import LIMIT_RULES
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.changes import Rule, queue, said_to
 from callboard.core.context.reminders import is_reminder
@@ -178,5 +179,6 @@ _RULES: Mapping[type, Rule] = {
     ev.InjectionQueued: _queued,
     ev.InjectionsDelivered: _injected,
     **CALL_RULES,
+    **LIMIT_RULES,
     **TOOL_RULES,
 }

@@ -18,6 +18,7 @@ from callboard.core.context.view.conversation import Conversation
 from callboard.core.context.view.spare import Spared
 from callboard.core.keyed import Keyed
 from callboard.core.recovery import RecoveryState
+from callboard.core.stuck import Stuck
 from callboard.words.context import Injection, StateBlock, SummaryWanted
 from callboard.words.events import BackgroundStarted, ModelCalled
 from callboard.words.specs import AgentSpec
@@ -75,6 +76,10 @@ class Turn:
     """A tool asked for the end of the turn; it ends once results are merged."""
     wakes: tuple[str, ...] = ()
     """Types of the envelopes delivered in it."""
+    winding_down: str = ""
+    """Which budget is used up: one call is left, to say what is done and what is left."""
+    stuck: Stuck = Stuck()
+    """What repeats itself in it."""
 
 
 @dataclass(frozen=True)

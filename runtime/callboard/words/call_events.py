@@ -18,6 +18,46 @@ class ModelCalled(Base):
     model: str
     max_tokens: int
     purpose: Literal["turn", "summary"] = "turn"
+    reserved_tokens: int = 0
+    """The most that this call may use: its input and the output asked for. 0 where no budget holds."""
+    reserved_usd: float = 0.0
+    wind_down: bool = False
+    """The last call that a used-up budget allows: to say what is done and what is left."""
+
+
+class CallHeld(Base):
+    """A call waited for more than a second before it was sent: for the service's rate, or because the key is refused."""
+
+    t: Literal["call_held"] = "call_held"
+    ordinal: int
+    seconds: float
+    why: str
+
+
+class BudgetReached(Base):
+    """A call, or a new agent, was refused because it does not fit. `budget`: `session`, an agent's name,
+    `schedule:<id>` or `fire:<id>`."""
+
+    t: Literal["budget_reached"] = "budget_reached"
+    budget: str
+    kind: Literal["tokens", "cost_usd", "steps", "seconds", "agents", "depth"]
+    limit: float
+    spent: float
+    """What was used by then, and reserved for calls in flight."""
+    wanted: float
+    winds_down: bool = False
+    """A last call is left to say what is done."""
+
+
+class StuckNoticed(Base):
+    """The agent repeats itself. It is nudged the first time in a turn, and stopped when it goes on."""
+
+    t: Literal["stuck_noticed"] = "stuck_noticed"
+    pattern: Literal["repeat", "alternation", "monologue", "errors"]
+    count: int
+    what: str
+    """What is repeated, in a line for a person."""
+    action: Literal["nudge", "stop"] = "nudge"
 
 
 class ModelReplied(Base):
@@ -79,6 +119,8 @@ class ModelSwitched(Base):
     t: Literal["model_switched"] = "model_switched"
     model: str
     why: str = ""
+    skipped: tuple[str, ...] = ()
+    """Models of the chain that could not take over, and why: `name: why`."""
 
 
 class OutputRaised(Base):

@@ -29,8 +29,10 @@ from callboard.words.agent_events import (
     TurnEnded,
 )
 from callboard.words.call_events import (
+    BudgetReached,
     CacheThrash,
     CallFailed,
+    CallHeld,
     ContextEdited,
     ContinuationAsked,
     ModelCalled,
@@ -41,6 +43,7 @@ from callboard.words.call_events import (
     ReplyDropped,
     ReplyInterrupted,
     RetryPlanned,
+    StuckNoticed,
     SummaryBegan,
     SummaryFailed,
     TokensCounted,
@@ -74,8 +77,10 @@ __all__ = [
     "BackgroundEnded",
     "BackgroundStarted",
     "Base",
+    "BudgetReached",
     "CacheThrash",
     "CallFailed",
+    "CallHeld",
     "CallJudged",
     "CompactAsked",
     "ContextEdited",
@@ -104,6 +109,7 @@ __all__ = [
     "SpecChanged",
     "StopAsked",
     "StopHookRan",
+    "StuckNoticed",
     "SummaryBegan",
     "SummaryFailed",
     "TaskHeld",
@@ -163,7 +169,10 @@ Event = Annotated[
     | SummaryFailed
     | ReactAsked
     | TokensCounted
-    | CacheThrash,
+    | CacheThrash
+    | CallHeld
+    | BudgetReached
+    | StuckNoticed,
     Field(discriminator="t"),
 ]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.words.values import Json, Value
+from callboard.words.values import Budget, Json, Value
 
 PermissionMode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
 
@@ -42,6 +42,10 @@ class ModelLimits(Value):
     """Tokens of the smallest prefix that the service caches."""
     cache_ttl: float = 300.0
     """Seconds that a cached prefix lives after it was used."""
+    thinking: bool = True
+    """It takes thinking blocks."""
+    tools: bool = True
+    """It can call tools."""
 
 
 class AgentSpec(Value):
@@ -94,6 +98,12 @@ class AgentSpec(Value):
     """Where its file and shell tools run; empty: the workspace."""
     claims_tasks: bool = False
     """Takes the next ready task from the board when it is idle."""
+    budget: Budget = Budget()
+    """For its whole life, all that it starts included; it draws on the budgets above it."""
+    charged_to: str = ""
+    """`schedule:<id>`, where a fire of that schedule started it; empty: its parent alone."""
+    stuck_after: int = 3
+    """Repetitions without progress after which it is nudged, and stopped when they go on; 0: never."""
 
     def limits_of(self, model: str) -> ModelLimits:
         """Limits and prices of `model`; the defaults of `ModelLimits` when none are stated."""

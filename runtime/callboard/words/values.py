@@ -129,6 +129,23 @@ class Task(Value):
     updated_at: float = 0.0
 
 
+class Budget(Value):
+    """What may be used in all: by a session, by an agent with all that it starts, by a schedule. None: no limit of its
+    own, those above it still hold. 0: none at all, never unlimited."""
+
+    tokens: int | None = None
+    """All tokens of its model calls, cached input included."""
+    cost_usd: float | None = None
+    steps: int | None = None
+    """Model calls, tries again included."""
+    seconds: float | None = None
+    """Wall clock since it began."""
+    agents: int | None = None
+    """Agents that it starts, and those that they start."""
+    depth: int | None = None
+    """How far below it an agent may stand: 1 allows children, no grandchildren."""
+
+
 class Schedule(Value):
     """A cron expression, a time zone and a prompt."""
 
@@ -152,6 +169,12 @@ class Schedule(Value):
     created_by: str = "person"
     created_at: float = 0.0
     fires: int = 0
+    budget: Budget = Budget()
+    """For all fires together; used up, the schedule pauses."""
+    fire_budget: Budget = Budget()
+    """For each fire."""
+    paused_why: str = ""
+    """Why the runtime paused it."""
 
 
 AgentLife = Literal["starting", "working", "waiting", "idle", "stopping", "stopped", "crashed"]

@@ -1,0 +1,34 @@
+"""What the events of budgets, of the rate governor and of repetition change. Pure; `apply.py` finds the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callboard.core.changes import Rule
+from callboard.core.frozen import replace
+from callboard.core.state import AgentState
+from callboard.words import events as ev
+
+
+def _held(state: AgentState, e: ev.CallHeld) -> AgentState:
+    return state
+
+
+def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
+    if state.turn is None or not e.winds_down:
+        return state
+    return replace(state, turn=replace(state.turn, winding_down=f"{e.budget} {e.kind}"))
+
+
+def _stuck(state: AgentState, e: ev.StuckNoticed) -> AgentState:
+    if state.turn is None:
+        return state
+    return replace(state, turn=replace(state.turn, stuck=replace(state.turn.stuck, nudged=True)))
+
+
+LIMIT_RULES: Mapping[type, Rule] = {
+    ev.CallHeld: _held,
+    ev.BudgetReached: _budget_reached,
+    ev.StuckNoticed: _stuck,
+}
+"""Budgets, rates, repetition."""
