@@ -19,7 +19,7 @@ from tests.faces.command import Command
 SUBAGENTS, LATENCY_S = 200, 0.2
 MATES, IDLE_S = 50, 3.0
 IDLE_WAKINGS = 60
-"""A look at the store once a second is for the whole process; one for each mate would be 150. bench/idle.py measures CPU."""
+"""The look at the store once a second is for the whole process: were it for each mate, there would be 150."""
 
 
 @pytest.fixture

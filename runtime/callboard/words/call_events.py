@@ -26,7 +26,7 @@ class ModelCalled(Base):
 
 
 class CallHeld(Base):
-    """A call waited for more than a second before it was sent: for the service's rate, or because the key is refused."""
+    """A call waited for more than a second before it was sent: for the service's rate, or for a refused key."""
 
     t: Literal["call_held"] = "call_held"
     ordinal: int
