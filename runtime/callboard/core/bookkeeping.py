@@ -50,9 +50,4 @@ def _price_of(usage: Usage, state: AgentState) -> float:
     if usage.cost_usd:
         return usage.cost_usd * 1_000_000
     limits = state.me.limits_of(model_in_use(state.recovery, state.me))
-    return (
-        usage.input_tokens * limits.price_input
-        + usage.cache_creation_input_tokens * limits.price_write
-        + usage.cache_read_input_tokens * limits.price_read
-        + usage.output_tokens * limits.price_output
-    )
+    return limits.cost_of(usage) * 1_000_000

@@ -185,13 +185,7 @@ def _calls(agent: Agent, ordinal: int, blocks: Sequence[Json], bad: dict[int, st
 
 def priced(usage: Usage, limits: ModelLimits) -> Usage:
     """The usage with its cost in US dollars."""
-    cost = (
-        usage.input_tokens * limits.price_input
-        + usage.cache_creation_input_tokens * limits.price_write
-        + usage.cache_read_input_tokens * limits.price_read
-        + usage.output_tokens * limits.price_output
-    ) / 1_000_000
-    return usage.model_copy(update={"cost_usd": cost})
+    return usage.model_copy(update={"cost_usd": limits.cost_of(usage)})
 
 
 def call_failed(agent: Agent, call: ev.ModelCalled, fault: Fault) -> ev.CallFailed:

@@ -6,6 +6,9 @@ model service are no settings: they come from the environment only and are never
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -44,6 +47,13 @@ class ModelSetting(Section):
     """Tokens of the smallest prefix that the service caches; left out: 1,024."""
     cache_ttl: Seconds | None = None
     """Seconds that a cached prefix lives after it was used; left out: 300."""
+    thinking: bool | None = None
+    """Whether it takes thinking blocks; left out: yes."""
+    tools: bool | None = None
+    """Whether it can call tools; left out: yes."""
+    long_over: Count | None = None
+    """A prompt of more tokens is charged at `long_factor` times these prices; left out: one price for all."""
+    long_factor: Price | None = None
 
 
 class PermissionSettings(Section):
@@ -168,18 +178,41 @@ class Settings(Section):
     background: BackgroundSettings = BackgroundSettings()
 
     def limits_of(self, model: str) -> ModelLimits:
-        """Limits and prices of a model. Raises `UnknownModel` naming what to state when they are not all known."""
-        stated: dict[str, float] = {}
-        # Wide globs first, the exact name last: the narrower one's word counts.
-        for pattern in sorted(self.models, key=lambda name: (name == model, len(name))):
-            if pattern == model or fnmatchcase(model, pattern):
-                stated |= self.models[pattern].model_dump(exclude_none=True)
-        missing = [name for name in ("window", "max_output", "price_input", "price_output") if name not in stated]
-        if missing:
-            raise UnknownModel(
-                f"the model {model!r} is not known: is its name right? If so, state models.{model}."
-                f"{{{', '.join(missing)}}} in settings.yaml (tokens, and US dollars for a million tokens)"
-            )
+        """Limits and prices of a model; a dated snapshot and `-latest` are the model of that name. Never a guess.
+
+        Raises `UnknownModel` with the lines to put into settings.yaml when they are not all known.
+        """
+        stated = self._stated_of(model)
+        if set(_NEEDED) - set(stated):
+            raise UnknownModel(_unknown(model, stated, self.models))
         stated.setdefault("price_write", round(1.25 * stated["price_input"], 6))
         stated.setdefault("price_read", round(0.1 * stated["price_input"], 6))
         return ModelLimits.model_validate(stated)
+
+    def _stated_of(self, model: str) -> dict[str, float]:
+        """What its name, the name without its date and the globs around them say: the narrower one's word counts."""
+        bare = _SNAPSHOT.sub("", model)
+        stated: dict[str, float] = {}
+        for pattern in sorted(self.models, key=lambda name: (name == model, name == bare, len(name))):
+            if pattern in (model, bare) or fnmatchcase(model, pattern):
+                stated |= self.models[pattern].model_dump(exclude_none=True)
+        return stated
+
+
+_SNAPSHOT = re.compile(r"-(?:\d{8}|latest)\Z")
+"""How the service marks one day's version of a model, and the alias of the newest."""
+_NEEDED = ("window", "max_output", "price_input", "price_output")
+
+
+def _unknown(model: str, stated: Mapping[str, float], known: Mapping[str, ModelSetting]) -> str:
+    """What a person reads of a model that is not known: what to look at, and what to paste."""
+    names = [name for name in known if not set("*?[") & set(name) and name != model]
+    near = ", ".join(get_close_matches(model, names, n=3, cutoff=0.6))
+    right = f"is its name right? The nearest that are known: {near}." if near else "is its name right?"
+    fields = {**dict.fromkeys(_NEEDED, "..."), **stated}
+    line = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    return (
+        f"the model {model!r} is not known, and its limits and prices are not guessed: {right}\n"
+        "If it is, put this into your settings.yaml (tokens, and US dollars for a million tokens):\n"
+        f'models:\n  "{model}": {{{line}}}'
+    )

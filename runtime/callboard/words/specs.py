@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.words.values import Budget, Json, Value
+from callboard.words.values import Budget, Json, Usage, Value
 
 PermissionMode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
 
@@ -46,6 +46,21 @@ class ModelLimits(Value):
     """It takes thinking blocks."""
     tools: bool = True
     """It can call tools."""
+    long_over: int | None = None
+    """A prompt of more tokens, cached ones included, is charged at `long_factor` times these prices, its reply too.
+    None: one price for all."""
+    long_factor: float = 1.0
+
+    def cost_of(self, usage: Usage) -> float:
+        """What one call with this usage costs, in US dollars."""
+        long = self.long_over is not None and usage.prompt_tokens > self.long_over
+        price = (
+            usage.input_tokens * self.price_input
+            + usage.cache_creation_input_tokens * self.price_write
+            + usage.cache_read_input_tokens * self.price_read
+            + usage.output_tokens * self.price_output
+        )
+        return price * (self.long_factor if long else 1.0) / 1_000_000
 
 
 class AgentSpec(Value):
