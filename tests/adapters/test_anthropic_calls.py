@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from types import FrameType
 
 import anyio
@@ -33,6 +34,7 @@ from callboard.adapters.rehearsal.replies import thinking, tool_use
 from callboard.adapters.rehearsal.scenario import Scenario
 from callboard.ports.model import CallFault, ModelRequest
 from callboard.words.errors import CredentialsMissing, SettingsError
+from callboard.words.rates import Allowance, Rates
 
 pytestmark = pytest.mark.anyio
 
@@ -198,24 +200,30 @@ async def test_cancelling_ends_the_connection_and_leaves_the_pool_whole() -> Non
     assert reply.stop_reason == "end_turn"
 
 
-async def test_rate_headers_are_told_of_good_answers_and_of_bad_ones() -> None:
-    told: list[dict[str, str]] = []
+async def test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal() -> None:
+    told: list[Rates] = []
+    left = b"".join(
+        b"Anthropic-RateLimit-Requests-%s: %s\r\n" % pair
+        for pair in ((b"Limit", b"10"), (b"Remaining", b"9"), (b"Reset", b"2026-01-01T00:00:06Z"))
+    )
+    date = b"Date: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 
     async def say(exchange: Exchange) -> None:
         if len(wire.asked) == 1:
-            exchange.writer.write(
-                HEAD.replace(b"request-id", b"Anthropic-RateLimit-Requests-Remaining: 9\r\nrequest-id")
-            )
+            exchange.writer.write(HEAD.replace(b"request-id", date + left + b"request-id"))
             await exchange.chunk(hello())
             exchange.writer.write(b"0\r\n\r\n")
             return
-        await exchange.error("429 Slow", "rate_limit_error", "slow", "anthropic-ratelimit-tokens-remaining: 0")
+        headers = (date + left.replace(b": 9", b": 0")).decode().split("\r\n")[:-1]
+        await exchange.error("429 Slow", "rate_limit_error", "slow", *headers)
 
-    async with wired(say) as wire, model_at(wire.url, on_headers=lambda h: told.append(dict(h))) as model:
-        await model.complete(request(), Shown())
-        with pytest.raises(Exception, match="slow"):
-            await model.complete(request(), Shown())
-    assert told == [{"anthropic-ratelimit-requests-remaining": "9"}, {"anthropic-ratelimit-tokens-remaining": "0"}]
+    async with wired(say) as wire, model_at(wire.url) as model:
+        await model.complete(replace(request(), on_head=told.append), Shown())
+        assert told == [{"requests": Allowance(10, 9, 6)}]
+        with pytest.raises(CallFault, match="slow") as refused:
+            await model.complete(replace(request(), on_head=told.append), Shown())
+    assert refused.value.rates == {"requests": Allowance(10, 0, 6)}
+    assert len(told) == 1, "a refusal is told with its fault, and not twice"
 
 
 async def test_against_the_emulator_every_kind_of_block_comes_back_fit_to_be_sent_again() -> None:

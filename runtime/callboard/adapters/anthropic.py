@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
@@ -23,15 +23,14 @@ import httpx2  # the SDK's own HTTP library: its `post` is asked for this librar
 from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, DefaultAioHttpClient
 
 from callboard.adapters.anthropic_faults import Answer, Wording, fault_of_answer, fault_of_event
+from callboard.adapters.anthropic_rates import rates_of
 from callboard.adapters.anthropic_reply import ReplyBuilder, ServiceError
 from callboard.adapters.anthropic_request import OWN_HEADERS, body_pieces, content_of, headers_of
 from callboard.adapters.anthropic_sse import BadEvent, EventReader
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.words.errors import CredentialsMissing, SettingsError
+from callboard.words.rates import Rates
 from callboard.words.values import Fault
-
-OnHeaders = Callable[[Mapping[str, str]], None]
-"""Gets the `anthropic-ratelimit-*` headers of each answer, lower-case names. Never blocks, never raises."""
 
 _CONNECT_S = 20.0
 _KEEP_ALIVE_S = 20.0
@@ -53,11 +52,10 @@ class AnthropicModel:
         api_key: str | None,
         auth_token: str | None = None,
         wording: Wording | None = None,
-        on_headers: OnHeaders | None = None,
     ) -> None:
         """Raises `CredentialsMissing` without a usable key, `SettingsError` for a base URL that is none."""
         self._secret, kind = _credential(api_key, auth_token)
-        self._wording, self._on_headers = wording or Wording(), on_headers
+        self._wording = wording or Wording()
         _check_url(base_url)
         self._http = DefaultAioHttpClient(
             limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_S),
@@ -77,7 +75,7 @@ class AnthropicModel:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         """Make one call. Raises `CallFault` and nothing else."""
-        call = _Call(request, ReplyBuilder(on_delta))
+        call, rates = _Call(request, ReplyBuilder(on_delta)), None
         try:
             with call.scope:
                 return await self._stream(call)
@@ -87,13 +85,14 @@ class AnthropicModel:
             fault = Fault(kind="bad_reply", message=f"the service sent {error}", request_id=call.request_id)
         except _Refused as error:
             fault = self._fault_of_status(error.response, error.body)
+            rates = rates_of(_plain(error.response), time.time())
         except _Lost as error:
             fault = Fault(kind="connection", message=str(error), request_id=call.request_id)
         except _FOREIGN as error:
             fault = Fault(kind="connection", message=_words(error), request_id=call.request_id)
         else:
             fault = call.silence()
-        raise self._failed(call, fault, on_delta)
+        raise self._failed(call, fault, rates, on_delta)
 
     async def count(self, request: ModelRequest) -> int:
         """Ask `/v1/messages/count_tokens`. Raises `CannotCount` and nothing else."""
@@ -117,7 +116,9 @@ class AnthropicModel:
         try:
             headers = _plain(response)
             call.request_id = headers.get("request-id")
-            self._tell_limits(headers)
+            rates = rates_of(headers, time.time()) if call.request.on_head else None
+            if call.request.on_head and rates:
+                call.request.on_head(rates)
             async with aclosing(response.aiter_bytes()) as chunks:
                 await _read(call, chunks)
                 reply = call.builder.reply()
@@ -173,23 +174,15 @@ class AnthropicModel:
         )
         return cast("httpx2.Response", cast("object", response))
 
-    def _tell_limits(self, headers: Mapping[str, str]) -> None:
-        if self._on_headers is not None:
-            limits = {name: value for name, value in headers.items() if name.startswith("anthropic-ratelimit-")}
-            if limits:
-                self._on_headers(limits)
-
     def _fault_of_status(self, response: httpx2.Response, body: object) -> Fault:
-        headers = _plain(response)
-        self._tell_limits(headers)
-        return fault_of_answer(Answer(response.status_code, headers, body, time.time()), self._wording)
+        return fault_of_answer(Answer(response.status_code, _plain(response), body, time.time()), self._wording)
 
-    def _failed(self, call: _Call, fault: Fault, on_delta: OnDelta) -> CallFault:
+    def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
         message = fault.message.replace(self._secret, "[key]")  # services have been seen to quote it
         fault = fault.model_copy(update={"message": message, "usage": call.builder.usage})
         if call.builder.streamed:
             on_delta(Delta("dropped", f"{fault.kind}: {message}"))
-        return CallFault(fault, call.builder.partial)
+        return CallFault(fault, call.builder.partial, rates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from callboard.words.errors import RuntimeCanAct
+from callboard.words.rates import Rates
 from callboard.words.values import Fault, Json, Usage
+
+OnHead = Callable[[Rates], None]
+"""Gets what the head of an answer told of the key's rate limits. Never blocks, never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,9 @@ class ModelRequest:
     idle_timeout: float = 60.0
     """Seconds between two events that carry content; pings do not count."""
     total_timeout: float = 900.0
+    on_head: OnHead | None = field(default=None, compare=False, repr=False)
+    """Told once, as soon as the head of a good answer has come, if it says anything; that of a refusal comes with its
+    `CallFault`. It is who listens, and no part of what is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,12 @@ class Reply:
 
 
 class CallFault(RuntimeCanAct):
-    """A model call failed; `fault` says how. `partial` is the text that had been streamed (it may be shown)."""
+    """A model call failed; `fault` says how. `partial` is the text that had been streamed (it may be shown). `rates` is
+    what a refusal told of the key's rate limits, None where it told nothing."""
 
-    def __init__(self, fault: Fault, partial: str = "") -> None:
+    def __init__(self, fault: Fault, partial: str = "", rates: Rates | None = None) -> None:
         super().__init__(f"{fault.kind}: {fault.message}")
-        self.fault, self.partial = fault, partial
+        self.fault, self.partial, self.rates = fault, partial, rates
 
 
 class CannotCount(RuntimeCanAct):
