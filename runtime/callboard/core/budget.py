@@ -235,16 +235,21 @@ def _owner(budget: str) -> str:
 def _line(tree: Tree, names: Iterable[str]) -> list[tuple[Node, int]]:
     """Nodes upwards, each once and at its nearest, with how far below it an agent of these `names` would stand."""
     found: dict[str, tuple[Node, int]] = {}
-    level = [(name, 1) for name in names if name]
+    level = [(name, 1) for name in names]
     while level:
-        known = [(tree[name], hops) for name, hops in level if name in tree and name not in found]
-        found |= {node.name: (node, hops) for node, hops in reversed(known)}
-        level = [
-            (name, hops + 1 if name in tree and tree[name].agent else hops)
-            for node, hops in known
-            for name in node.above
-        ]
+        above: list[tuple[str, int]] = []
+        for name, hops in level:
+            node = tree.get(name)
+            if node is not None and name not in found:
+                found[name] = (node, hops)
+                above += [(one, hops + 1 if _is_agent(tree, one) else hops) for one in node.above]
+        level = above
     return list(found.values())
+
+
+def _is_agent(tree: Tree, name: str) -> bool:
+    node = tree.get(name)
+    return node is not None and node.agent
 
 
 def _refusals(node: Node, wanted: Amount, now: float) -> Iterable[Refusal]:
