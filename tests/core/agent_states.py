@@ -46,6 +46,10 @@ class Life:
         event = kind(at=at, **fields)
         return replace(self, state=apply(self.state, event), events=(*self.events, event))
 
+    def again(self, event: ev.Event) -> Life:
+        """An event as it was written."""
+        return replace(self, state=apply(self.state, event), events=(*self.events, event))
+
     def mailed(self, text: str, **fields: Any) -> Life:
         """An envelope has come."""
         number = self.mails + 1

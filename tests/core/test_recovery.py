@@ -1,23 +1,33 @@
-"""What to do when a model call fails: the table of `recovery`, line by line, and the laws of its numbers."""
+"""What to do when a model call fails: the table in `recovery`'s docstring, row by row, and the laws of its numbers.
+
+Each row of the docstring has its case here and each case its row; each kind of fault and stop reason stands in a row.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
+from tests.core.agent_states import Life, facts
 
 from callboard.core import recovery as rec
+from callboard.core.decide import decide
+from callboard.core.fallback import Demand, next_model
 from callboard.core.recovery import RecoveryState, back_off, recover
+from callboard.words import events as ev
 from callboard.words.events import CallFailed
 from callboard.words.specs import AgentSpec, ModelLimits
-from callboard.words.steps import Continue, EndTurn, PlanRetry, React, SwitchModel
-from callboard.words.values import Fault
+from callboard.words.steps import AskModel, Continue, EndTurn, PlanRetry, React, Step, SwitchModel, Wait
+from callboard.words.values import Fault, FaultKind, Usage
 
 NOW = 1_000.0
 TRANSIENT = ("rate_limited", "overloaded", "server", "connection", "silence", "bad_reply")
 FINAL = ("spend_limit", "credentials", "payment", "not_found", "invalid")
+TWO = {"fallback_models": ("two",)}
 
 
 def spec(**more: Any) -> AgentSpec:
@@ -29,12 +39,12 @@ def failed(kind: str, at: float = NOW, draw: float = 0.0, **more: Any) -> CallFa
     return CallFailed(at=at, ordinal=1, attempt=1, model="one", fault=fault, draw=draw)
 
 
-def after(*faults: CallFailed, of: AgentSpec) -> Any:
+def after(*faults: CallFailed, of: AgentSpec, demand: Demand | None = None) -> Any:
     """The decision on the last of these failures, each earlier one retried at once or switched away from."""
     state = RecoveryState()
     for place, fault in enumerate(faults):
         state = rec.on_failed(state, fault)
-        step = recover(fault, state, of, NOW)
+        step = recover(fault, state, of, NOW, demand)
         if place == len(faults) - 1:
             return step
         if isinstance(step, SwitchModel):
@@ -45,13 +55,161 @@ def after(*faults: CallFailed, of: AgentSpec) -> Any:
     raise AssertionError("there is at least one fault")
 
 
+def is_end(step: Step | None, reason: str) -> bool:
+    return isinstance(step, EndTurn) and step.reason == reason and bool(step.why)
+
+
+def is_retry(step: Step, wait: float) -> bool:
+    return isinstance(step, PlanRetry) and not step.parked and step.until == NOW + wait
+
+
+def is_switch(step: Step) -> bool:
+    return isinstance(step, SwitchModel) and step.model == "two"
+
+
+# The table
+
+
+def backs_off(kind: str) -> bool:
+    first, second = after(failed(kind), of=spec(**TWO)), after(failed(kind), failed(kind), of=spec())
+    return is_retry(first, 0.5) and is_retry(second, 1.0) and second.attempt == 2
+
+
+def uses_up(check: Callable[[Step], bool], of: AgentSpec) -> bool:
+    """What follows the last attempt, whatever the last fault that may pass is."""
+    return all(check(after(failed("server"), failed("bad_reply"), failed(kind), of=of)) for kind in TRANSIENT)
+
+
+def stopped(reason: str, times: int = 1, **me: Any) -> Step:
+    """What follows so many replies in a row that end with this stop reason, each with some text."""
+    life = Life.begun("lead", **me).prompted("go")
+    for _ in range(times):
+        life = life.said("words", stop=reason)
+        if life.state.recovery.cut and isinstance(step := decide(life.state, facts()), Continue):
+            life = life.on(ev.ContinuationAsked, count=step.count)
+    return decide(life.state, facts())
+
+
+def highest(limit: int = 8_000) -> dict[str, Any]:
+    return {"models": {"one": ModelLimits(max_output=limit)}}
+
+
+def goes_back(reason: str) -> bool:
+    return all(isinstance(stopped(reason, times), AskModel) for times in (1, rec.MAX_PAUSES))
+
+
+CASES: dict[tuple[str, str], Callable[[], bool]] = {
+    ("rate_limited", "the wait asked for is longer than max_wait"): lambda: (
+        after(*[failed("rate_limited", retry_after=61.0)] * 9, of=spec(attempts=1))
+        == PlanRetry(NOW + 61.0, 1, parked=True, why="rate_limited: said")
+    ),
+    ("rate_limited", "a wait is asked for, attempts left"): lambda: all(
+        is_retry(after(failed("rate_limited", retry_after=wait), of=spec()), wait) for wait in (0.0, 7.5, 60.0)
+    ),
+    ("rate_limited", "no wait is asked for, attempts left"): lambda: backs_off("rate_limited"),
+    ("overloaded", "the first in a row, attempts left"): lambda: (
+        is_retry(after(failed("overloaded"), of=spec(**TWO)), 0.5)
+        and is_retry(
+            after(failed("overloaded"), failed("server"), failed("overloaded"), of=spec(attempts=4, **TWO)), 2.0
+        )
+    ),
+    ("overloaded", "the second in a row, a fallback can"): lambda: is_switch(
+        after(*[failed("overloaded")] * 2, of=spec(**TWO))
+    ),
+    ("overloaded", "the second in a row, none can, attempts left"): lambda: backs_off("overloaded"),
+    ("server", "attempts left"): lambda: backs_off("server"),
+    ("connection", "attempts left"): lambda: backs_off("connection"),
+    ("silence", "attempts left"): lambda: backs_off("silence"),
+    ("bad_reply", "attempts left"): lambda: backs_off("bad_reply"),
+    ("invalid", "the service says x-should-retry: true"): lambda: (
+        is_retry(after(failed("invalid", retry=True), of=spec()), 0.5)
+        and is_end(after(*[failed("invalid", retry=True)] * 3, of=spec()), "failed")
+    ),
+    ("any of these", "attempts used up, a fallback can"): lambda: uses_up(is_switch, spec(**TWO)),
+    ("any of these", "attempts used up, none can"): lambda: uses_up(lambda step: is_end(step, "failed"), spec()),
+    ("any of these", "the service says x-should-retry: false"): lambda: all(
+        is_end(after(failed(kind, retry=False), of=spec()), "failed")
+        and is_switch(after(failed(kind, retry=False), of=spec(**TWO)))
+        for kind in TRANSIENT
+    ),
+    ("lost", "always"): lambda: (
+        after(*[failed("lost")] * 20, of=spec(attempts=1))
+        == PlanRetry(NOW, 0, parked=False, why="the process died during the call")
+    ),
+    ("too_long", "not reacted yet"): lambda: (
+        recover(failed("too_long"), (state := rec.on_failed(RecoveryState(), failed("too_long"))), spec(), NOW)
+        == React("said")
+        and state.attempts == 0
+    ),
+    ("too_long", "reacted"): lambda: is_end(
+        recover(failed("too_long"), RecoveryState(reacted=True), spec(**TWO), NOW), "overflow"
+    ),
+    ("not_found", "a fallback can"): lambda: is_switch(after(failed("not_found"), of=spec(**TWO))),
+    ("not_found", "none can"): lambda: is_end(after(failed("not_found"), of=spec()), "failed"),
+    **{
+        (kind, when): lambda kind=kind: is_end(after(failed(kind), of=spec(attempts=10, **TWO)), "failed")
+        for kind, when in [
+            ("spend_limit", "always"),
+            ("credentials", "always"),
+            ("payment", "always"),
+            ("invalid", "always else"),
+        ]
+    },
+    ("max_tokens", "below the highest output limit"): lambda: (
+        rec.next_output_limit(RecoveryState(), spec(**highest(64_000))) == 16_000
+    ),
+    ("max_tokens", "at the highest, up to 2 in a row"): lambda: (
+        rec.next_output_limit(RecoveryState(), spec(**highest())) is None
+        and stopped("max_tokens", 1, **highest()) != stopped("max_tokens", 2, **highest())
+        and all(isinstance(stopped("max_tokens", times, **highest()), AskModel) for times in (1, 2))
+    ),
+    ("max_tokens", "at the highest, a third in a row"): lambda: is_end(stopped("max_tokens", 3, **highest()), "limit"),
+    ("pause_turn", "up to 10 in a row"): lambda: goes_back("pause_turn"),
+    ("compaction", "up to 10 in a row"): lambda: goes_back("compaction"),
+    ("pause_turn", "an 11th in a row"): lambda: is_end(stopped("pause_turn", 11), "limit"),
+    ("compaction", "an 11th in a row"): lambda: is_end(stopped("compaction", 11), "limit"),
+    ("model_context_window_exceeded", "always"): lambda: rec.is_too_long("model_context_window_exceeded"),
+    ("refusal", "always"): lambda: is_end(stopped("refusal"), "refused"),
+    ("any other stop reason", "always"): lambda: is_end_of_turn(stopped("a_new_reason")),
+}
+
+
+def is_end_of_turn(step: Step) -> bool:
+    return step == EndTurn("end")
+
+
+def table() -> list[tuple[str, str, str]]:
+    """The rows of the docstring."""
+    lines = [line.strip() for line in (rec.__doc__ or "").splitlines()]
+    rule = next(place for place, line in enumerate(lines) if line.startswith("----"))
+    rows = lines[rule + 1 : lines.index("", rule)]
+    cells = [re.split(r"  +", row) for row in rows]
+    assert all(len(row) == 3 for row in cells), "two blanks between columns, none inside one"
+    return [(what, when, action) for what, when, action in cells]
+
+
+@pytest.mark.parametrize(("what", "when", "action"), table())
+def test_the_row(what: str, when: str, action: str) -> None:
+    assert CASES[what, when](), action
+
+
+def test_the_table_has_a_case_for_each_row_and_a_row_for_each_case_and_each_kind_of_fault_and_stop_reason() -> None:
+    rows = [(what, when) for what, when, _ in table()]
+    assert sorted(rows) == sorted(CASES)
+    told = {what for what, _ in rows}
+    assert set(get_args(FaultKind)) <= told
+    assert rec.KNOWN_STOPS - told == {"end_turn", "stop_sequence", "tool_use"}, "these are plain ends"
+
+
 @pytest.mark.parametrize("kind", TRANSIENT)
 def test_what_passes_is_tried_again_and_then_given_up_with_the_cause(kind: str) -> None:
     me = spec(attempts=3)
     assert after(failed(kind), of=me) == PlanRetry(NOW + 0.5, 1, parked=False, why=f"{kind}: said")
     assert after(failed(kind), failed(kind), of=me) == PlanRetry(NOW + 1.0, 2, parked=False, why=f"{kind}: said")
     end = after(failed(kind), failed(kind, NOW + 1), failed(kind, NOW + 7), of=me)
-    assert end == EndTurn("failed", f"model unavailable: 3 attempts in 7 s ({kind}: said)")
+    assert end.reason == "failed"
+    assert end.why.startswith(f"model unavailable: 3 attempts in 7 s ({kind}: said). ")
+    assert "send a message to try again" in end.why.lower(), "a person knows what to do next"
 
 
 def test_a_wait_that_the_service_asks_for_is_kept_to_the_second() -> None:
@@ -84,7 +242,9 @@ def test_overloads_that_do_not_follow_each_other_switch_nothing_until_the_attemp
     over, server = failed("overloaded"), failed("server")
     assert isinstance(after(over, server, of=me), PlanRetry)
     assert after(over, server, over, of=me) == SwitchModel("two", "overloaded: said")
-    assert isinstance(after(server, server, server, of=me), EndTurn), "only overload is a reason to switch"
+    assert after(server, server, server, of=me) == SwitchModel("two", "server: said")
+    twice = after(*[server] * 6, of=me)
+    assert "6 attempts in 0 s, at last with two" in twice.why
 
 
 def test_a_model_outside_the_chain_has_no_fallback() -> None:
@@ -116,9 +276,8 @@ def test_what_only_a_person_can_mend_ends_the_turn_and_says_what_to_do(kind: str
     assert end == EndTurn("failed", f"{rec.FINAL[kind]} (some_error 400: said)")
 
 
-def test_every_kind_of_fault_has_a_line_in_the_table() -> None:
-    kinds = set(Fault.model_json_schema()["properties"]["kind"]["enum"])
-    assert kinds == {*TRANSIENT, *FINAL, "too_long", "lost"}
+def test_every_kind_of_fault_is_looked_at_here() -> None:
+    assert set(get_args(FaultKind)) == {*TRANSIENT, *FINAL, "too_long", "lost"}
 
 
 def test_a_fault_without_words_is_told_by_its_kind() -> None:
@@ -132,33 +291,232 @@ def test_back_off_doubles_up_to_32_s_plus_a_quarter(attempt: int, draw: float) -
     assert back_off(attempt, draw) <= back_off(attempt + 1, draw) <= 40.0
 
 
-@given(hy.lists(hy.sampled_from([*TRANSIENT, "lost", "too_long", "ok", "cut"]), max_size=30), hy.integers(1, 5))
-def test_whatever_happens_the_counters_stay_in_their_bounds(happenings: list[str], attempts: int) -> None:
-    """A driver that does what recovery says: it never tries oftener than it may, and success forgets."""
-    me, state = spec(attempts=attempts, fallback_models=("two",)), RecoveryState()
-    for number, what in enumerate(happenings):
-        if what in ("ok", "cut"):
-            state = rec.on_reply(state, cut=what == "cut")
-            assert (state.attempts, state.overloads_in_a_row, state.first_failed_at) == (0, 0, 0.0)
+# What an attempt may be billed for
+
+
+def test_a_try_again_says_what_the_failed_attempt_may_be_billed_for() -> None:
+    used = Usage(input_tokens=1_000, cache_read_input_tokens=200, output_tokens=7)
+    known = after(failed("connection", usage=used, may_bill=True), of=spec())
+    assert known.why == "connection: said; the attempt may be billed: 1,200 tokens in, 7 out"
+    assert after(failed("silence", may_bill=True), of=spec()).why == "silence: said; the attempt may be billed"
+    assert "billed" not in after(failed("rate_limited"), of=spec()).why
+    switch = after(*[failed("overloaded", usage=used)] * 2, of=spec(**TWO))
+    assert switch.why.endswith("the attempt may be billed: 1,200 tokens in, 7 out")
+    lost = after(failed("lost", may_bill=True), of=spec())
+    assert lost.why == "the process died during the call; the attempt may be billed"
+
+
+# The chain of models
+
+SMALL = ModelLimits(window=50_000, max_output=8_000)
+MUTE = ModelLimits(tools=False)
+LARGE = ModelLimits(window=1_000_000, max_output=64_000)
+
+
+def chain(**limits: ModelLimits) -> AgentSpec:
+    return spec(models=limits, fallback_models=tuple(limits), tools=("bash",))
+
+
+@pytest.mark.parametrize(
+    ("demand", "skipped"),
+    [
+        (Demand(10_000, 8_000), ("mute: it cannot call tools",)),
+        (
+            Demand(42_001, 8_000),
+            ("mute: it cannot call tools", "small: its window of 50,000 tokens is too small for 50,001"),
+        ),
+        (
+            Demand(10_000, 16_000, raised=True),
+            (
+                "mute: it cannot call tools",
+                "small: it writes 8,000 tokens at most, and the reply needs more than it was cut at",
+            ),
+        ),
+        (Demand(10_000, 16_000), ("mute: it cannot call tools",)),
+    ],
+)
+def test_a_model_that_cannot_take_over_is_skipped_and_named(demand: Demand, skipped: tuple[str, ...]) -> None:
+    me = chain(mute=MUTE, small=SMALL, large=LARGE)
+    step = after(*[failed("overloaded")] * 2, of=me, demand=demand)
+    assert step == SwitchModel("large" if len(skipped) > 1 else "small", "overloaded: said", skipped)
+    without = me.model_copy(update={"tools": ()})
+    assert next_model("one", without, demand).model == "mute", "who has no tools needs no model that calls them"
+
+
+def test_when_nobody_can_take_over_the_end_names_them_all_and_why() -> None:
+    me = chain(mute=MUTE, small=SMALL)
+    asked = Demand(100_000, 8_000)
+    assert isinstance(after(*[failed("overloaded")] * 2, of=me, demand=asked), PlanRetry)
+    for end in (after(*[failed("server")] * 3, of=me, demand=asked), after(failed("not_found"), of=me, demand=asked)):
+        assert is_end(end, "failed")
+        assert "No other model can take over (mute: it cannot call tools; small: its window of 50,000" in end.why
+
+
+def test_each_model_of_a_chain_stands_in_it_once() -> None:
+    me = spec(fallback_models=("one", "two", "two"))
+    assert [next_model(name, me, Demand()).model for name in ("one", "two", "elsewhere")] == ["two", "", ""]
+
+
+def test_the_output_limit_is_never_above_that_of_the_model_in_use() -> None:
+    me = spec(models={"two": ModelLimits(max_output=4_000)}, **TWO)
+    assert rec.output_limit(RecoveryState(model="two"), me) == 4_000
+    assert rec.output_limit(RecoveryState(model="two", output_limit=16_000), me) == 4_000
+    assert rec.next_output_limit(RecoveryState(model="two"), me) is None
+
+
+# Whatever happens
+
+
+HAPPENINGS = hy.lists(hy.sampled_from([*TRANSIENT, *FINAL, "lost", "too_long", "ok", "cut", "pause_turn"]), max_size=40)
+
+
+def bounded(attempts: int, models: int) -> int:
+    """Failed tries that one call may have before it ends in something else: those of each model."""
+    return attempts * models
+
+
+@given(HAPPENINGS, hy.integers(1, 5), hy.integers(0, 2), hy.floats(0, 1), hy.booleans())
+def test_each_call_ends_after_a_bounded_number_of_attempts_and_the_counters_go_back(
+    happenings: list[str], attempts: int, fallbacks: int, draw: float, refuses: bool
+) -> None:
+    """A driver that does what recovery says. Parking and lost calls are no attempts."""
+    me = spec(attempts=attempts, fallback_models=("two", "three")[:fallbacks])
+    state, tries, now = RecoveryState(), 0, NOW
+    for what in happenings:
+        if what in ("ok", "cut", "pause_turn"):
+            state, tries = rec.on_reply(state, cut=what == "cut", paused=what == "pause_turn"), 0
+            assert (state.attempts, state.tried, state.overloads_in_a_row) == (0, 0, 0)
+            assert (state.first_failed_at, state.waiting_until, state.parked) == (0.0, 0.0, False)
+            if isinstance(rec.after_pause(state), EndTurn):
+                state = rec.on_turn_end(state)
             continue
-        fault = failed(what, at=NOW + number)
+        fault = failed(what, at=now, draw=draw, retry=False if refuses and what in TRANSIENT else None)
+        tries += what not in ("lost", "too_long")
         state = rec.on_failed(state, fault)
-        step = recover(fault, state, me, NOW + number)
+        step = recover(fault, state, me, now)
         assert state.attempts <= attempts
+        assert tries == state.tried <= bounded(attempts, 1 + fallbacks)
         match step:
             case PlanRetry():
-                assert step.until >= NOW + number or what == "lost"
-                assert step.until - fault.at <= 40.0
-                state = rec.on_retry(state, step.until, step.parked)
+                waited = step.until - fault.at
+                assert waited == 0.0 if what == "lost" else 0.5 <= waited <= 32.0 * 1.25
+                state, now = rec.on_retry(state, step.until, step.parked), step.until
             case SwitchModel():
+                assert (
+                    step.model in me.fallback_models[me.fallback_models.index(state.model) + 1 if state.model else 0 :]
+                )
                 state = rec.on_switched(state, step.model)
-                assert rec.model_in_use(state, me) == "two"
+                assert (state.attempts, rec.model_in_use(state, me)) == (0, step.model)
             case React():
-                state = RecoveryState(reacted=True, model=state.model)
+                assert what == "too_long"
+                assert not state.reacted
+                state = RecoveryState(reacted=True, model=state.model, tried=state.tried, attempts=state.attempts)
             case _:
                 assert isinstance(step, EndTurn)
-                state = rec.on_turn_end(state)
-                assert state == RecoveryState()
+                assert step.why
+                state, tries = rec.on_turn_end(state), 0
+                assert state == RecoveryState(), "the next turn begins with the first model"
+
+
+ANSWERS = hy.lists(
+    hy.sampled_from([*TRANSIENT, "not_found", "lost", "ok", "cut", "pause_turn", "parked", "compaction"]), max_size=25
+)
+
+
+class Course:
+    """An agent's calls, played by the rules: what `decide` asks for is recorded, answer by answer."""
+
+    def __init__(self, answers: Iterable[str], events: Iterable[ev.Event] = ()) -> None:
+        self.answers = list(answers)
+        self.life = Life.begun("lead", fallback_models=("two",), models={"one": ModelLimits(max_output=16_000)})
+        self.life = self.life.prompted("go")
+        self.begun = len(self.life.events)
+        for event in list(events)[self.begun :]:
+            self.life = self.life.again(event)
+
+    def play(self, now: float) -> None:
+        """To the end of the answers or of the turn."""
+        while self.life.state.turn is not None:
+            running = {"model"} if self.life.state.call else set[str]()
+            step = decide(self.life.state, facts(now, running=frozenset(running)))
+            if isinstance(step, Wait) and step.what == "rate":
+                assert step.until is not None
+                now = step.until
+                continue
+            if isinstance(step, Wait):
+                if not self.answers:
+                    return
+                self.answer(self.answers.pop(0), now)
+                continue
+            if isinstance(step, AskModel):
+                made = {"ordinal": step.ordinal, "attempt": step.attempt, "model": step.model}
+                self.life = self.life.on(ev.ModelCalled, at=now, max_tokens=step.max_tokens, **made)
+                continue
+            self.decided(step, now)
+
+    def decided(self, step: Step, now: float) -> None:
+        match step:
+            case PlanRetry():
+                told = {"until": step.until, "attempt": step.attempt, "parked": step.parked, "why": step.why}
+                self.life = self.life.on(ev.RetryPlanned, at=now, **told)
+            case SwitchModel():
+                told = {"model": step.model, "why": step.why, "skipped": step.skipped}
+                self.life = self.life.on(ev.ModelSwitched, at=now, **told)
+            case Continue():
+                self.life = self.life.on(ev.ContinuationAsked, at=now, count=step.count)
+            case _:
+                assert isinstance(step, EndTurn), step
+                turn = self.life.state.turn
+                assert turn is not None
+                self.life = self.life.on(ev.TurnEnded, at=now, turn=turn.id, reason=step.reason, why=step.why)
+
+    def answer(self, what: str, now: float) -> None:
+        call = self.life.state.call
+        assert call is not None
+        if what in ("ok", "cut", "pause_turn", "compaction"):
+            stop = {"ok": "end_turn", "cut": "max_tokens"}.get(what, what)
+            text = {"type": "text", "text": f"words of call {call.ordinal}"}
+            self.life = self.life.replied(text, stop=stop, model=call.model, at=now)
+            return
+        kind = "rate_limited" if what == "parked" else what
+        fault = Fault.model_validate({"kind": kind, "message": "said", "retry_after": 90 if what == "parked" else None})
+        made = {"ordinal": call.ordinal, "attempt": call.attempt, "model": call.model, "draw": 0.5}
+        self.life = self.life.on(ev.CallFailed, at=now, fault=fault, **made)
+
+
+@given(ANSWERS, hy.data())
+def test_after_a_crash_at_any_record_all_goes_on_as_it_would_have(answers: list[str], data: hy.DataObject) -> None:
+    """The state is folded from what was written; the time is that of the crash: a back-off is waited out to its end."""
+    whole = Course(answers)
+    whole.play(NOW)
+    events = whole.life.events
+    cut = data.draw(hy.integers(whole.begun, len(events)))
+    written = [ev.decode_event(event.encode()) for event in events[:cut]]
+    heard = sum(isinstance(one, ev.ModelReplied | ev.CallFailed) for one in written[whole.begun :])
+    again = Course(answers[heard:], written)
+    assert again.life.state.recovery == folded(events[:cut]).recovery
+    again.play(written[-1].at if cut > whole.begun else NOW)
+    assert again.life.events == events
+
+
+def folded(events: Iterable[ev.Event]) -> Any:
+    life = Life()
+    for event in events:
+        life = life.again(event)
+    return life.state
+
+
+def test_a_crash_in_a_back_off_waits_for_what_is_left_of_it() -> None:
+    life = Life.begun("lead").prompted("go").asked()
+    life = life.on(ev.CallFailed, at=NOW, ordinal=1, attempt=1, model="one", fault=Fault(kind="server"), draw=0.0)
+    step = decide(life.state, facts(NOW))
+    assert isinstance(step, PlanRetry)
+    life = life.on(ev.RetryPlanned, at=NOW, until=step.until, attempt=step.attempt, why=step.why)
+    state = folded(ev.decode_event(event.encode()) for event in life.events)
+    assert decide(state, facts(NOW + 0.3)) == Wait(NOW + 0.5, "rate")
+    due = decide(state, facts(NOW + 0.5))
+    assert isinstance(due, AskModel)
+    assert due.attempt == 2
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,15 @@ def _called(state: AgentState, e: ev.ModelCalled) -> AgentState:
 
 
 def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
-    cut = e.stop_reason == "max_tokens"
+    cut, paused = e.stop_reason == "max_tokens", e.stop_reason in rec.GOES_ON
     conversation = usage_seen(state.conversation, e.usage)
     turn = state.turn
     if turn:
         text = _text_of(e.blocks) or turn.text
         turn = replace(turn, steps=turn.steps + 1, usage=turn.usage.plus(e.usage), text=text)
     if e.blocks:
-        conversation = add_assistant(conversation, state.seq + 1, e.blocks, e.at, turn.id if turn else "")
+        asked = state.call.model if state.call else e.model
+        conversation = add_assistant(conversation, state.seq + 1, e.blocks, e.at, turn.id if turn else "", asked)
     return replace(
         reply_booked(state, e),
         call=None,
@@ -44,8 +45,8 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         conversation=conversation,
         turn=turn,
         calls=tuple(CallState(call) for call in e.calls),
-        recovery=rec.on_reply(state.recovery, cut=cut, react_limit=state.me.react_limit),
-        wants_reply=e.stop_reason == "pause_turn",
+        recovery=rec.on_reply(state.recovery, cut=cut, paused=paused, react_limit=state.me.react_limit),
+        wants_reply=paused,
         stop_reason=e.stop_reason,
         last_fault="",
         usage=state.usage.plus(e.usage),
@@ -77,10 +78,14 @@ def _call_failed(state: AgentState, e: ev.CallFailed) -> AgentState:
 
 
 def _retry_planned(state: AgentState, e: ev.RetryPlanned) -> AgentState:
+    if e.purpose == "summary":
+        return replace(state, summary_until=e.until)
     return replace(state, recovery=rec.on_retry(state.recovery, e.until, e.parked))
 
 
 def _switched(state: AgentState, e: ev.ModelSwitched) -> AgentState:
+    if e.purpose == "summary":
+        return state
     return replace(state, recovery=rec.on_switched(state.recovery, e.model))
 
 
@@ -139,7 +144,7 @@ def _compact_done(state: AgentState) -> AgentState:
 
 
 def _summary_over(state: AgentState) -> AgentState:
-    return replace(state, summary=None, summary_transcript="", summary_halted=False)
+    return replace(state, summary=None, summary_transcript="", summary_halted=False, summary_until=0.0)
 
 
 def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:

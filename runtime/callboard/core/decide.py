@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 
 from callboard.core import recovery as rec
 from callboard.core.compacting import compaction
+from callboard.core.context.view.conversation import size
 from callboard.core.counting import COUNT, count
 from callboard.core.delivery import await_recorded, deliverable
+from callboard.core.fallback import Demand
 from callboard.core.gate import NOT_RUN
 from callboard.core.limits import limit_reached, out_of_time
 from callboard.core.state import AgentState, CallState, Facts
@@ -117,9 +119,11 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
 
 def failure(state: AgentState, facts: Facts) -> st.Step | None:
     """A failed model call: what recovery says."""
-    if state.recovery.failure is None or state.turn is None:
+    recovery, spec = state.recovery, state.me
+    if recovery.failure is None or state.turn is None:
         return None
-    return rec.recover(state.recovery.failure, state.recovery, state.me, facts.now)
+    demand = Demand(size(state.conversation), recovery.output_limit or spec.output_tokens, recovery.escalated)
+    return rec.recover(recovery.failure, recovery, spec, facts.now, demand)
 
 
 def calls(state: AgentState, facts: Facts) -> st.Step | None:
@@ -209,10 +213,10 @@ def ending(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
-    """The newest reply was cut at the highest output limit."""
-    if state.turn is None or not state.recovery.cut:
+    """The newest reply was cut at the highest output limit, or paused once too often."""
+    if state.turn is None:
         return None
-    return rec.after_cut(state.recovery)
+    return rec.after_cut(state.recovery) if state.recovery.cut else rec.after_pause(state.recovery)
 
 
 def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:

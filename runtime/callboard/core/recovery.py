@@ -1,37 +1,73 @@
-"""What to do when a model call fails: a pure state machine for each agent, persisted with its journal.
+"""What to do when a model call fails, or its reply is no plain end: a pure state machine for each agent, persisted with
+its journal (`RecoveryState`). This is the whole of its table; tests/core/test_recovery.py goes through it row by row.
 
-    what happens                             attempts left            action
-    ---------------------------------------  -----------------------  -------------------------------------------------
-    rate_limited, wait <= max_wait           yes                      retry after the wait asked for, else back-off
-    rate_limited, wait > max_wait            -                        park until then (no attempt is used)
-    overloaded, first in a row               yes                      retry after back-off
-    overloaded, second in a row              a fallback is set        the next fallback model, attempts start anew
-    server, connection, silence, bad_reply   yes                      retry after back-off
-    lost (our process died)                  -                        retry at once
-    too_long                                 not reacted yet          reactive compaction, then again
-    too_long                                 reacted                  the turn ends: overflow
-    any of the above                         no                       the turn ends: failed, with the cause
-    spend_limit, credentials, payment,
-    not_found, invalid                       -                        the turn ends: failed; a person can act
+    what happens                    when                                           action
+    ------------------------------  ---------------------------------------------  ------------------------------------
+    rate_limited                    the wait asked for is longer than max_wait     park until then, no attempt used
+    rate_limited                    a wait is asked for, attempts left             retry after that wait
+    rate_limited                    no wait is asked for, attempts left            retry after back-off
+    overloaded                      the first in a row, attempts left              retry after back-off
+    overloaded                      the second in a row, a fallback can            switch
+    overloaded                      the second in a row, none can, attempts left   retry after back-off
+    server                          attempts left                                  retry after back-off
+    connection                      attempts left                                  retry after back-off
+    silence                         attempts left                                  retry after back-off
+    bad_reply                       attempts left                                  retry after back-off
+    invalid                         the service says x-should-retry: true          as server
+    any of these                    attempts used up, a fallback can               switch
+    any of these                    attempts used up, none can                     end of turn: failed
+    any of these                    the service says x-should-retry: false         as if attempts were used up
+    lost                            always                                         retry at once, no attempt used
+    too_long                        not reacted yet                                react, no attempt used
+    too_long                        reacted                                        end of turn: overflow
+    not_found                       a fallback can                                 switch
+    not_found                       none can                                       end of turn: failed
+    spend_limit                     always                                         end of turn: failed
+    credentials                     always                                         end of turn: failed
+    payment                         always                                         end of turn: failed
+    invalid                         always else                                    end of turn: failed
+    max_tokens                      below the highest output limit                 drop it, ask with the next limit
+    max_tokens                      at the highest, up to 2 in a row               keep its text, ask to go on
+    max_tokens                      at the highest, a third in a row               end of turn: limit
+    pause_turn                      up to 10 in a row                              send it back as it stands
+    compaction                      up to 10 in a row                              send it back as it stands
+    pause_turn                      an 11th in a row                               end of turn: limit
+    compaction                      an 11th in a row                               end of turn: limit
+    model_context_window_exceeded   always                                         as too_long
+    refusal                         always                                         end of turn: refused, no call runs
+    any other stop reason           always                                         by its blocks: calls run, or the end
+
+`lost`: our process died during the call. *Can*: `fallback.next_model` finds a model after the one in use whose limits
+fit what is asked of it; it starts with attempts of its own, and holds until the turn ends. A whole reply sets attempts,
+overloads and pauses back, one that ends normally also the output limit and the continuations; the end of the turn sets
+all back, the first model too.
 
 Numbers (docs/design.md): base 0.5 s x 2^n up to 32 s, plus up to 25 %; 3 attempts by default (10 unattended);
-2 overloads in a row; output 8,000 -> 16,000 -> the model's limit; 2 continuations.
+2 overloads in a row; output 8,000 -> 16,000 -> the model's limit; 2 continuations; 10 pauses (a service pauses a reply
+after some ten rounds of its own tools, so that this is a hundred).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callboard.core.fallback import Choice, Demand, next_model
 from callboard.core.frozen import replace
 from callboard.words.events import CallFailed
 from callboard.words.specs import AgentSpec
 from callboard.words.steps import Continue, EndTurn, PlanRetry, React, Step, SwitchModel
+from callboard.words.values import Fault
 
 BASE_WAIT = 0.5
 MAX_BACKOFF = 32.0
 JITTER = 0.25
 OVERLOADS_TO_SWITCH = 2
 MAX_CONTINUATIONS = 2
+MAX_PAUSES = 10
+GOES_ON = frozenset({"pause_turn", "compaction"})
+"""Stop reasons of a reply that the service wants back as it stands, to go on with it."""
+KNOWN_STOPS = GOES_ON | {"end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"}
+"""Of a reply that is kept. One with another stop reason is treated by its blocks, and a person is told."""
 CONTINUATION_PROMPT = "Output limit reached. Continue exactly where you stopped; do not repeat or apologise."
 
 FINAL: dict[str, str] = {
@@ -39,8 +75,19 @@ FINAL: dict[str, str] = {
     "credentials": "the key was refused: set ANTHROPIC_API_KEY to a valid one, then resume",
     "payment": "the account of this key cannot be billed: settle that, then resume",
     "not_found": "the service knows no such model: choose another with --model, then resume",
-    "invalid": "the service refused the request as invalid",
+    "invalid": "the service refused the request as invalid: send a message to try again; where that is refused too, "
+    "/new --carry begins a fresh conversation with what matters of this one",
 }
+_AGAIN = "send a message to try again"
+NEXT: dict[str, str] = {
+    "rate_limited": f"the key's rate limit holds on: wait a little, then {_AGAIN}",
+    "overloaded": f"the service has no room at the moment: {_AGAIN} later, or name other models in fallback_models",
+    "server": f"the service fails: {_AGAIN} later, or name other models in fallback_models",
+    "connection": f"check the network, the proxy and ANTHROPIC_BASE_URL, then {_AGAIN}",
+    "silence": f"{_AGAIN}; recovery.first_byte, recovery.idle and recovery.total say how long a reply is waited for",
+    "bad_reply": f"check that ANTHROPIC_BASE_URL names a Messages API, then {_AGAIN}",
+}
+"""What a person can do once the attempts are used up."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +95,16 @@ class RecoveryState:
     """Where one agent stands with its model calls."""
 
     attempts: int = 0
-    """Failed attempts of the call under way, parking not counted."""
+    """Failed attempts of the call under way with this model, parking not counted."""
+    tried: int = 0
+    """The same with all models that were asked."""
     overloads_in_a_row: int = 0
     output_limit: int = 0
     """0: the spec's default."""
     escalated: bool = False
     continuations: int = 0
+    pauses: int = 0
+    """Replies in a row that the service paused."""
     reacted: bool = False
     """A reactive compaction was made since the last successful reply."""
     model: str = ""
@@ -92,30 +143,50 @@ def back_off(attempt: int, draw: float) -> float:
     return min(BASE_WAIT * 2.0**attempt, MAX_BACKOFF) * (1.0 + JITTER * draw)
 
 
-def recover(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, now: float) -> Step:
-    """The decision on a failed call, as a step."""
+def recover(
+    failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, now: float, demand: Demand | None = None
+) -> Step:
+    """The decision on a failed call, as a step. `demand`: what the next call asks of a model that takes over."""
     fault = failed.fault
-    if fault.kind in FINAL:
-        return EndTurn("failed", f"{FINAL[fault.kind]} ({_said(failed)})")
     if fault.kind == "too_long":
         if recovery.reacted:
             return EndTurn("overflow", f"the conversation does not fit, even compacted ({_said(failed)})")
         return React(fault.message)
     if fault.kind == "lost":
-        return PlanRetry(now, recovery.attempts, parked=False, why="the process died during the call")
+        return PlanRetry(now, recovery.attempts, parked=False, why=_billed("the process died during the call", fault))
+    if is_final(fault):
+        other = _other(recovery, spec, demand) if fault.kind == "not_found" else Choice()
+        if other.model:
+            return SwitchModel(other.model, _billed(_said(failed), fault), other.skipped)
+        return EndTurn("failed", f"{FINAL[fault.kind]} ({_said(failed)}){_nobody(other)}")
+    return _again(failed, recovery, spec, demand)
+
+
+def is_too_long(stop_reason: str) -> bool:
+    """The reply ended because the window is full: it is void, and treated as a prompt that was too long."""
+    return stop_reason == "model_context_window_exceeded"
+
+
+def is_final(fault: Fault) -> bool:
+    """No other try with this model helps."""
+    return fault.kind in FINAL and not (fault.kind == "invalid" and fault.retry)
+
+
+def _again(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, demand: Demand | None) -> Step:
+    """The decision on a fault that may pass."""
+    fault, why = failed.fault, _billed(_said(failed), failed.fault)
     wait = fault.retry_after if fault.kind == "rate_limited" else None
     if wait is not None and wait > spec.max_wait:
-        return PlanRetry(failed.at + wait, recovery.attempts, parked=True, why=_said(failed))
-    switch = _fallback(recovery, spec)
-    if fault.kind == "overloaded" and recovery.overloads_in_a_row >= OVERLOADS_TO_SWITCH and switch:
-        return SwitchModel(switch, _said(failed))
-    if recovery.attempts >= spec.attempts:
-        if switch and fault.kind == "overloaded":
-            return SwitchModel(switch, _said(failed))
-        tried = failed.at - (recovery.first_failed_at or failed.at)
-        return EndTurn("failed", f"model unavailable: {recovery.attempts} attempts in {tried:.0f} s ({_said(failed)})")
+        return PlanRetry(failed.at + wait, recovery.attempts, parked=True, why=why)
+    used_up = recovery.attempts >= spec.attempts or fault.retry is False
+    if used_up or (fault.kind == "overloaded" and recovery.overloads_in_a_row >= OVERLOADS_TO_SWITCH):
+        other = _other(recovery, spec, demand)
+        if other.model:
+            return SwitchModel(other.model, why, other.skipped)
+        if used_up:
+            return EndTurn("failed", _given_up(failed, recovery) + _nobody(other))
     seconds = back_off(recovery.attempts - 1, failed.draw) if wait is None else wait
-    return PlanRetry(failed.at + seconds, recovery.attempts, parked=False, why=_said(failed))
+    return PlanRetry(failed.at + seconds, recovery.attempts, parked=False, why=why)
 
 
 def after_cut(recovery: RecoveryState) -> Step:
@@ -125,30 +196,51 @@ def after_cut(recovery: RecoveryState) -> Step:
     return EndTurn("limit", "the reply still did not end after two continuations at the highest output limit")
 
 
+def after_pause(recovery: RecoveryState) -> Step | None:
+    """The newest reply was paused. None: it goes back as it stands, unless that was done too often."""
+    if recovery.pauses <= MAX_PAUSES:
+        return None
+    why = f"the service paused its reply {recovery.pauses} times in a row without an end: send a message to go on"
+    return EndTurn("limit", why)
+
+
 def on_failed(recovery: RecoveryState, failed: CallFailed) -> RecoveryState:
     """A call failed: count it. A lost call and a wait for limits are no attempts; parking is decided later."""
-    counts = failed.fault.kind not in ("lost", "too_long")
-    overloaded = failed.fault.kind == "overloaded"
+    counts = 0 if failed.fault.kind in ("lost", "too_long") else 1
+    overloads = recovery.overloads_in_a_row + 1 if failed.fault.kind == "overloaded" else 0
     return replace(
         recovery,
         failure=failed,
-        attempts=recovery.attempts + (1 if counts else 0),
-        overloads_in_a_row=recovery.overloads_in_a_row + 1 if overloaded else 0,
+        attempts=recovery.attempts + counts,
+        tried=recovery.tried + counts,
+        overloads_in_a_row=recovery.overloads_in_a_row if failed.fault.kind == "lost" else overloads,
         first_failed_at=recovery.first_failed_at or failed.at,
     )
 
 
 def on_retry(recovery: RecoveryState, until: float, parked: bool) -> RecoveryState:
-    attempts = recovery.attempts - 1 if parked else recovery.attempts
-    return replace(recovery, failure=None, waiting_until=until, parked=parked, attempts=attempts)
+    """The next try is planned; one that was parked gives its attempt back."""
+    used = 1 if parked else 0
+    return replace(
+        recovery,
+        failure=None,
+        waiting_until=until,
+        parked=parked,
+        attempts=recovery.attempts - used,
+        tried=recovery.tried - used,
+    )
 
 
 def on_switched(recovery: RecoveryState, model: str) -> RecoveryState:
     """Another model starts its own attempts."""
-    return replace(recovery, failure=None, model=model, attempts=0, overloads_in_a_row=0, waiting_until=0.0)
+    return replace(
+        recovery, failure=None, model=model, attempts=0, overloads_in_a_row=0, waiting_until=0.0, parked=False
+    )
 
 
-def on_reply(recovery: RecoveryState, *, cut: bool, react_limit: str = "per_success") -> RecoveryState:
+def on_reply(
+    recovery: RecoveryState, *, cut: bool, paused: bool = False, react_limit: str = "per_success"
+) -> RecoveryState:
     """A whole reply: counters go back; one that ended normally also sets the output limit back.
 
     `react_limit` as in `AgentSpec`: with `per_turn` a prompt is compacted once, however many replies follow.
@@ -156,7 +248,9 @@ def on_reply(recovery: RecoveryState, *, cut: bool, react_limit: str = "per_succ
     fresh = replace(
         recovery,
         attempts=0,
+        tried=0,
         overloads_in_a_row=0,
+        pauses=recovery.pauses + 1 if paused else 0,
         waiting_until=0.0,
         parked=False,
         failure=None,
@@ -172,11 +266,36 @@ def on_turn_end(recovery: RecoveryState) -> RecoveryState:
     return RecoveryState()
 
 
-def _fallback(recovery: RecoveryState, spec: AgentSpec) -> str:
-    """The next model of the chain after the one in use; empty at its end."""
-    chain = (spec.model, *spec.fallback_models)
-    place = chain.index(model_in_use(recovery, spec)) if model_in_use(recovery, spec) in chain else len(chain)
-    return chain[place + 1] if place + 1 < len(chain) else ""
+def _other(recovery: RecoveryState, spec: AgentSpec, demand: Demand | None) -> Choice:
+    """Who takes over from the model in use."""
+    return next_model(model_in_use(recovery, spec), spec, demand or Demand())
+
+
+def _given_up(failed: CallFailed, recovery: RecoveryState) -> str:
+    """What, how often, how long, with whom, and what a person can do."""
+    fault = failed.fault
+    seconds = failed.at - (recovery.first_failed_at or failed.at)
+    tries = f"{recovery.tried} attempt{'' if recovery.tried == 1 else 's'} in {seconds:.0f} s"
+    whom = f", at last with {recovery.model}" if recovery.model else ""
+    refused = ", and the service says that another would be of no use" if fault.retry is False else ""
+    return f"model unavailable: {tries}{whom}{refused} ({_said(failed)}). {_sentence(NEXT.get(fault.kind, _AGAIN))}"
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _nobody(other: Choice) -> str:
+    """Who could not take over, for the end of the turn."""
+    return f". No other model can take over ({'; '.join(other.skipped)})" if other.skipped else ""
+
+
+def _billed(said: str, fault: Fault) -> str:
+    """What happened, and what the attempt may be billed for: it was made for nothing, and is made again."""
+    used = fault.usage
+    if used is not None and (used.prompt_tokens or used.output_tokens):
+        return f"{said}; the attempt may be billed: {used.prompt_tokens:,} tokens in, {used.output_tokens:,} out"
+    return f"{said}; the attempt may be billed" if fault.may_bill else said
 
 
 def _said(failed: CallFailed) -> str:

@@ -166,6 +166,8 @@ class AgentState:
     summary_transcript: str = ""
     summary_halted: bool = False
     """A person interrupts the summary that is made between turns."""
+    summary_until: float = 0.0
+    """Before then (Unix seconds) it makes no call."""
     summaries: int = 0
     """Summaries that were begun: their calls are numbered by it."""
     tried: frozenset[tuple[str, int]] = frozenset()

@@ -9,6 +9,7 @@ import anyio
 
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.counting import COUNT
+from callboard.core.fallback import reader_of
 from callboard.core.recovery import model_in_use
 from callboard.engine.loop import Agent
 from callboard.ports.model import CannotCount, ModelRequest
@@ -52,7 +53,7 @@ async def _request(agent: Agent) -> ModelRequest:
         max_tokens=0,
         system=system,
         tools=tools,
-        messages=anchored(state.conversation, state.cycle, limits),
+        messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, model)),
         purpose="count",
         total_timeout=LONGEST,
     )

@@ -27,6 +27,7 @@ from callboard.core.context.summary.request import (
 )
 from callboard.core.context.summary.riding import Choice, chunk_tokens, replies_behind, rides, riding
 from callboard.core.decide import SUMMARY
+from callboard.core.fallback import reader_of
 from callboard.core.recovery import model_in_use, output_limit
 from callboard.core.state import AgentState
 from callboard.core.summary_recovery import Next, Tried, after_bad_answer, after_fault, models_for_summary
@@ -142,7 +143,7 @@ class _Asking:
         system, tools = await self._agent.prompt_bytes()
         model = model_in_use(state.recovery, state.me)
         kept = replies_behind(state.conversation, wanted.last)
-        messages = riding(state.conversation, riding_text(wanted, kept=kept))
+        messages = riding(state.conversation, riding_text(wanted, kept=kept), reader_of(state.me, model))
         request = replace(self._request(model, messages), system=system, tools=tools)
         found = await self._ask(request, Tried(0, rides=True, models_left=bool(self._models)))
         return found if isinstance(found, str) else None

@@ -10,8 +10,9 @@ import anyio
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.context.cache.health import Sent
 from callboard.core.decide import MODEL
+from callboard.core.fallback import reader_of
 from callboard.core.names import call_id
-from callboard.core.recovery import model_in_use, next_output_limit
+from callboard.core.recovery import is_too_long, model_in_use, next_output_limit
 from callboard.engine.loop import Agent
 from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
 from callboard.words import events as ev
@@ -38,7 +39,7 @@ async def lose_call(agent: Agent, step: st.LoseCall) -> None:
     """The process that made the call is gone."""
     call = agent.state.call
     assert call is not None, "a call without an owner is in the state"
-    fault = Fault(kind="lost", message="the process that made the call ended")
+    fault = Fault(kind="lost", message="the process that made the call ended", may_bill=True)
     await agent.record(call_failed(agent, call, fault))
 
 
@@ -53,8 +54,11 @@ async def remember_sent(agent: Agent) -> None:
 
 async def _turn_call(agent: Agent, step: st.AskModel) -> None:
     said: list[str] = []
+    shown = False
 
     def heard(delta: Delta) -> None:
+        nonlocal shown
+        shown = delta.kind in ("text", "thinking", "tool") or (shown and delta.kind != "dropped")
         if delta.kind == "text":
             said.append(delta.text)
         agent.host.streamed(agent.name, delta)
@@ -65,6 +69,8 @@ async def _turn_call(agent: Agent, step: st.AskModel) -> None:
     try:
         reply = await complete(agent, await _request(agent, step), heard)
     except CallFault as failed:
+        if shown:  # whatever follows, a retry, a switch or the end: what streamed is void
+            heard(Delta("dropped", f"{failed.fault.kind}: {failed.fault.message}"))
         await agent.record(call_failed(agent, call, failed.fault))
     except anyio.get_cancelled_exc_class():
         if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
@@ -108,7 +114,7 @@ async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
         max_tokens=step.max_tokens,
         system=system,
         tools=tools,
-        messages=anchored(state.conversation, state.cycle, limits),
+        messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, step.model)),
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
@@ -120,8 +126,10 @@ async def _take_reply(agent: Agent, call: ev.ModelCalled, reply: Reply) -> None:
     state, now = agent.state, agent.host.clock.now()
     usage = priced(reply.usage, state.me.limits_of(call.model))
     agent.host.money.spent += usage.cost_usd
-    if reply.stop_reason == "model_context_window_exceeded":
-        fault = Fault(kind="too_long", type=reply.stop_reason, message="the context window is full", usage=usage)
+    if is_too_long(reply.stop_reason):
+        full = "the context window is full"
+        agent.host.streamed(agent.name, Delta("dropped", full))
+        fault = Fault(kind="too_long", type=reply.stop_reason, message=full, usage=usage, may_bill=True)
         await agent.record(call_failed(agent, call, fault))
         return
     blocks, stop = list(reply.blocks), reply.stop_reason

@@ -169,7 +169,7 @@ async def _retry(agent: Agent, step: st.PlanRetry) -> None:
 
 
 async def _switch(agent: Agent, step: st.SwitchModel) -> None:
-    await agent.record(ev.ModelSwitched(at=_now(agent), model=step.model, why=step.why))
+    await agent.record(ev.ModelSwitched(at=_now(agent), model=step.model, why=step.why, skipped=step.skipped))
 
 
 async def _react(agent: Agent, step: st.React) -> None:

@@ -111,16 +111,19 @@ class RetryPlanned(Base):
     attempt: int
     parked: bool = False
     why: str = ""
+    """The fault, and what the failed attempt may be billed for."""
+    purpose: Literal["turn", "summary"] = "turn"
 
 
 class ModelSwitched(Base):
-    """A fallback model takes over until the turn ends."""
+    """A fallback model takes over until the turn ends; for a summary, until it is made."""
 
     t: Literal["model_switched"] = "model_switched"
     model: str
     why: str = ""
     skipped: tuple[str, ...] = ()
     """Models of the chain that could not take over, and why: `name: why`."""
+    purpose: Literal["turn", "summary"] = "turn"
 
 
 class OutputRaised(Base):

@@ -28,6 +28,8 @@ class Placed(Value):
     source: Source
     pinned: bool = False
     compactable: bool = True
+    by: str = ""
+    """Of thinking that is put back: the model whose it is."""
 
 
 class Restored(Value):
@@ -104,6 +106,8 @@ class Block:
     at: float = 0.0
     pinned: bool = False
     compactable: bool = True
+    by: str = ""
+    """Of thinking: the model that was asked for it. No other model is sent it."""
 
     @property
     def tier(self) -> int:

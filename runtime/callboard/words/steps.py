@@ -162,6 +162,8 @@ class SwitchModel:
 
     model: str
     why: str
+    skipped: tuple[str, ...] = ()
+    """Models before it in the chain that cannot take over, and why: `name: why`."""
 
 
 @dataclass(frozen=True, slots=True)

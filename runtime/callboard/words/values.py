@@ -266,6 +266,10 @@ class Fault(Value):
     request_id: str | None = None
     usage: Usage | None = None
     """What the failed attempt is known to have used: it may be billed."""
+    may_bill: bool = False
+    """The service had the request and did not refuse it: it may bill the attempt, also where `usage` is not known."""
+    retry: bool | None = None
+    """What the service said in `x-should-retry`; None: nothing."""
 
 
 class Todo(Value):

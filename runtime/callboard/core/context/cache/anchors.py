@@ -39,10 +39,12 @@ def with_anchor(wire: bytes) -> bytes:
     return wire
 
 
-def anchored(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None) -> list[bytes]:
-    """All messages as they are sent, in pieces (`Messages.pieces`), with a mark at each of `marks`."""
+def anchored(
+    conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None, reader: str = ""
+) -> list[bytes]:
+    """All messages as the model `reader` is sent them, in pieces (`Messages.pieces`), a mark at each of `marks`."""
     wires = {index: with_anchor(conv.messages[index].wire) for index in marks(conv, cycle, limits)}
-    return conv.messages.pieces(wires)
+    return conv.messages.pieces(wires, reader)
 
 
 def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None) -> list[int]:

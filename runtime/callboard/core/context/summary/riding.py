@@ -106,8 +106,9 @@ def newest_sent(conv: Conversation) -> int | None:
     return None
 
 
-def riding(conv: Conversation, text: str) -> list[bytes]:
-    """The messages of the newest request with what came since, and `text` last; marked where the cached prefix ends.
+def riding(conv: Conversation, text: str, reader: str = "") -> list[bytes]:
+    """The messages of the newest request to the model `reader` with what came since, and `text` last; marked where the
+    cached prefix ends.
 
     The one mark reads; none is set behind it, since what it wrote to the cache would never be read.
     """
@@ -116,6 +117,6 @@ def riding(conv: Conversation, text: str) -> list[bytes]:
     sent, last = newest_sent(conv), len(conv.messages) - 1
     marked = {} if sent is None else {sent: with_anchor(conv.messages[sent].wire)}
     if conv.messages[last].role == "assistant":
-        return [*conv.messages.pieces(marked), b'{"role":"user","content":[%s]}' % asked]
+        return [*conv.messages.pieces(marked, reader), b'{"role":"user","content":[%s]}' % asked]
     marked[last] = conv.messages[last].wire[:-2] + b"," + asked + b"]}"
-    return conv.messages.pieces(marked)
+    return conv.messages.pieces(marked, reader)

@@ -28,14 +28,21 @@ def make_message(id: int, role: Literal["user", "assistant"], blocks: tuple[Bloc
     return Message(id=id, role=role, blocks=blocks, tokens=tokens, wire=serialise(role, blocks), turn=turn)
 
 
-def make_block(data: Json, source: Source, at: float, *, pinned: bool = False, compactable: bool = True) -> Block:
-    """A block with its estimate."""
-    return Block(data, source, estimate_block(data), at, pinned, compactable)
+def make_block(
+    data: Json, source: Source, at: float, *, pinned: bool = False, compactable: bool = True, by: str = ""
+) -> Block:
+    """A block with its estimate. `by`: the model that was asked, kept of thinking only."""
+    return Block(data, source, estimate_block(data), at, pinned, compactable, by if is_thinking(data) else "")
+
+
+def is_thinking(data: Json) -> bool:
+    """A block that only the model that signed it is sent again."""
+    return data.get("type") in ("thinking", "redacted_thinking")
 
 
 def placed_block(item: Placed, at: float, *, pinned: bool) -> Block:
     """The block that an event carries."""
-    return make_block(item.data, item.source, at, pinned=pinned, compactable=item.compactable)
+    return make_block(item.data, item.source, at, pinned=pinned, compactable=item.compactable, by=item.by)
 
 
 def joined(message: Message, blocks: tuple[Block, ...], turn: str) -> Message:

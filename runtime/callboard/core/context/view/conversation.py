@@ -61,7 +61,7 @@ __all__ = [
     "with_overhead",
 ]
 
-RENDERING = 1
+RENDERING = 2
 """The version of how history and edits become bytes: it rises when the same journal would render otherwise. Snapshots
 carry it, so that one made by another rendering is passed over."""
 
@@ -105,9 +105,12 @@ class Conversation:
         return self.messages.result_tokens
 
 
-def add_assistant(conv: Conversation, id: int, blocks: Sequence[Json], at: float, turn: str) -> Conversation:
-    """The view with a reply. Empty text is left out; a reply after a reply (`pause_turn`) goes on in one message."""
-    made = tuple(make_block(data, "assistant", at) for data in _said(blocks))
+def add_assistant(
+    conv: Conversation, id: int, blocks: Sequence[Json], at: float, turn: str, by: str = ""
+) -> Conversation:
+    """The view with a reply of the model `by`. Empty text is left out; a reply after a reply (`pause_turn`) goes on in
+    one message."""
+    made = tuple(make_block(data, "assistant", at, by=by) for data in _said(blocks))
     if not made:
         return replace(conv, output=0)
     grown = _grown(conv, id, "assistant", made, turn)
@@ -214,7 +217,7 @@ def render(history: Iterable[Message], edits: Sequence[Edit]) -> Messages:
 def restored_from(message: Message) -> Restored:
     """The message as an undo carries it, to stand again as it is."""
     blocks = tuple(
-        Placed(data=block.data, source=block.source, pinned=block.pinned, compactable=block.compactable)
+        Placed(data=block.data, source=block.source, pinned=block.pinned, compactable=block.compactable, by=block.by)
         for block in message.blocks
     )
     at, times = message.blocks[0].at, tuple(block.at for block in message.blocks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, overload
@@ -18,6 +18,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from callboard.core.context.view.blocks import is_result
+from callboard.core.context.view.sending import wire_for, writers
 from callboard.words.context import Block, Message, Source
 
 FULL = 32
@@ -50,6 +51,19 @@ class _Chunk:
     pinned: tuple[Block, ...]
     bulky: tuple[int, ...]
     """Places of the messages that hold results of more than `SMALL` tokens."""
+    writers: frozenset[str]
+    """Whose blocks are in them that are not sent to everybody (`sending`)."""
+    others: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
+    """The bytes for the newest reader that is not sent all of it: made once, since messages never change."""
+
+    def wire_for(self, reader: str) -> bytes:
+        """Their bytes as `reader` is sent them, joined by commas; empty when nothing is left."""
+        if not reader or not self.writers - {reader}:
+            return self.wire
+        if reader not in self.others:
+            self.others.clear()
+            self.others[reader] = b",".join(wire for one in self.messages if (wire := wire_for(one, reader)))
+        return self.others[reader]
 
 
 @dataclass(slots=True, eq=False, repr=False)  # nothing sets a field again; `frozen` would make each step pay for that
@@ -119,21 +133,22 @@ class Messages(Sequence[Message]):
             for place in reversed(found) if newest_first else found:
                 yield start + place
 
-    def pieces(self, replaced: Mapping[int, bytes] | None = None) -> list[bytes]:
-        """The bytes of all messages, in pieces to be joined by commas; those of an index in `replaced` read so instead.
+    def pieces(self, replaced: Mapping[int, bytes] | None = None, reader: str = "") -> list[bytes]:
+        """The bytes of all messages as the model `reader` is sent them (`sending`; empty: as they stand), in pieces to
+        be joined by commas; those of an index in `replaced` read so instead.
 
         A piece is one message or, of those long past, several joined. The newest `FULL` stand alone.
         """
         groups: dict[int, dict[int, bytes]] = {len(self._chunks): {}}
         for index, wire in (replaced or {}).items():
             groups.setdefault(self._chunk_at(index), {})[index] = wire
-        made = [chunk.wire for chunk in self._chunks]
+        made = [chunk.wire_for(reader) for chunk in self._chunks]
         for number in sorted(groups, reverse=True):  # from the end: what stands before keeps its place
-            alone = [one.wire for one in self._of_chunk(number)]
+            alone = [wire_for(one, reader, last=one is self.last) for one in self._of_chunk(number)]
             for index, wire in groups[number].items():
                 alone[index - self._starts[number]] = wire
             made[number : number + 1] = alone
-        return made
+        return [wire for wire in made if wire]
 
     # Look-ups by id: ids rise
 
@@ -313,6 +328,7 @@ def _chunk(messages: tuple[Message, ...]) -> _Chunk:
         by_source,
         tuple(block for one in messages for block in one.blocks if block.pinned),
         _bulky(messages),
+        frozenset[str]().union(*map(writers, messages)),
     )
 
 
