@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -124,7 +123,8 @@ def _service(base_url: str | None, too_long: tuple[str, ...]) -> Model:
 @asynccontextmanager
 async def _rehearsal(scenario_file: Path, places: Places, session: str) -> AsyncGenerator[Chosen]:
     """The rehearsal model over real HTTP and SSE on a loopback port of this process."""
-    from callboard.adapters.anthropic import AnthropicModel
+    from callboard.adapters.anthropic_http import HttpModel
+    from callboard.adapters.rehearsal.client import Loopback
     from callboard.adapters.rehearsal.emulator import Options, serve
     from callboard.adapters.rehearsal.scenario_file import load_scenario
 
@@ -133,8 +133,7 @@ async def _rehearsal(scenario_file: Path, places: Places, session: str) -> Async
     scenario = await anyio.to_thread.run_sync(load_scenario, scenario_file)
     state = places.session_data(session) / "rehearsal.jsonl"
     server = await serve(scenario, options=Options(state=state, keep_bodies=0))
-    # A key that no message holds by chance: keys are blacked out in what the service says.
-    model = AnthropicModel(base_url=server.url, api_key=secrets.token_hex(16))
+    model = HttpModel(Loopback(server.url))
     limits = {
         name: ModelLimits(window=spec.window, max_output=spec.max_output) for name, spec in scenario.models.items()
     }

@@ -26,7 +26,8 @@ from tests.adapters.anthropic_wire import (
     wired,
 )
 
-from callboard.adapters.anthropic import AnthropicModel, body_pieces
+from callboard.adapters.anthropic import AnthropicModel
+from callboard.adapters.anthropic_request import body_pieces
 from callboard.adapters.rehearsal.emulator import serve
 from callboard.adapters.rehearsal.replies import Reply as Rehearsed
 from callboard.adapters.rehearsal.replies import text as said

@@ -11,7 +11,7 @@ from tests.adapters.anthropic_wire import Exchange, model_at, request, wired
 from tests.adapters.rehearsal_wire import served
 from tests.engine.test_one_agent import Echo, tools
 
-from callboard.adapters.anthropic import body_pieces
+from callboard.adapters.anthropic_request import body_pieces
 from callboard.adapters.rehearsal.replies import Reply, text, tool_use
 from callboard.ports.model import CannotCount, ModelRequest
 from callboard.testing import World

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.adapters.anthropic_wire import Shown, block, call, end, event, request, start, text
 
 from callboard.adapters import anthropic_sse
-from callboard.adapters.anthropic import body_pieces
 from callboard.adapters.anthropic_reply import ReplyBuilder, mended, strict_input
+from callboard.adapters.anthropic_request import body_pieces
 from callboard.adapters.anthropic_sse import BadEvent, EventReader
 from callboard.ports.model import Reply
 

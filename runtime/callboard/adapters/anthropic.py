@@ -1,49 +1,26 @@
 """The Messages API through the SDK's client: the one importer of `anthropic`.
 
-The SDK does authentication, headers, base URL, proxies and TLS. The body is bytes that are ready, and the events are
-read lightly (docs/decisions/0003-request-bytes-and-light-parsing.md). Retries are not made here, redirects are not
-followed (they would carry the key elsewhere), and whatever a library raises becomes a `CallFault`, once, here.
-It runs on asyncio only, because the SDK's transport does.
+The SDK does authentication, headers, base URL, proxies and TLS, in the first request of a client; what is in a request
+and in an answer is `anthropic_http`'s. Its import takes over a second: who needs no service does not import this file.
 """
 
 from __future__ import annotations
 
-import json
 import ssl
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
-import aiohttp
-import anyio
 import httpx2  # the SDK's own HTTP library: its `post` is asked for this library's response
 from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, DefaultAioHttpClient
 
-from callboard.adapters.anthropic_faults import Answer, Wording, fault_of_answer, fault_of_event
-from callboard.adapters.anthropic_rates import rates_of
-from callboard.adapters.anthropic_reply import ReplyBuilder, ServiceError
-from callboard.adapters.anthropic_request import OWN_HEADERS, body_pieces, content_of, headers_of
-from callboard.adapters.anthropic_sse import BadEvent, EventReader
-from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
+from callboard.adapters.anthropic_faults import Wording
+from callboard.adapters.anthropic_http import LIMITS, TIMEOUT, HttpModel, Lost, Refused, words_of
 from callboard.words.errors import CredentialsMissing, SettingsError
-from callboard.words.rates import Rates
-from callboard.words.values import Fault
-
-_CONNECT_S = 20.0
-_KEEP_ALIVE_S = 20.0
-_CLOSING_S = 0.25
-"""How long the end of a stream, or of a connection, may take: the reply is known, or given up, by then."""
-_CONNECTIONS = 1_000
-
-_FOREIGN = (AnthropicError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
-"""What the SDK and the libraries under it raise. `OSError` holds resets, TLS errors and time-outs of the system."""
 
 
-class AnthropicModel:
-    """A model service that speaks the Messages API. One object, one connection pool, for all agents of a key."""
+class AnthropicModel(HttpModel):
+    """The model service behind a base URL, with a key or a token."""
 
     def __init__(
         self,
@@ -54,254 +31,53 @@ class AnthropicModel:
         wording: Wording | None = None,
     ) -> None:
         """Raises `CredentialsMissing` without a usable key, `SettingsError` for a base URL that is none."""
-        self._secret, kind = _credential(api_key, auth_token)
-        self._wording = wording or Wording()
+        secret, kind = _credential(api_key, auth_token)
         _check_url(base_url)
-        self._http = DefaultAioHttpClient(
-            limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_S),
-            timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+        super().__init__(_Sdk(base_url, secret, kind), wording=wording)
+
+
+class _Sdk:
+    """The SDK's client over its aiohttp transport."""
+
+    def __init__(self, base_url: str | None, secret: str, kind: str) -> None:
+        self.secret = secret
+        self.http = DefaultAioHttpClient(
+            limits=LIMITS,
+            timeout=TIMEOUT,
             # Loading the trust store takes 65 ms. Plain HTTP needs none; this empty one would trust nobody.
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if (base_url or "").startswith("http://") else True,
         )
         self._client = AsyncAnthropic(
-            api_key=self._secret if kind == "key" else None,
-            auth_token=self._secret if kind == "token" else None,
+            api_key=secret if kind == "key" else None,
+            auth_token=secret if kind == "token" else None,
             base_url=base_url,
             max_retries=0,
-            http_client=self._http,
+            http_client=self.http,
         )
-        self._like: _Like | None = None
-        """Set by the first call."""
 
-    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
-        """Make one call. Raises `CallFault` and nothing else."""
-        call, rates = _Call(request, ReplyBuilder(on_delta)), None
+    async def post(
+        self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes], *, stream: bool
+    ) -> httpx2.Response:
+        """Through the SDK's `post`."""
+        # It is generic over what the answer is parsed to; asked for its own library's response, it parses nothing.
         try:
-            with call.scope:
-                return await self._stream(call)
-        except ServiceError as error:
-            fault = fault_of_event(error.error, call.request_id, self._wording)
-        except BadEvent as error:
-            fault = Fault(kind="bad_reply", message=f"the service sent {error}", request_id=call.request_id)
-        except _Refused as error:
-            fault = self._fault_of_status(error.response, error.body)
-            rates = rates_of(_plain(error.response), time.time())
-        except _Lost as error:
-            fault = Fault(kind="connection", message=str(error), request_id=call.request_id)
-        except _FOREIGN as error:
-            fault = Fault(kind="connection", message=_words(error), request_id=call.request_id)
-        else:
-            fault = call.silence()
-        raise self._failed(call, fault, rates, on_delta)
-
-    async def count(self, request: ModelRequest) -> int:
-        """Ask `/v1/messages/count_tokens`. Raises `CannotCount` and nothing else."""
-        try:
-            with anyio.fail_after(request.total_timeout):
-                return _counted(await self._send_count(request))
+            response = await self._client.post(
+                path,
+                cast_to=httpx2.Response,
+                content=content,
+                options={"headers": headers, "follow_redirects": False},
+                stream=stream,
+                stream_cls=AsyncStream[object],
+            )
         except APIStatusError as error:
-            why = f"HTTP {error.status_code}: {self._fault_of_status(error.response, error.body).message}"
-        except TimeoutError:
-            why = f"no answer within {request.total_timeout:g} s"
-        except _FOREIGN as error:
-            why = _words(error)
-        raise CannotCount(why.replace(self._secret, "[key]"))
+            raise Refused(error.response, error.body) from error
+        except AnthropicError as error:  # its own words for all of them are 'Connection error.'
+            raise Lost(words_of(error.__cause__ or error)) from error
+        return cast("httpx2.Response", cast("object", response))
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
         await self._client.close()
-
-    async def _stream(self, call: _Call) -> Reply:
-        response = await self._send(call.request)
-        try:
-            headers = _plain(response)
-            call.request_id = headers.get("request-id")
-            rates = rates_of(headers, time.time()) if call.request.on_head else None
-            if call.request.on_head and rates:
-                call.request.on_head(rates)
-            async with aclosing(response.aiter_bytes()) as chunks:
-                await _read(call, chunks)
-                reply = call.builder.reply()
-                await _read_end(chunks)
-                return reply
-        finally:
-            await _let_go(response)
-
-    async def _send(self, request: ModelRequest) -> httpx2.Response:
-        """The answer, its body not read yet. Raises `_Refused` for one that is an error."""
-        pieces = body_pieces(request)
-        size = sum(map(len, pieces))
-        headers, content = headers_of(request, size), content_of(pieces, size)
-        if self._like is None:
-            response = await self._post(headers, content)
-            self._like = _Like.of(response.request)
-            return response
-        try:
-            response = await self._http.send(self._like.request(headers, content), stream=True, follow_redirects=False)
-        except RuntimeError as error:  # the client was closed in the meantime
-            raise _Lost(str(error)) from error
-        if response.is_success:
-            return response
-        try:
-            raise _Refused(response, _body_of(await response.aread()))
-        finally:
-            await _let_go(response)
-
-    async def _post(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Response:
-        """The SDK's own way, for the first call of a client."""
-        # `post` is generic over what the answer is parsed to; asked for its own library's response, it parses nothing.
-        try:
-            response = await self._client.post(
-                "/v1/messages",
-                cast_to=httpx2.Response,
-                content=content,
-                options={"headers": headers, "follow_redirects": False},
-                stream=True,
-                stream_cls=AsyncStream[object],
-            )
-        except APIStatusError as error:
-            raise _Refused(error.response, error.body) from error
-        return cast("httpx2.Response", cast("object", response))
-
-    async def _send_count(self, request: ModelRequest) -> httpx2.Response:
-        pieces = body_pieces(request)
-        size = sum(map(len, pieces))
-        response = await self._client.post(
-            "/v1/messages/count_tokens",
-            cast_to=httpx2.Response,
-            content=content_of(pieces, size),
-            options={"headers": headers_of(request, size), "follow_redirects": False},
-        )
-        return cast("httpx2.Response", cast("object", response))
-
-    def _fault_of_status(self, response: httpx2.Response, body: object) -> Fault:
-        return fault_of_answer(Answer(response.status_code, _plain(response), body, time.time()), self._wording)
-
-    def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
-        message = fault.message.replace(self._secret, "[key]")  # services have been seen to quote it
-        fault = fault.model_copy(update={"message": message, "usage": call.builder.usage})
-        if call.builder.streamed:
-            on_delta(Delta("dropped", f"{fault.kind}: {message}"))
-        return CallFault(fault, call.builder.partial, rates)
-
-
-@dataclass(frozen=True, slots=True)
-class _Like:
-    """What the SDK puts into every request, taken from one that it made: credentials, headers, URL, time limits."""
-
-    url: httpx2.URL
-    headers: Sequence[tuple[bytes, bytes]]
-    extensions: Mapping[str, object]
-
-    @classmethod
-    def of(cls, sent: httpx2.Request) -> _Like:
-        """What other requests have in common with this one."""
-        kept = tuple((name, value) for name, value in sent.headers.raw if name.lower() not in OWN_HEADERS)
-        return cls(sent.url, kept, dict(sent.extensions))
-
-    def request(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Request:
-        """Another request, with headers and a body of its own."""
-        ours = [(name.encode(), value.encode()) for name, value in headers.items()]
-        return httpx2.Request(
-            "POST", self.url, headers=[*self.headers, *ours], content=content, extensions=dict(self.extensions)
-        )
-
-
-class _Refused(Exception):
-    """An answer that is an error: `body` is what its JSON says, else its text."""
-
-    def __init__(self, response: httpx2.Response, body: object) -> None:
-        super().__init__(f"status {response.status_code}")
-        self.response, self.body = response, body
-
-
-class _Lost(Exception):
-    """The stream ended before the message was complete."""
-
-
-class _Call:
-    """One call under way: its time limits as one cancel scope, whose deadline moves with the content."""
-
-    def __init__(self, request: ModelRequest, builder: ReplyBuilder) -> None:
-        now = anyio.current_time()
-        self.request, self.builder = request, builder
-        self.request_id: str | None = None
-        self.received = 0
-        self._end = now + request.total_timeout
-        self._waiting = request.first_byte_timeout
-        self.scope = anyio.CancelScope(deadline=min(self._end, now + self._waiting))
-
-    def content_came(self) -> None:
-        """Something other than a ping arrived: wait anew for what comes next."""
-        self._waiting = self.request.idle_timeout
-        self.scope.deadline = min(self._end, anyio.current_time() + self._waiting)
-
-    def silence(self) -> Fault:
-        """Why the scope ended the call."""
-        if self.scope.deadline >= self._end:
-            what = f"the reply took longer than {self.request.total_timeout:g} s"
-        elif self.builder.begun:
-            what = f"no content for {self._waiting:g} s in the middle of the reply"
-        else:
-            what = f"no reply within {self._waiting:g} s"
-        return Fault(kind="silence", message=what, request_id=self.request_id)
-
-
-async def _let_go(response: httpx2.Response) -> None:
-    """Cancelled or not: the connection goes back to the pool, or is closed if its stream did not end."""
-    with anyio.move_on_after(_CLOSING_S, shield=True):
-        await response.aclose()
-
-
-async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
-    """Read until `message_stop`. Raises `_Lost` when the stream ends before it."""
-    reader = EventReader()
-    async for chunk in chunks:
-        call.received += len(chunk)
-        content = False
-        for event in reader.feed(chunk):
-            content = content or event.get("type") != "ping"
-            call.builder.take(event)
-            if call.builder.complete:
-                return
-        if content:
-            call.content_came()
-    if call.received and not call.builder.begun:
-        raise BadEvent("an answer that is no event stream")
-    raise _Lost("the stream ended before the message was complete")
-
-
-async def _read_end(chunks: AsyncIterator[bytes]) -> None:
-    """Read past the end, so that the connection can be used again; whatever happens here no longer matters."""
-    try:
-        with anyio.move_on_after(_CLOSING_S):
-            async for _ in chunks:
-                pass
-    except _FOREIGN:
-        return  # the reply is whole: a connection lost after it is no fault of the call
-
-
-def _counted(response: httpx2.Response) -> int:
-    """The count in an answer. Raises `CannotCount` for one of another shape."""
-    try:
-        tokens: object = json.loads(response.content)["input_tokens"]
-    except (ValueError, KeyError, TypeError):
-        tokens = None
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-        raise CannotCount(f"HTTP {response.status_code} without a count of tokens")
-    return tokens
-
-
-def _plain(response: httpx2.Response) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
-
-
-def _body_of(content: bytes) -> object:
-    text = content.decode("utf-8", "replace").strip()
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _credential(api_key: str | None, auth_token: str | None) -> tuple[str, str]:
@@ -332,9 +108,3 @@ def _check_url(base_url: str | None) -> None:
         usable = False
     if not usable:
         raise SettingsError(f"{base_url!r} is not an http or https URL", "base URL of the model service")
-
-
-def _words(error: BaseException) -> str:
-    """What a library's exception says, with its cause: the SDK's own words for all of them are 'Connection error.'."""
-    cause = error.__cause__ if isinstance(error, AnthropicError) and error.__cause__ else error
-    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
