@@ -1,7 +1,8 @@
 """Client CPU of one agent step: ours beside a bare SDK streaming loop, against the same server, in the same run.
 
-A step is one model call and one `read_file` of 2 KB. Both sides are child processes; a run of one step is subtracted,
-so that start-up does not count. The whole history must reach the server on both sides, or there is no ratio.
+A step is one model call and one `read_file` of 2 KB. Both sides are child processes that take turns, so that a machine
+that slows down slows both; of each length the median counts, and a run of one step is subtracted, so that start-up
+does not. The whole history must reach the server on both sides, or there is no ratio.
 Exits 1 when ours costs more than `BOUND` of the bare loop at either length, or grows more steeply.
 """
 
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ GROWTH_BOUND = 1.0
 """Ours over the bare loop: what each further step adds to the cost of a step."""
 
 LENGTHS = (200, 1_000)
-REPEATS = {1: 5, 200: 3, 1_000: 1}
+REPEATS = {1: 7, 200: 7, 1_000: 2}
 RESULT_BYTES = 2_048
 HERE = Path(__file__).parent
 
@@ -91,18 +92,34 @@ def ours(folder: Path, steps: int) -> tuple[list[str], dict[str, str]]:
     }
 
 
-def measure(name: str, command: Command, server: Server) -> Side:
-    """Run one side at each length. Raises `NotComparable` if the server saw another history than it should."""
-    totals: dict[int, float] = {}
-    sizes: dict[int, int] = {}
+def measure(sides: Mapping[str, Command], server: Server) -> list[Side]:
+    """Run all sides at each length, in turns. Raises `NotComparable` if the server saw another history than it should
+    have."""
+    totals: dict[tuple[str, int], float] = {}
+    sizes: dict[tuple[str, int], int] = {}
     for steps, repeats in REPEATS.items():
-        totals[steps] = statistics.median(_run(name, command, server, steps) for _ in range(repeats))
-        saw = server.seen(name)
-        if saw.get("results") != steps:
-            raise NotComparable(f"{name}: the last request of {steps} steps held {saw.get('results')} results")
-        sizes[steps] = saw["bytes"]
-    step_ms = {steps: (totals[steps] - totals[1]) / (steps - 1) * 1_000 for steps in LENGTHS}
-    return Side(name, step_ms, sizes)
+        costs: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(repeats):
+            for name, command in sides.items():
+                costs[name].append(_run(name, command, server, steps))
+                sizes[name, steps] = _size(name, server, steps)
+        totals |= {(name, steps): statistics.median(each) for name, each in costs.items()}
+    return [
+        Side(
+            name,
+            {steps: (totals[name, steps] - totals[name, 1]) / (steps - 1) * 1_000 for steps in LENGTHS},
+            {steps: sizes[name, steps] for steps in LENGTHS},
+        )
+        for name in sides
+    ]
+
+
+def _size(name: str, server: Server, steps: int) -> int:
+    """Bytes of the last request of a run."""
+    saw = server.seen(name)
+    if saw.get("results") != steps:
+        raise NotComparable(f"{name}: the last request of {steps} steps held {saw.get('results')} results")
+    return saw["bytes"]
 
 
 def _run(name: str, command: Command, server: Server, steps: int) -> float:
@@ -152,11 +169,9 @@ def verdict(baseline: Side, candidate: Side) -> int:
 def main() -> int:
     head = ["client CPU", *(f"ms/step, {steps} steps" for steps in LENGTHS), "growth, us/step", "last request, MB"]
     with serving() as server:
-        baseline = measure("bare", bare, server)
         try:
-            candidate = measure("ours", ours, server)
+            baseline, candidate = measure({"bare": bare, "ours": ours}, server)
         except (NotComparable, child.ChildFailed) as missing:
-            print(child.table(head, [shown(baseline)]))
             print(f"no ratio: {missing}")
             return 1
     print(child.table(head, [shown(baseline), shown(candidate)]))

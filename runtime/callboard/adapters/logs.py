@@ -6,7 +6,6 @@ conversation: what was said stands in the journal.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import structlog
+from pydantic_core import to_json
 
 from callboard.core.context.told.metrics import Metrics, together
 from callboard.ports.model import Delta
@@ -32,7 +32,7 @@ from callboard.words.events import (
 )
 from callboard.words.values import Envelope
 
-_QUIET = frozenset({"tool_settled", "injection_queued", "envelope_received"})
+_QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received"})
 """Events that another line tells as well: logged at debug level only."""
 
 
@@ -91,7 +91,7 @@ class _LogFile:
 
 def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
     """One line. All in one step, since a step of an agent writes several."""
-    return json.dumps({"at": time.time(), "level": level, **event}, default=str, ensure_ascii=False)
+    return to_json({"at": time.time(), "level": level, **event}, fallback=str, inf_nan_mode="constants").decode()
 
 
 class EventLog:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import structlog
+from anyio.lowlevel import checkpoint
 
 from callboard.core.context.view.images import fitting
 from callboard.engine.calls import caller, find_call, gone_from, notice
@@ -35,6 +36,7 @@ async def run(agent: Agent, step: st.Run) -> None:
     """Prepare, make the start durable, then run; what `prepare` refuses never starts."""
     for call_id in step.calls:
         agent.start(f"tool:{call_id}", partial(_prepare_and_run, agent, call_id))
+    await checkpoint()  # what is done at once is done before the loop looks again
 
 
 async def _prepare_and_run(agent: Agent, call_id: str) -> None:

@@ -25,9 +25,16 @@ from callboard.words.values import Json, Request, ToolCall
 
 
 async def judge(agent: Agent, step: st.Judge) -> None:
-    """Hooks may take their time: each call is judged in an operation of its own."""
+    """Hooks and commands may take their time: such a call is judged in an operation of its own. What is judged in a
+    few looks at a path is judged here and now, since an operation costs more than that."""
+    hooked = agent.host.ports.hooks.has("PreToolUse")
     for call_id in step.calls:
-        agent.start(f"judge:{call_id}", partial(_judge, agent, call_id))
+        one = find_call(agent.state, call_id)
+        tool = agent.host.ports.tools.get(one.call.name) if one else None
+        if not hooked and (tool is None or tool.spec.concurrency == "shared"):
+            await _judge(agent, call_id)
+        else:
+            agent.start(f"judge:{call_id}", partial(_judge, agent, call_id))
 
 
 async def _judge(agent: Agent, call_id: str) -> None:
@@ -50,7 +57,7 @@ async def _judge(agent: Agent, call_id: str) -> None:
             call = call.model_copy(update={"input": verdict.input})
             refusal = _unfit(agent, call)
     if refusal is not None:
-        await _deny(agent, call_id, refusal, "schema")
+        await _deny(agent, call_id, refusal, "schema", context)
         return
     await _rule(agent, one, call, context, by_hook)
 
@@ -77,7 +84,7 @@ async def _rule(
     ruling = await ports.judge.judge(call, tool, state.me, ports.archive.folders(state.me))
     closed = gate_refuses(state.gate, call.name, reads_only=tool.effect == "read" or ruling.reads_only)
     if closed is not None:
-        await _deny(agent, call.id, closed, "plan gate")
+        await _deny(agent, call.id, closed, "plan gate", context)
         return
     decision, by, why = ruling.decision, ruling.rule, ruling.why
     if hooked is not None and hooked.decision == "ask" and decision == "allow":
@@ -86,9 +93,9 @@ async def _rule(
         decision, by, why = "allow", hooked.by, hooked.why
     changed = call.input if call.input is not one.call.input else None
     if decision == "deny":
-        await _deny(agent, call.id, f"Permission denied: {why} ({by})", by)
+        await _deny(agent, call.id, f"Permission denied: {why} ({by})", by, context)
     elif decision == "ask":
-        await _ask(agent, call, changed, Ruling("ask", by, why))
+        await _ask(agent, call, changed, Ruling("ask", by, why), context)
     else:
         judged = ev.CallJudged(
             at=agent.host.clock.now(), call=call.id, verdict="allow", by=by, input=changed, context=context
@@ -108,7 +115,7 @@ async def _deny(agent: Agent, call_id: str, why: str, by: str, context: tuple[st
     await agent.note(denied, unless=gone_from(call_id, "proposed"))
 
 
-async def _ask(agent: Agent, call: ToolCall, changed: Json | None, ruling: Ruling) -> None:
+async def _ask(agent: Agent, call: ToolCall, changed: Json | None, ruling: Ruling, context: tuple[str, ...]) -> None:
     """One durable request; where nobody can answer, the deadline is now and the answer is no."""
     state, now = agent.state, agent.host.clock.now()
     deadline = state.me.ask_deadline
@@ -139,6 +146,7 @@ async def _ask(agent: Agent, call: ToolCall, changed: Json | None, ruling: Rulin
         why=ruling.why,
         input=changed,
         expires_at=request.expires_at,
+        context=context,
     )
     key = request_key(agent.host.session, request.id)
     await agent.record(needed, writes=[Put(key, request.encode())], unless=_void(call.id, state.gate))
