@@ -103,6 +103,8 @@ def columns(text: str) -> int:
 
 def shorten(text: str, width: int) -> str:
     """At most `width` columns (wide characters count two), with a mark where it was cut."""
+    if text.isascii():
+        return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
     used = 0
     for at, char in enumerate(text):
         used += _columns(char)
