@@ -24,7 +24,9 @@ def life(state: AgentState) -> AgentLife:
 
 
 def waiting_for(state: AgentState) -> str:
-    """The request that everything waits for; empty when something goes on."""
+    """The request that everything waits for; empty when something goes on, and when all is over."""
+    if state.ended is not None:
+        return ""
     if state.gate.gate == "pending" and not state.calls:
         return f"plan {state.gate.request_id}"
     asking = [one.request_id for one in state.calls if one.stage == "asking"]

@@ -6,8 +6,10 @@ Sending is a write (`callboard.core.mail.sending`) in the commit of whatever cau
 from __future__ import annotations
 
 from callboard.core.names import mailbox
+from callboard.engine.leaving import request_withdrawn
 from callboard.engine.loop import Agent
-from callboard.words.errors import StoreDamaged
+from callboard.ports.store import Write
+from callboard.words.errors import Conflict, StoreDamaged
 from callboard.words.events import EnvelopeReceived
 from callboard.words.values import Envelope
 
@@ -21,8 +23,22 @@ async def listen(agent: Agent) -> None:
                 envelope = Envelope.model_validate_json(record.data)
             except ValueError as wrong:
                 raise StoreDamaged(f"envelope {record.seq} of {stream} cannot be read: {wrong}") from wrong
-            received = envelope.model_copy(update={"seq": record.seq})
+            await _receive(agent, envelope.model_copy(update={"seq": record.seq}))
+
+
+async def _receive(agent: Agent, envelope: Envelope) -> None:
+    """Acknowledge one envelope. A new plan that is asked for makes the one void that still waits for its answer."""
+    while True:
+        gate, withdrawn = agent.state.gate, list[Write]()
+        if envelope.type == "plan_request" and gate.gate == "pending" and gate.request_id:
+            withdrawn = request_withdrawn(agent.host, gate.request_id, "another plan was asked for")
+        try:
             await agent.record(
-                EnvelopeReceived(at=agent.host.clock.now(), envelope=received),
-                unless=lambda state, seq=record.seq: state.position >= seq,
+                EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope),
+                writes=withdrawn,
+                unless=lambda state: state.position >= envelope.seq,
             )
+        except Conflict as lost:
+            await agent.host.refresh(lost.what)  # it was answered at the same moment
+        else:
+            return

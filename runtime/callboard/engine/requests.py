@@ -22,6 +22,11 @@ _BELLS: dict[str, EnvelopeType] = {
     "shutdown": "shutdown_response",
     "question": "answer",
 }
+_NOBODY_WAITS: dict[str, str] = {
+    "question": "Nobody answered in time. Decide yourself, and say in your result what you assumed.",
+    "shutdown": "It has not stopped in time.",
+}
+"""Requests for which no call and no gate waits: at their deadline the desk takes them back, and says this."""
 
 
 async def answer_request(
@@ -66,8 +71,32 @@ def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Enve
     )
 
 
+async def expire_request(host: Host, request_id: str) -> None:
+    """Its deadline has come and nobody answered: the asker is told. Lost a race: the answer stands."""
+    found = host.board.request(request_id)
+    expired = rules.expire(found[0], host.clock.now()) if found else None
+    if found is None or not isinstance(expired, Request):
+        return
+    writes: list[Write] = [Put(request_key(host.session, request_id), expired.encode(), expected=found[1])]
+    asker = host.board.agent(expired.asked_by)
+    if (
+        asker is not None
+        and asker[0].incarnation == expired.incarnation
+        and asker[0].life not in ("stopped", "crashed")
+    ):
+        said = Answer("rejected", "runtime", _NOBODY_WAITS[expired.kind])
+        writes.append(sending(host.session, _bell(expired, asker[0], said, host.clock.now())))
+    try:
+        await host.commit(*writes)
+    except Conflict as lost:
+        await host.refresh(lost.what)
+
+
 class Desk:
-    """Puts each pending request of the session to the approvers of this process, all at once; the first answer wins."""
+    """Puts each pending request of the session to the approvers of this process, all at once; the first answer wins.
+
+    A question or a shutdown that nobody answers ends here, at its deadline; a plan or a permission with its asker.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -85,7 +114,7 @@ class Desk:
     def heed(self, request_id: str) -> None:
         """A request is new, or has changed."""
         found = self._host.board.request(request_id)
-        if self._group is None or found is None or not self._host.ports.approvers:
+        if self._group is None or found is None:
             return
         if found[0].status != "pending":
             scope = self._open.pop(request_id, None)
@@ -100,6 +129,9 @@ class Desk:
             async with anyio.create_task_group() as group:
                 for approver in self._host.ports.approvers:
                     group.start_soon(self._ask, approver, request)
+                if request.kind in _NOBODY_WAITS and request.expires_at is not None:
+                    await self._host.clock.sleep_until(request.expires_at)
+                    await expire_request(self._host, request.id)
 
     async def _ask(self, approver: Approver, request: Request) -> None:
         answer = await approver.answer(request)

@@ -219,7 +219,9 @@ class Team:
             await self.host.clock.sleep_until(now + 0.5 * 2 ** (len(member.crashes) - 1))
             return True
         found = self.host.board.agent(member.row.name)
-        row = (found[0] if found else member.row).model_copy(update={"life": "crashed", "outcome": "failed"})
+        row = (found[0] if found else member.row).model_copy(
+            update={"life": "crashed", "outcome": "failed", "waiting_for": ""}
+        )
         await self._park(row, crash)
         member.result = ("failed", f"{row.name} crashed {len(member.crashes)} times: {_first(crash)}")
         return False

@@ -214,6 +214,9 @@ async def _end_turn(agent: Agent, step: st.EndTurn) -> None:
         events.append(ev.Reported(at=now, status=status, result=mail[0].content))
     events.append(ev.TurnEnded(at=now, turn=state.turn.id, reason=step.reason, text=state.turn.text, why=step.why))
     writes: list[Write] = [sending(agent.host.session, e) for e in mail]
+    reports = any(isinstance(one, ev.Reported) for one in events)
+    if reports and state.gate.gate == "pending" and state.gate.request_id:  # a report sets the gate anew
+        writes += request_withdrawn(agent.host, state.gate.request_id, f"{agent.name} ended its turn: {step.why}")
     if step.reason in ("failed", "limit", "overflow", "refused") and state.me.kind == "teammate":
         writes += tasks_freed(agent.host, _holder(agent), f"{agent.name} stopped before it was done: {step.why}")
         held = state.tasks.items()
