@@ -14,7 +14,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Callboard needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python"; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && VIRTUAL_ENV=$(VENV) uv pip install -q -e '.[dev]'; \
+	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && VIRTUAL_ENV=$(VENV) uv pip install -q --compile-bytecode -e '.[dev]'; \
 	else \
 	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'; \
 	fi
