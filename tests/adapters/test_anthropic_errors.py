@@ -7,7 +7,7 @@ import email.utils
 import pytest
 from tests.adapters.anthropic_wire import Exchange, fault_of
 
-from callboard.adapters.anthropic_faults import Wording, retry_after
+from callboard.adapters.anthropic_faults import Answer, Wording, fault_of_answer, retry_after
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +49,44 @@ async def test_an_http_error_is_classed_by_type_then_status(
     fault = (await fault_of(say)).fault
     assert (fault.kind, fault.status, fault.request_id) == (expected, int(status[:3]), "req_9")
     assert message in fault.message
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, "invalid"),
+        (401, "credentials"),
+        (402, "payment"),
+        (403, "credentials"),
+        (404, "not_found"),
+        (405, "invalid"),
+        (408, "server"),
+        (409, "server"),
+        (413, "too_long"),
+        (422, "invalid"),
+        (425, "invalid"),
+        (429, "rate_limited"),
+        *((status, "server") for status in (500, 501, 502, 503, 504, *range(520, 529), 530)),
+        (529, "overloaded"),
+    ],
+)
+def test_a_status_says_it_where_nothing_else_does(status: int, expected: str) -> None:
+    """A gateway's answer without the API's error object, and numbers in its text."""
+    for body in ("529 429 upstream", {"detail": "429"}, {"error": "529"}, None):
+        answer = Answer(status, {}, body, now=0.0)
+        fault = fault_of_answer(answer, Wording())
+        assert (fault.kind, fault.status, fault.may_bill) == (expected, status, False)
+
+
+@pytest.mark.parametrize(("said", "expected"), [("true", True), ("False", False), ("maybe", None), (None, None)])
+async def test_whether_another_try_is_of_use_is_told_as_the_service_says_it(
+    said: str | None, expected: bool | None
+) -> None:
+    async def say(exchange: Exchange) -> None:
+        headers = [] if said is None else [f"x-should-retry: {said}"]
+        await exchange.error("400 Bad", "invalid_request_error", "no", *headers)
+
+    assert (await fault_of(say)).fault.retry is expected
 
 
 @pytest.mark.parametrize("status", ["429 Slow", "400 Bad"])
@@ -94,6 +132,8 @@ async def test_a_huge_retry_after_is_told_and_not_obeyed() -> None:
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "1e999"}, None),
+        ({"retry-after": "9" * 40}, 31_536_000.0),
+        ({"retry-after-ms": "-1", "retry-after": "9"}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": ""}, None),
         ({"retry-after": email.utils.formatdate(1_000_030, usegmt=True)}, 30.0),

@@ -78,7 +78,14 @@ async def test_a_message_without_a_stop_reason_is_a_bad_reply() -> None:
         ("api_error", "server"),
         ("rate_limit_error", "rate_limited"),
         ("timeout_error", "server"),
+        ("authentication_error", "credentials"),
+        ("permission_error", "credentials"),
+        ("billing_error", "payment"),
+        ("not_found_error", "not_found"),
+        ("request_too_large", "too_long"),
+        ("invalid_request_error", "invalid"),
         ("something_new", "server"),
+        ("", "server"),
     ],
 )
 async def test_an_error_event_is_classed_by_its_type_not_by_the_status_200(kind: str, expected: str) -> None:
@@ -87,6 +94,7 @@ async def test_an_error_event_is_classed_by_its_type_not_by_the_status_200(kind:
     caught = await fault_of(streaming(HALF + error), shown=shown)
     fault = caught.fault
     assert (fault.kind, fault.type, fault.status, fault.request_id) == (expected, kind, 200, "req_1")
+    assert fault.may_bill
     assert fault.usage is not None
     assert fault.usage.cache_read_input_tokens == 500
     assert caught.partial == "Half a re"
@@ -105,6 +113,29 @@ async def test_a_reset_anywhere_is_a_lost_connection(sent: bytes) -> None:
     assert (await fault_of(say)).fault.kind == "connection"
 
 
+EVENTS = [
+    one + b"\n\n" for one in (start() + text(0, "Hel", "lo") + call(1, '{"a":', "1}") + end("tool_use")).split(b"\n\n")
+][:-1]
+
+
+@pytest.mark.parametrize("whole", range(len(EVENTS)))
+async def test_a_reset_before_or_inside_of_each_event_is_a_lost_connection_and_may_be_billed(whole: int) -> None:
+    for inside in (0, len(EVENTS[whole]) // 2):
+        sent = b"".join(EVENTS[:whole]) + EVENTS[whole][:inside]
+
+        async def say(exchange: Exchange, sent: bytes = sent) -> None:
+            exchange.writer.write(HEAD)
+            await exchange.chunk(sent)
+            await asyncio.sleep(0.01)  # so that the bytes are out before the reset
+            exchange.reset()
+
+        shown = Shown()
+        caught = await fault_of(say, shown=shown)
+        assert (caught.fault.kind, caught.fault.may_bill) == ("connection", True)
+        assert (caught.fault.usage is None) == (whole == 0)
+        assert bool(shown.of("dropped")) == (whole > 1), "what was shown is void"
+
+
 async def test_a_connection_that_closes_inside_a_chunk_is_lost() -> None:
     async def say(exchange: Exchange) -> None:
         exchange.writer.write(HEAD + b"ffff\r\n" + HALF)
@@ -118,7 +149,25 @@ async def test_a_service_that_is_not_there_is_a_lost_connection() -> None:
     async with model_at("http://127.0.0.1:1") as model:
         with pytest.raises(CallFault) as caught:
             await model.complete(request(), Shown())
-    assert caught.value.fault.kind == "connection"
+    assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
+    assert "127.0.0.1" in caught.value.fault.message
+
+
+async def test_a_name_that_nobody_knows_is_a_lost_connection_and_cannot_be_billed() -> None:
+    async with model_at("http://no-such-service.invalid") as model:
+        with pytest.raises(CallFault) as caught:
+            await model.complete(request(), Shown())
+    assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
+
+
+async def test_a_proxy_that_is_not_there_is_a_lost_connection_and_cannot_be_billed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    async with model_at("https://service.invalid") as model:
+        with pytest.raises(CallFault) as caught:
+            await model.complete(request(), Shown())
+    assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
     assert "127.0.0.1" in caught.value.fault.message
 
 
@@ -132,7 +181,7 @@ async def test_plain_http_on_a_tls_url_is_a_lost_connection() -> None:
         with pytest.raises(CallFault) as caught:
             await model.complete(request(), Shown())
     server.close()
-    assert caught.value.fault.kind == "connection"
+    assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +206,7 @@ async def hang(exchange: Exchange) -> None:
 
 async def test_no_first_byte_is_silence() -> None:
     caught = await fault_of(hang, request(first_byte_timeout=0.1))
-    assert caught.fault.kind == "silence"
+    assert (caught.fault.kind, caught.fault.type, caught.fault.may_bill) == ("silence", "first_byte", True)
     assert "no reply within 0.1 s" in caught.fault.message
 
 
@@ -168,8 +217,8 @@ async def test_silence_in_the_middle_is_noticed() -> None:
         await hang(exchange)
 
     caught = await fault_of(say, request(idle_timeout=0.1))
-    assert caught.fault.kind == "silence"
-    assert "middle" in caught.fault.message
+    assert (caught.fault.kind, caught.fault.type) == ("silence", "idle")
+    assert "no content for 0.1 s in the middle" in caught.fault.message
     assert caught.partial == "Half a re"
 
 
@@ -183,7 +232,7 @@ async def test_pings_for_ever_are_silence_too(before: bytes) -> None:
             await asyncio.sleep(0.02)
 
     caught = await fault_of(say, request(first_byte_timeout=0.2, idle_timeout=0.2))
-    assert caught.fault.kind == "silence"
+    assert (caught.fault.kind, caught.fault.type) == ("silence", "idle" if before else "first_byte")
 
 
 async def test_a_trickle_that_never_ends_runs_into_the_total_time() -> None:
@@ -196,7 +245,7 @@ async def test_a_trickle_that_never_ends_runs_into_the_total_time() -> None:
             await asyncio.sleep(0.02)
 
     caught = await fault_of(say, request(idle_timeout=1.0, total_timeout=0.3))
-    assert caught.fault.kind == "silence"
+    assert (caught.fault.kind, caught.fault.type) == ("silence", "total")
     assert "longer than 0.3 s" in caught.fault.message
 
 

@@ -104,9 +104,11 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
         == PlanRetry(NOW + 61.0, 1, parked=True, why="rate_limited: said")
     ),
     ("rate_limited", "a wait is asked for, attempts left"): lambda: all(
-        is_retry(after(failed("rate_limited", retry_after=wait), of=spec()), wait) for wait in (0.0, 7.5, 60.0)
+        is_retry(after(failed("rate_limited", retry_after=wait), of=spec()), wait) for wait in (0.1, 7.5, 60.0)
     ),
-    ("rate_limited", "no wait is asked for, attempts left"): lambda: backs_off("rate_limited"),
+    ("rate_limited", "none is asked for (or 0), attempts left"): lambda: (
+        backs_off("rate_limited") and is_retry(after(failed("rate_limited", retry_after=0.0), of=spec()), 0.5)
+    ),
     ("overloaded", "the first in a row, attempts left"): lambda: (
         is_retry(after(failed("overloaded"), of=spec(**TWO)), 0.5)
         and is_retry(

@@ -55,7 +55,7 @@ def fault(kind: str, **more: Any) -> Fault:
         (fault("silence"), Tried(3), Next("give_up")),
         (fault("lost"), Tried(3, rides=True), Next("plain")),
         (fault("rate_limited", retry_after=20), Tried(1), Next("again", 20)),
-        (fault("rate_limited", retry_after=0), Tried(1), Next("again", 0)),
+        (fault("rate_limited", retry_after=0), Tried(1), Next("again", 0.5)),
         (fault("rate_limited", retry_after=61), Tried(1, models_left=True), Next("model")),
         (fault("rate_limited", retry_after=3_600), Tried(1), Next("give_up")),
         (fault("not_found"), Tried(1, models_left=True), Next("model")),

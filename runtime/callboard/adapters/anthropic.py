@@ -15,7 +15,7 @@ import httpx2  # the SDK's own HTTP library: its `post` is asked for this librar
 from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, DefaultAioHttpClient
 
 from callboard.adapters.anthropic_faults import Wording
-from callboard.adapters.anthropic_http import LIMITS, TIMEOUT, HttpModel, Lost, Refused, words_of
+from callboard.adapters.anthropic_http import LIMITS, TIMEOUT, HttpModel, Lost, Refused, may_be_sent, words_of
 from callboard.words.errors import CredentialsMissing, SettingsError
 
 
@@ -72,7 +72,7 @@ class _Sdk:
         except APIStatusError as error:
             raise Refused(error.response, error.body) from error
         except AnthropicError as error:  # its own words for all of them are 'Connection error.'
-            raise Lost(words_of(error.__cause__ or error)) from error
+            raise Lost(words_of(error.__cause__ or error), sent=may_be_sent(error)) from error
         return cast("httpx2.Response", cast("object", response))
 
     async def aclose(self) -> None:

@@ -40,6 +40,9 @@ _BY_STATUS: dict[int, FaultKind] = {
 }
 _SPEND_CODES = ("spend_limit", "billing", "credit", "quota", "budget")
 """Parts of error codes that mean money, not speed."""
+_SHOULD_RETRY = {"true": True, "false": False}
+_LONGEST_WAIT = 31_536_000.0
+"""A year in seconds: what is beyond it is no wait that anybody meant."""
 _LONGEST = 500
 """Characters of a message that are kept."""
 
@@ -83,6 +86,7 @@ def fault_of_answer(answer: Answer, wording: Wording) -> Fault:
         type=_text(known.get("type")),
         retry_after=retry_after(answer.headers, answer.now),
         request_id=request_id if isinstance(request_id, str) else None,
+        retry=_SHOULD_RETRY.get(answer.headers.get("x-should-retry", "").strip().lower()),
     )
 
 
@@ -94,6 +98,7 @@ def fault_of_event(error: Json, request_id: str | None, wording: Wording) -> Fau
         status=200,
         type=_text(error.get("type")),
         request_id=request_id,
+        may_bill=True,
     )
 
 
@@ -108,7 +113,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         except ValueError:
             seconds = _until(raw, now)
         if seconds is not None and math.isfinite(seconds):
-            return max(0.0, seconds)
+            return min(max(0.0, seconds), _LONGEST_WAIT)
     return None
 
 

@@ -35,6 +35,15 @@ TIMEOUT = httpx2.Timeout(None, connect=20.0)
 _CLOSING_S = 0.25
 """How long the end of a stream, or of a connection, may take: the reply is known, or given up, by then."""
 
+_UNCONNECTED = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+    aiohttp.ClientConnectorError,
+)
+"""What they raise where no connection came about: refused, no such name, no TLS, no way through the proxy."""
 _FOREIGN = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
 """What the HTTP libraries raise. `OSError` holds resets, TLS errors and time-outs of the system."""
 
@@ -83,14 +92,16 @@ class HttpModel:
         except ServiceError as error:
             fault = fault_of_event(error.error, call.request_id, self._wording)
         except BadEvent as error:
-            fault = Fault(kind="bad_reply", message=f"the service sent {error}", request_id=call.request_id)
+            message = f"the service sent {error}"
+            fault = Fault(kind="bad_reply", message=message, request_id=call.request_id, may_bill=True)
         except Refused as error:
             fault = self._fault_of_status(error.response, error.body)
             rates = rates_of(_plain(error.response), time.time())
         except Lost as error:
-            fault = Fault(kind="connection", message=str(error), request_id=call.request_id)
+            fault = Fault(kind="connection", message=str(error), request_id=call.request_id, may_bill=error.sent)
         except _FOREIGN as error:
-            fault = Fault(kind="connection", message=words_of(error), request_id=call.request_id)
+            message, sent = words_of(error), may_be_sent(error)
+            fault = Fault(kind="connection", message=message, request_id=call.request_id, may_bill=sent)
         else:
             fault = call.silence()
         raise self._failed(call, fault, rates, on_delta)
@@ -143,7 +154,7 @@ class HttpModel:
         try:
             response = await self._service.http.send(like, stream=True, follow_redirects=False)
         except RuntimeError as error:  # the client was closed in the meantime
-            raise Lost(str(error)) from error
+            raise Lost(str(error), sent=False) from error
         return await accepted(response)
 
     async def _send_count(self, request: ModelRequest) -> httpx2.Response:
@@ -194,7 +205,12 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """There is no answer, or its stream ended before the message was complete; the words say why."""
+    """There is no answer, or its stream ended before the message was complete; the words say why. `sent`: the request
+    may have reached the service."""
+
+    def __init__(self, why: str, *, sent: bool = True) -> None:
+        super().__init__(why)
+        self.sent = sent
 
 
 class _Call:
@@ -215,14 +231,14 @@ class _Call:
         self.scope.deadline = min(self._end, anyio.current_time() + self._waiting)
 
     def silence(self) -> Fault:
-        """Why the scope ended the call."""
+        """Why the scope ended the call: `type` names the time limit (the setting `recovery.first_byte` ...)."""
         if self.scope.deadline >= self._end:
-            what = f"the reply took longer than {self.request.total_timeout:g} s"
+            which, what = "total", f"the reply took longer than {self.request.total_timeout:g} s"
         elif self.builder.begun:
-            what = f"no content for {self._waiting:g} s in the middle of the reply"
+            which, what = "idle", f"no content for {self._waiting:g} s in the middle of the reply"
         else:
-            what = f"no reply within {self._waiting:g} s"
-        return Fault(kind="silence", message=what, request_id=self.request_id)
+            which, what = "first_byte", f"no reply within {self._waiting:g} s"
+        return Fault(kind="silence", type=which, message=what, request_id=self.request_id, may_bill=True)
 
 
 async def accepted(response: httpx2.Response) -> httpx2.Response:
@@ -290,6 +306,16 @@ def _body_of(content: bytes) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def may_be_sent(error: BaseException) -> bool:
+    """Whether the request may have reached the service: it does not where no connection came about."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, _UNCONNECTED):
+            return False
+        at = at.__cause__ or at.__context__
+    return True
 
 
 def words_of(error: BaseException) -> str:

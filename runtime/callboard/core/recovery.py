@@ -5,7 +5,7 @@ its journal (`RecoveryState`). This is the whole of its table; tests/core/test_r
     ------------------------------  ---------------------------------------------  ------------------------------------
     rate_limited                    the wait asked for is longer than max_wait     park until then, no attempt used
     rate_limited                    a wait is asked for, attempts left             retry after that wait
-    rate_limited                    no wait is asked for, attempts left            retry after back-off
+    rate_limited                    none is asked for (or 0), attempts left         retry after back-off
     overloaded                      the first in a row, attempts left              retry after back-off
     overloaded                      the second in a row, a fallback can            switch
     overloaded                      the second in a row, none can, attempts left   retry after back-off
@@ -175,8 +175,8 @@ def is_final(fault: Fault) -> bool:
 def _again(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, demand: Demand | None) -> Step:
     """The decision on a fault that may pass."""
     fault, why = failed.fault, _billed(_said(failed), failed.fault)
-    wait = fault.retry_after if fault.kind == "rate_limited" else None
-    if wait is not None and wait > spec.max_wait:
+    wait = (fault.retry_after if fault.kind == "rate_limited" else None) or 0.0
+    if wait > spec.max_wait:
         return PlanRetry(failed.at + wait, recovery.attempts, parked=True, why=why)
     used_up = recovery.attempts >= spec.attempts or fault.retry is False
     if used_up or (fault.kind == "overloaded" and recovery.overloads_in_a_row >= OVERLOADS_TO_SWITCH):
@@ -185,7 +185,7 @@ def _again(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, demand:
             return SwitchModel(other.model, why, other.skipped)
         if used_up:
             return EndTurn("failed", _given_up(failed, recovery) + _nobody(other))
-    seconds = back_off(recovery.attempts - 1, failed.draw) if wait is None else wait
+    seconds = wait or back_off(recovery.attempts - 1, failed.draw)  # to be asked to come back at once is no wait
     return PlanRetry(failed.at + seconds, recovery.attempts, parked=False, why=why)
 
 

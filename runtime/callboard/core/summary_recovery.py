@@ -68,7 +68,7 @@ def after_fault(fault: Fault, tried: Tried, spec: AgentSpec, draw: float) -> Nex
             return Next("plain")
         return Next("smaller" if tried.may_shrink else "give_up")
     if fault.kind in TRANSIENT and tried.attempts < spec.attempts:
-        wait = back_off(tried.attempts - 1, draw) if fault.retry_after is None else fault.retry_after
+        wait = (fault.retry_after if fault.kind == "rate_limited" else None) or back_off(tried.attempts - 1, draw)
         if wait <= spec.max_wait:
             return Next("again", wait)
     return after_bad_answer(tried)
