@@ -7,7 +7,8 @@ import pytest
 from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo
 
-from callboard.core.names import rows_prefix
+from callboard.core.names import request_key, rows_prefix
+from callboard.ports.store import Row
 from callboard.testing import HostedSession, ScriptedModel, say, use
 from callboard.words.values import AgentRow, Request
 
@@ -113,3 +114,16 @@ async def test_the_row_of_a_stopped_agent_waits_for_nothing() -> None:
         await anyio.sleep(10)
         alice = await row_of(team, "alice")
         assert (alice.life, alice.waiting_for) == ("stopped", "")
+
+
+async def test_a_request_of_a_commit_that_ends_after_the_session_is_left_to_the_next_process() -> None:
+    world = team_world(ScriptedModel({"lead": [use("ask_person", {"question": "Which?"}), say("waiting")]}))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        (asked,) = await requests(team)
+    later = asked.model_copy(update={"id": "req_later"})
+    team.team.host.board.take(Row(request_key("s1", later.id), later.encode(), 1_000))
+    async with world.session(resume=True) as team:
+        await anyio.sleep(1)
+        assert [one.status for one in await requests(team)] == ["pending"]

@@ -107,9 +107,12 @@ class Desk:
         """Serve until cancelled."""
         async with anyio.create_task_group() as group:
             self._group = group
-            for request in self._host.board.requests():
-                self.heed(request.id)
-            await anyio.sleep_forever()
+            try:
+                for request in self._host.board.requests():
+                    self.heed(request.id)
+                await anyio.sleep_forever()
+            finally:
+                self._group = None  # a commit that ends after us is for the next process's desk
 
     def heed(self, request_id: str) -> None:
         """A request is new, or has changed."""
