@@ -22,6 +22,7 @@ from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
 from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron
+from callboard.core.spending import Spending
 from callboard.core.state import AgentState
 from callboard.ending import AgentSummary, summarise
 from callboard.engine.board import SessionBoard
@@ -29,6 +30,7 @@ from callboard.engine.explaining import edits_of, window_of
 from callboard.engine.memory import recall
 from callboard.engine.requests import answer_request
 from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
+from callboard.engine.spending import session_spending
 from callboard.engine.undoing import undo_answer, undo_unhosted
 from callboard.ports.store import LeaseHolder, Put, Store
 from callboard.ports.world import Answer
@@ -102,6 +104,10 @@ class Desk:
         _, state = await self._agent(agent)
         team = [one.metrics for one in await self.team()]
         return Context(await window_of(self._store, state), metrics_of(state), together(team))
+
+    async def cost(self) -> Spending:
+        """What the session spent so far, by the journals of all its agents."""
+        return await session_spending(self._store, self.session.id, self._board.agents())
 
     async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
         """Every edit of an agent's view, oldest first. Raises as `context` does."""

@@ -105,7 +105,7 @@ def test_the_window_and_what_was_cut_from_it(screen: Screen) -> None:
     screen.type("/context bob", "Enter")
     screen.wait(r"^there is no agent 'bob' in session ")
     screen.type("/cost", "Enter")
-    screen.wait(r"^AGENT +STEPS +USED +COMPACTED +READ AGAIN")
+    screen.wait(r"^AGENT +CALLS +INPUT +WRITE +READ +OUTPUT +CACHED +COST")
 
 
 def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen, command: Command) -> None:

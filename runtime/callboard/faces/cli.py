@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "team": ("cli_team", "Show the agents of a session."),
     "tasks": ("cli_team", "Show the task board of a session."),
     "context": ("cli_context", "Show what fills an agent's window."),
+    "cost": ("cli_cost", "Show what a session spent."),
     "plans": ("cli_requests", "Show what waits for a person's word, in full."),
     "approve": ("cli_requests", "Approve a plan or allow a tool."),
     "reject": ("cli_requests", "Reject a plan or refuse a tool."),

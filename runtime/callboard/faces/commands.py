@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard.app import Session
-from callboard.core.context.told.metrics import together
-from callboard.faces.context_page import compactions, context_block, edits_block, undo_line
-from callboard.faces.lines import usage_words
+from callboard.faces.context_page import context_block, edits_block, undo_line
+from callboard.faces.cost_page import cost_block
 from callboard.faces.listings import (
     find_request,
     requests_block,
@@ -115,14 +114,9 @@ async def _stop(session: Session, words: str) -> Block:
 
 
 async def _cost(session: Session, words: str) -> Block:
-    team, total = session.team(), session.usage()
-    metrics = [*(row.metrics for row in team), together(row.metrics for row in team)]
-    used = [*((row.name, row.steps, row.usage) for row in team), ("all", sum(row.steps for row in team), total)]
-    rows = [
-        [name, str(steps), usage_words(usage), str(compactions(one)), str(one.reread_count)]
-        for (name, steps, usage), one in zip(used, metrics, strict=True)
-    ]
-    return table(["AGENT", "STEPS", "USED", "COMPACTED", "READ AGAIN"], rows, "")
+    if words not in ("", "agent", "model"):
+        return block("by what? /cost, or /cost model", "warn")
+    return cost_block(await session.desk.cost(), "model" if words == "model" else "agent")
 
 
 async def _context(session: Session, words: str) -> Block:
@@ -166,7 +160,7 @@ COMMANDS: Mapping[str, Command] = {
     "compact": Command("[focus]", "summarise the lead's conversation now", _compact),
     "new": Command("[--carry]", "begin a fresh conversation, with what matters of this one", _new),
     "context": Command("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", _context),
-    "cost": Command("", "show what each agent used", _cost),
+    "cost": Command("[model]", "show what each agent spent, or each model", _cost),
     "model": Command("", "show the model", _model),
     "resume": Command("[ID]", "how to go on with another session", _resume),
     "stop": Command("NAME", "ask an agent to stop", _stop),

@@ -83,11 +83,6 @@ def metrics_lines(metrics: Metrics) -> list[str]:
     ]
 
 
-def compactions(metrics: Metrics) -> int:
-    """How many there were, of whatever stage."""
-    return sum(metrics.compact_count.values())
-
-
 def _notes(found: WindowMap) -> Iterator[str]:
     yield f"estimated: {found.estimate:,}"
     if found.counted is None:

@@ -1,0 +1,361 @@
+"""What was spent, by whom, on which model and for what: a session's journals folded into a tree that adds up. Pure.
+
+It counts what the events say was used, each once, by the rules of `AgentState.usage`: a life's total is that state's.
+It refuses to estimate: of a call that ended without a word on what it used, the reservation is told, and told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from callboard.core.budget import schedule_of
+from callboard.words import events as ev
+from callboard.words.values import Usage
+
+Why = Literal["cut", "failed", "lost", "interrupted", "summary"]
+"""Why a billed call brought nothing: cut at the output limit and asked anew; failed; its process ended under way;
+interrupted by a person; a summary that could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Calls that brought nothing that is kept."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+    """What they are known to have used: it is billed."""
+    unknown: int = 0
+    """So many of them ended without saying what they used."""
+    at_most_usd: float = 0.0
+    """What was reserved for those: the most that they may have cost, 0 where no budget holds."""
+
+    def plus(self, other: Unused) -> Unused:
+        """The sum of both."""
+        return Unused(
+            self.calls + other.calls,
+            self.usage.plus(other.usage),
+            self.unknown + other.unknown,
+            self.at_most_usd + other.at_most_usd,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What some calls used together."""
+
+    calls: int = 0
+    """Calls that were made, tries again and summaries included."""
+    usage: Usage = Usage()
+    """All that they used, whatever became of it."""
+    summaries: Usage = Usage()
+    """Of it: summaries that were put in place."""
+    unused: Mapping[Why, Unused] = field(default_factory=dict[Why, Unused])
+    """Of it: billed, and not used."""
+    retries: int = 0
+    """Tries again that recovery decided on."""
+    waits: int = 0
+    """Waits for a rate or spend limit, which are no attempts."""
+    switches: int = 0
+    """Times that another model of the chain took over."""
+    refused: int = 0
+    """Calls and agents that did not fit into a budget."""
+    under_way: int = 0
+    """Calls whose end is not in the journal: they run, or their process ended."""
+    reserved_usd: float = 0.0
+    """What is reserved for those."""
+
+    def plus(self, other: Spent) -> Spent:
+        """The sum of both."""
+        unused = dict(self.unused)
+        for why, more in other.unused.items():
+            unused[why] = unused.get(why, Unused()).plus(more)
+        return Spent(
+            calls=self.calls + other.calls,
+            usage=self.usage.plus(other.usage),
+            summaries=self.summaries.plus(other.summaries),
+            unused=unused,
+            retries=self.retries + other.retries,
+            waits=self.waits + other.waits,
+            switches=self.switches + other.switches,
+            refused=self.refused + other.refused,
+            under_way=self.under_way + other.under_way,
+            reserved_usd=self.reserved_usd + other.reserved_usd,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """All tokens, cached input included."""
+        return self.usage.prompt_tokens + self.usage.output_tokens
+
+    @property
+    def read_share(self) -> float:
+        """The share (0..1) of all input that the service read from its prompt cache."""
+        whole = self.usage.prompt_tokens
+        return self.usage.cache_read_input_tokens / whole if whole else 0.0
+
+    @property
+    def wasted(self) -> Unused:
+        """All that was billed and not used."""
+        return _sum_unused(self.unused.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What one incarnation spent, by account and model. The account is `schedule:<id>`, or empty: its own."""
+
+    name: str
+    incarnation: int = 1
+    kind: str = ""
+    parent: str | None = None
+    charged_to: str = ""
+    booked: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
+    fires: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Turns that a fire began, by account."""
+
+    @property
+    def spent(self) -> Spent:
+        """All of it."""
+        return total(self.booked.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpent:
+    """One name in all its lives, and those that it started."""
+
+    name: str
+    kind: str
+    lives: int
+    own: Spent
+    total: Spent
+    """With all below it."""
+    models: Mapping[str, Spent]
+    """Its own, by model, the dearest first."""
+    children: tuple[AgentSpent, ...] = ()
+
+    def flat(self, depth: int = 0) -> Iterator[tuple[int, AgentSpent]]:
+        """It and all below it with their depths, parents first."""
+        yield depth, self
+        for child in self.children:
+            yield from child.flat(depth + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpent:
+    """What a schedule's fires used: their turns, and the agents that they started. The tree holds it too."""
+
+    id: str
+    fires: int
+    """Turns that it began."""
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """All of a session. `total` is the sum of `agents`, of `models`, and of all lives."""
+
+    session: str
+    total: Spent
+    agents: tuple[AgentSpent, ...]
+    """The lead, and whoever has no parent that is known."""
+    models: Mapping[str, Spent]
+    schedules: tuple[ScheduleSpent, ...] = ()
+
+
+def life_spent(name: str, incarnation: int, events: Iterable[ev.Event]) -> Life:
+    """What one journal says was spent."""
+    fold = _Fold(Life(name, incarnation))
+    for event in events:
+        fold.take(event)
+    return fold.done()
+
+
+def spending_of(session: str, lives: Sequence[Life]) -> Spending:
+    """The tree of a session, from all lives of all its agents, in the order in which they were made."""
+    newest = {life.name: life for life in lives}
+    charged = [_charged(life, newest) for life in lives]
+    below: dict[str | None, list[str]] = {}
+    for name, life in newest.items():
+        known = life.parent in newest and name not in _line(life.parent, newest)
+        below.setdefault(life.parent if known else None, []).append(name)
+    by_name = {name: [life for life in charged if life.name == name] for name in newest}
+    return Spending(
+        session=session,
+        total=total(life.spent for life in charged),
+        agents=tuple(_agent(name, by_name, below) for name in below.get(None, ())),
+        models=_by_model(charged),
+        schedules=_schedules(charged),
+    )
+
+
+def total(spent: Iterable[Spent]) -> Spent:
+    """The sum of all."""
+    whole = Spent()
+    for one in spent:
+        whole = whole.plus(one)
+    return whole
+
+
+class _Fold:
+    """A journal, event by event: which model is asked for whom, and what came of it."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._booked: dict[tuple[str, str], Spent] = {}
+        self._fires: dict[str, int] = {}
+        self._account = ""
+        self._model = ""
+        """Of the newest call of a turn."""
+        self._small: str | None = None
+        self._call: ev.ModelCalled | None = None
+
+    def take(self, event: ev.Event) -> None:
+        """Book one event."""
+        match event:
+            case ev.AgentStarted():
+                self._started(event)
+            case ev.SpecChanged():
+                self._small, self._model = event.spec.small_model, event.spec.model
+            case ev.TurnBegan():
+                self._account = schedule_of(event.cause)
+                if self._account:
+                    self._fires[self._account] = self._fires.get(self._account, 0) + 1
+            case ev.TurnEnded():
+                self._account = ""
+            case ev.RetryPlanned():
+                self._book(Spent(waits=1) if event.parked else Spent(retries=1))
+            case ev.ModelSwitched():
+                self._book(Spent(switches=1), event.model)
+            case ev.BudgetReached():
+                self._book(Spent(refused=1))
+            case _:
+                self._take_call(event)
+
+    def done(self) -> Life:
+        """All of it, with what is still under way."""
+        if self._call is not None:
+            self._book(Spent(under_way=1, reserved_usd=self._call.reserved_usd), self._call.model)
+        return replace(self._life, booked=self._booked, fires=self._fires)
+
+    def _started(self, event: ev.AgentStarted) -> None:
+        spec = event.spec
+        self._small, self._model = spec.small_model, spec.model
+        self._life = replace(self._life, kind=spec.kind, parent=spec.parent, charged_to=spec.charged_to)
+
+    def _take_call(self, event: ev.Event) -> None:
+        match event:
+            case ev.ModelCalled(purpose="turn"):
+                self._call, self._model = event, event.model
+                self._book(Spent(calls=1))
+            case ev.ModelReplied():
+                self._book(Spent(usage=event.usage))
+                self._call = None
+            case ev.ReplyDropped():
+                self._waste("cut", event.usage)
+                self._call = None
+            case ev.ReplyInterrupted():
+                self._waste("interrupted", None)
+                self._call = None
+            case ev.CallFailed():
+                self._failed(event)
+            case ev.ContextEdited() if not event.undoes and _used(event.usage):
+                self._book(Spent(calls=1, usage=event.usage, summaries=event.usage), self._small or self._model)
+            case ev.SummaryFailed() if _used(event.usage):
+                self._waste("summary", event.usage, self._small or self._model, calls=1)
+            case _:
+                pass
+
+    def _failed(self, event: ev.CallFailed) -> None:
+        fault = event.fault
+        why: Why = "lost" if fault.kind == "lost" else "failed"
+        unknown = fault.usage is None and (fault.may_bill or why == "lost")
+        usage = None if unknown else fault.usage or Usage()
+        if event.purpose == "summary":
+            self._waste(why, usage, event.model, calls=1)
+        else:
+            self._waste(why, usage, event.model)
+            self._call = None
+
+    def _waste(self, why: Why, usage: Usage | None, model: str = "", *, calls: int = 0) -> None:
+        """A call that brought nothing. `usage` None: nobody knows what it used."""
+        if usage is None:
+            lost = Unused(calls=1, unknown=1, at_most_usd=self._call.reserved_usd if self._call else 0.0)
+        else:
+            lost = Unused(calls=1, usage=usage)
+        unused: dict[Why, Unused] = {why: lost}
+        self._book(Spent(calls=calls, usage=lost.usage, unused=unused), model)
+
+    def _book(self, spent: Spent, model: str = "") -> None:
+        key = self._account, model or self._model
+        self._booked[key] = self._booked.get(key, Spent()).plus(spent)
+
+
+def _used(usage: Usage) -> bool:
+    return bool(usage.prompt_tokens or usage.output_tokens)
+
+
+def _sum_unused(parts: Iterable[Unused]) -> Unused:
+    whole = Unused()
+    for part in parts:
+        whole = whole.plus(part)
+    return whole
+
+
+def _line(name: str | None, newest: Mapping[str, Life]) -> list[str]:
+    """A name and those above it, as far as they are known."""
+    line: list[str] = []
+    while name is not None and name in newest and name not in line:
+        line.append(name)
+        name = newest[name].parent
+    return line
+
+
+def _charged(life: Life, newest: Mapping[str, Life]) -> Life:
+    """A life whose own spending stands to the account of the schedule that it, or one above it, was started for."""
+    above = [life, *(newest[name] for name in _line(life.parent, newest))]
+    account = next((one.charged_to for one in above if one.charged_to), "")
+    if not account:
+        return life
+    booked: dict[tuple[str, str], Spent] = {}
+    for (own, model), spent in life.booked.items():
+        key = own or account, model
+        booked[key] = booked.get(key, Spent()).plus(spent)
+    return replace(life, booked=booked)
+
+
+def _agent(name: str, lives: Mapping[str, Sequence[Life]], below: Mapping[str | None, Sequence[str]]) -> AgentSpent:
+    children = tuple(_agent(child, lives, below) for child in below.get(name, ()))
+    own = total(life.spent for life in lives[name])
+    return AgentSpent(
+        name=name,
+        kind=lives[name][-1].kind,
+        lives=len(lives[name]),
+        own=own,
+        total=total([own, *(child.total for child in children)]),
+        models=_by_model(lives[name]),
+        children=children,
+    )
+
+
+def _by_model(lives: Iterable[Life]) -> dict[str, Spent]:
+    found: dict[str, Spent] = {}
+    for life in lives:
+        for (_, model), spent in life.booked.items():
+            found[model] = found.get(model, Spent()).plus(spent)
+    return dict(sorted(found.items(), key=lambda one: (-one[1].usage.cost_usd, one[0])))
+
+
+def _schedules(lives: Iterable[Life]) -> tuple[ScheduleSpent, ...]:
+    spent: dict[str, Spent] = {}
+    fires: dict[str, int] = {}
+    for life in lives:
+        for account, count in life.fires.items():
+            fires[account] = fires.get(account, 0) + count
+        for (account, _), one in life.booked.items():
+            spent[account] = spent.get(account, Spent()).plus(one)
+    accounts = sorted((fires | spent).keys() - {""})
+    return tuple(
+        ScheduleSpent(account.removeprefix("schedule:"), fires.get(account, 0), spent.get(account, Spent()))
+        for account in accounts
+    )

@@ -1,0 +1,232 @@
+"""What a session spent, as a table of agents or of models that fits 80 columns, and as JSON for a script. Pure.
+
+Numbers of 100,000 and more are shortened for the screen; JSON has them whole. `CACHED` is the share of all input that
+was read from the service's prompt cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
+from typing import Any, Literal
+
+from callboard.core.spending import AgentSpent, Spending, Spent, Unused, Why
+from callboard.faces.lines import columns, shorten
+from callboard.faces.terminal import Block, Line, Style, plain
+from callboard.words.values import Usage
+
+By = Literal["agent", "model"]
+
+_WIDTH = 80
+_NAME = 24
+_HEADS = ("CALLS", "INPUT", "WRITE", "READ", "OUTPUT", "CACHED", "COST")
+_WIDTHS = (6, 8, 8, 8, 8, 8, 10)
+_WHYS: Mapping[Why, tuple[str, str]] = {
+    "cut": ("reply cut at the output limit", "replies cut at the output limit"),
+    "failed": ("failed call", "failed calls"),
+    "lost": ("call whose process ended", "calls whose process ended"),
+    "interrupted": ("interrupted reply", "interrupted replies"),
+    "summary": ("summary without use", "summaries without use"),
+}
+
+
+def cost_block(spending: Spending, by: By = "agent") -> Block:
+    """The session's calls, tokens and money, by agent or by model, and what was billed without use."""
+    rows = _by_agent(spending) if by == "agent" else _by_model(spending)
+    heads = f"{'AGENT' if by == 'agent' else 'MODEL':<{_NAME}}{_cells(_HEADS)}"
+    return Block(
+        (
+            Line(_head(spending), "strong"),
+            Line(heads, "dim"),
+            *rows,
+            _row("all", spending.total, "strong"),
+            *(Line(words, "dim") for words in _notes(spending)),
+        )
+    )
+
+
+def cost_json(spending: Spending) -> dict[str, Any]:
+    """The same for a script. Shares are from 0 to 1, money is US dollars."""
+    return {
+        "session": spending.session,
+        "total": _plain(spending.total),
+        "agents": [_plain_agent(one) for one in spending.agents],
+        "models": {name: _plain(one) for name, one in spending.models.items()},
+        "schedules": [{"id": one.id, "fires": one.fires, **_plain(one.spent)} for one in spending.schedules],
+    }
+
+
+def _head(spending: Spending) -> str:
+    spent = spending.total
+    on = f", {next(iter(spending.models))}" if len(spending.models) == 1 else ""
+    used = spent.usage
+    tokens = f"{_number(used.prompt_tokens)} tokens in, {_number(used.output_tokens)} out"
+    return plain(f"{spending.session}{on}: {tokens}, {_money(used.cost_usd)}")
+
+
+def _by_agent(spending: Spending) -> Iterator[Line]:
+    several = len(spending.models) > 1
+    for root in spending.agents:
+        for depth, agent in root.flat():
+            pad = "  " * depth
+            lives = f" ({agent.lives} lives)" if agent.lives > 1 else ""
+            yield _row(f"{pad}{agent.name}{lives}", agent.own)
+            if several:
+                yield from _models_of(agent, f"{pad}  ")
+            if agent.children and depth:
+                yield _row(f"{pad}  with those below", agent.total, "dim")
+
+
+def _models_of(agent: AgentSpent, pad: str) -> Iterator[Line]:
+    """On which models: a row for each, or its name alone where there is but one."""
+    if len(agent.models) == 1:
+        yield Line(_label(f"{pad}on {next(iter(agent.models))}").rstrip(), "dim")
+        return
+    for model, spent in agent.models.items():
+        yield _row(f"{pad}on {model}", spent, "dim")
+
+
+def _by_model(spending: Spending) -> Iterator[Line]:
+    agents = [agent for root in spending.agents for _, agent in root.flat()]
+    for model, spent in spending.models.items():
+        yield _row(model, spent)
+        yield from (_row(f"  {one.name}", one.models[model], "dim") for one in agents if model in one.models)
+
+
+def _row(name: str, spent: Spent, style: Style = "plain") -> Line:
+    used = spent.usage
+    tokens = (used.input_tokens, used.cache_creation_input_tokens, used.cache_read_input_tokens, used.output_tokens)
+    share = f"{spent.read_share:.0%}" if used.prompt_tokens else "-"
+    cells = _cells((_number(spent.calls), *map(_number, tokens), share, _money(used.cost_usd)))
+    return Line(f"{_label(name)}{cells}", style)
+
+
+def _label(name: str) -> str:
+    shown = shorten(plain(name), _NAME)
+    return shown + " " * (_NAME - columns(shown))
+
+
+def _cells(cells: tuple[str, ...]) -> str:
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+def _notes(spending: Spending) -> Iterator[str]:
+    spent = spending.total
+    told = (_unused(spent), _unknown(spent), _under_way(spent), _summaries(spent), _recovery(spent))
+    for words in (*told, *_schedules(spending)):
+        yield from wrap(words, _WIDTH, subsequent_indent="  ")
+
+
+def _unused(spent: Spent) -> str:
+    """`billed, not used: $0.0213: 2 failed calls $0.0113, 1 reply cut at the output limit $0.0100`."""
+    parts = [
+        f"{_several(one.calls, *_WHYS[why])} {_money(one.usage.cost_usd)}"
+        for why, one in _whys(spent)
+        if _tokens(one.usage)
+    ]
+    return f"billed, not used: {_money(spent.wasted.usage.cost_usd)}: {', '.join(parts)}" if parts else ""
+
+
+def _tokens(usage: Usage) -> str:
+    """`1,234 in, 56 out`; nothing for none."""
+    if not usage.prompt_tokens and not usage.output_tokens:
+        return ""
+    return f"{_number(usage.prompt_tokens)} in, {_number(usage.output_tokens)} out"
+
+
+def _unknown(spent: Spent) -> str:
+    """Calls that may be billed, and that ended without a word on what they used."""
+    parts = [_several(one.unknown, *_WHYS[why]) for why, one in _whys(spent) if one.unknown]
+    most = spent.wasted.at_most_usd
+    least = f"; at most {_money(most)}, as reserved" if most else ""
+    return f"perhaps billed, not counted: {', '.join(parts)}{least}" if parts else ""
+
+
+def _under_way(spent: Spent) -> str:
+    if not spent.under_way:
+        return ""
+    reserved = f", {_money(spent.reserved_usd)} reserved" if spent.reserved_usd else ""
+    return f"under way: {_several(spent.under_way, 'call', 'calls')}{reserved}"
+
+
+def _summaries(spent: Spent) -> str:
+    tokens = _tokens(spent.summaries)
+    return f"for summaries: {tokens}, {_money(spent.summaries.cost_usd)}" if tokens else ""
+
+
+def _recovery(spent: Spent) -> str:
+    counts = {
+        "tries again": spent.retries,
+        "waits for the service": spent.waits,
+        "switches of model": spent.switches,
+        "refused by a budget": spent.refused,
+    }
+    parts = [f"{name} {count}" for name, count in counts.items() if count]
+    return ", ".join(parts)
+
+
+def _schedules(spending: Spending) -> Iterator[str]:
+    for one in spending.schedules:
+        fires = _several(one.fires, "fire", "fires")
+        yield plain(f"of it for schedule {one.id}: {fires}, {_number(one.spent.tokens)} tokens, {_cost(one.spent)}")
+
+
+def _cost(spent: Spent) -> str:
+    return _money(spent.usage.cost_usd)
+
+
+def _several(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"
+
+
+def _number(count: int) -> str:
+    """At most seven columns: whole below 100,000."""
+    if count < 100_000:
+        return f"{count:,}"
+    if count < 1_000_000:
+        return f"{count / 1_000:.0f}k"
+    return f"{count / 1_000_000:,.1f}M" if count < 1_000_000_000 else f"{count / 1_000_000_000:,.1f}G"
+
+
+def _money(dollars: float) -> str:
+    """At most nine columns below ten million dollars."""
+    if dollars < 100:
+        return f"${dollars:.4f}"
+    return f"${dollars:,.2f}" if dollars < 10_000 else f"${dollars:,.0f}"
+
+
+def _plain(spent: Spent) -> dict[str, Any]:
+    return {
+        "calls": spent.calls,
+        "usage": spent.usage.model_dump(),
+        "cache_read_share": round(spent.read_share, 4),
+        "summaries": spent.summaries.model_dump(),
+        "billed_not_used": {why: _plain_unused(one) for why, one in _whys(spent)},
+        "retries": spent.retries,
+        "waits": spent.waits,
+        "switches": spent.switches,
+        "refused": spent.refused,
+        "under_way": spent.under_way,
+        "reserved_usd": spent.reserved_usd,
+    }
+
+
+def _plain_unused(one: Unused) -> dict[str, Any]:
+    usage = one.usage.model_dump()
+    return {"calls": one.calls, "usage": usage, "unknown": one.unknown, "at_most_usd": one.at_most_usd}
+
+
+def _whys(spent: Spent) -> list[tuple[Why, Unused]]:
+    return [(why, spent.unused[why]) for why in _WHYS if why in spent.unused]
+
+
+def _plain_agent(agent: AgentSpent) -> dict[str, Any]:
+    return {
+        "name": agent.name,
+        "kind": agent.kind,
+        "lives": agent.lives,
+        "own": _plain(agent.own),
+        "total": _plain(agent.total),
+        "models": {name: _plain(one) for name, one in agent.models.items()},
+        "children": [_plain_agent(one) for one in agent.children],
+    }
