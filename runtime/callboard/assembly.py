@@ -276,6 +276,7 @@ class AgentTypes:
             "after_compact": settings.context.after_compact,
             "plan_approver": settings.plan.approver,
             "plan_deadline": settings.plan.deadline,
+            "stuck_after": settings.limits.stuck_after,
             "ask_deadline": settings.ask.deadline if self.attended else 0,
         }
         return AgentSpec.model_validate({**base, **fields})

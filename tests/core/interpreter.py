@@ -323,6 +323,12 @@ def _inject(self: Interpreter, step: st.Inject) -> None:
     self.on(ev.InjectionsDelivered, blocks=tuple(blocks))
 
 
+def _stuck(self: Interpreter, step: st.NoticeStuck) -> None:
+    self.on(ev.StuckNoticed, pattern=step.pattern, count=step.count, what=step.what, action=step.action)
+    if step.action == "stop":
+        _end_turn(self, st.EndTurn("limit", step.what))
+
+
 def _lose(self: Interpreter, step: st.LoseCall) -> None:
     call = self.life.state.call
     assert call is not None
@@ -348,7 +354,8 @@ _DO: dict[type, Callable[[Interpreter, Any], None]] = {
     st.Run: _run,
     st.Repair: _repair,
     st.Settle: _settle,
-    st.Merge: lambda self, step: self.on(ev.ResultsMerged),
+    st.Merge: lambda self, step: self.on(ev.ResultsMerged, waits=step.waits),
+    st.NoticeStuck: _stuck,
     st.Cancel: _cancel,
     st.Interrupt: _interrupt,
     st.TakeAnswer: _take,

@@ -37,6 +37,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
         "compaction",
         "injections",
         "mail",
+        "stuck",
         "ask",
         "end_of_turn",
         "rest",

@@ -14,7 +14,7 @@ from callboard.words.context import StateBlock
 
 
 def long(tokens: int = 3_000, **spec: Any) -> Life:
-    life = prompted(context_limit=tokens * 3 // 2, **spec)
+    life = prompted(context_limit=tokens * 3 // 2, stuck_after=0, **spec)
     for _ in range(4):
         life = life.called("read_file")
         text = ({"type": "text", "text": "word " * tokens},)

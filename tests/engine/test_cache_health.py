@@ -94,7 +94,7 @@ STEPS = [use("look") for _ in range(30)]
 
 async def test_b24_system_and_tools_are_the_same_bytes_for_a_whole_session() -> None:
     model = CachedModel({"lead": STEPS})
-    async with world(model).session() as session:
+    async with world(model, spec={"stuck_after": 0}).session() as session:
         await session.prompt("look thirty times")
         await session.quiet()
         assert {request.system for request in model.requests} == {model.requests[0].system}

@@ -310,7 +310,7 @@ async def test_hooks_deny_add_and_go_on() -> None:
 
 
 async def test_a_stop_hook_that_never_lets_go_is_capped() -> None:
-    world = World(ScriptedModel({"lead": []}))
+    world = World(ScriptedModel({"lead": []}), spec={"stuck_after": 0})
 
     async def again(event: Stop) -> GoOn:
         return GoOn("again")

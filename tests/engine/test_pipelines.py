@@ -73,7 +73,7 @@ class Edits:
 
 
 def world_under(pipeline: Any, edits: Edits, script: list[Any] | None = None) -> World:
-    spec: Json = {"context_limit": LIMIT, "pipeline": pipeline}
+    spec: Json = {"context_limit": LIMIT, "pipeline": pipeline, "stuck_after": 0}
     model = ScriptedModel({"lead": script or steps()})
     return World(model, tools(Echo(act=words)), spec=spec, observers=[edits])
 

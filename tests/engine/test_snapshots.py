@@ -50,7 +50,7 @@ async def test_every_state_of_a_team_survives_being_dumped_and_loaded() -> None:
 async def test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over() -> None:
     steps = EVERY // 6 + 20
     model = ScriptedModel({"lead": [use("list_tasks") for _ in range(steps)]})
-    world = team_world(model)
+    world = team_world(model, spec={"stuck_after": 0})
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()

@@ -16,6 +16,7 @@ from callboard.core.changes import Rule, queue, said_to
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
+from callboard.core.noticing import watched
 from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
 from callboard.core.undoing import undo_asked
 from callboard.words import events as ev
@@ -163,22 +164,24 @@ def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
     return replace(said_to(state, e.blocks, e.at), injections=(), wants_reply=asks)
 
 
-_RULES: Mapping[type, Rule] = {
-    ev.AgentStarted: _started,
-    ev.AgentResumed: _same,
-    ev.PromptSet: _prompt_set,
-    ev.SpecChanged: _spec_changed,
-    ev.StopAsked: _stop_asked,
-    ev.AgentStopped: _stopped,
-    ev.EnvelopeReceived: _received,
-    ev.EnvelopesDelivered: _delivered,
-    ev.EnvelopesDropped: _dropped,
-    ev.TurnBegan: _turn_began,
-    ev.Interrupted: _interrupted,
-    ev.TurnEnded: _turn_ended,
-    ev.InjectionQueued: _queued,
-    ev.InjectionsDelivered: _injected,
-    **CALL_RULES,
-    **LIMIT_RULES,
-    **TOOL_RULES,
-}
+_RULES: Mapping[type, Rule] = watched(
+    {
+        ev.AgentStarted: _started,
+        ev.AgentResumed: _same,
+        ev.PromptSet: _prompt_set,
+        ev.SpecChanged: _spec_changed,
+        ev.StopAsked: _stop_asked,
+        ev.AgentStopped: _stopped,
+        ev.EnvelopeReceived: _received,
+        ev.EnvelopesDelivered: _delivered,
+        ev.EnvelopesDropped: _dropped,
+        ev.TurnBegan: _turn_began,
+        ev.Interrupted: _interrupted,
+        ev.TurnEnded: _turn_ended,
+        ev.InjectionQueued: _queued,
+        ev.InjectionsDelivered: _injected,
+        **CALL_RULES,
+        **LIMIT_RULES,
+        **TOOL_RULES,
+    }
+)

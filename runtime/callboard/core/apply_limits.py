@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.core.changes import Rule
+from callboard.core.changes import Rule, queue
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState
+from callboard.core.stuck import nudge_words, told
 from callboard.words import events as ev
+from callboard.words.context import Injection
 
 
 def _held(state: AgentState, e: ev.CallHeld) -> AgentState:
@@ -23,7 +25,10 @@ def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
 def _stuck(state: AgentState, e: ev.StuckNoticed) -> AgentState:
     if state.turn is None:
         return state
-    return replace(state, turn=replace(state.turn, stuck=replace(state.turn.stuck, nudged=True)))
+    state = replace(state, turn=replace(state.turn, stuck=told(state.turn.stuck)))
+    if e.action == "stop":
+        return state
+    return queue(state, Injection(kind="system-reminder", text=nudge_words(e.what, e.count), key="stuck"))
 
 
 LIMIT_RULES: Mapping[type, Rule] = {

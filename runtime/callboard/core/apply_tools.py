@@ -40,7 +40,10 @@ def _judged(state: AgentState, e: ev.CallJudged) -> AgentState:
 def _approval_needed(state: AgentState, e: ev.ApprovalNeeded) -> AgentState:
     def change(one: CallState) -> CallState:
         call = one.call if e.input is None else one.call.model_copy(update={"input": e.input})
-        return replace(one, call=call, stage="asking", request_id=e.request_id, expires_at=e.expires_at)
+        context = (*one.context, *e.context)
+        return replace(
+            one, call=call, stage="asking", request_id=e.request_id, expires_at=e.expires_at, context=context
+        )
 
     return _with_call(state, e.call, change)
 

@@ -4,8 +4,8 @@ A rule is a plain function of the state and the facts that returns a step or Non
 
     ended -> stop and interrupt -> answers to requests -> work without an owner -> edits to take back -> failure of a
     model call -> calls of the reply (barrier, permission, run, settle, merge) -> end asked for -> plan pending ->
-    count -> compaction -> injections -> mail -> ask the model (limits first) -> Stop hooks -> end of turn -> board ->
-    idle
+    count -> compaction -> injections -> mail -> repetition -> ask the model (limits first) -> Stop hooks -> end of turn
+    -> board -> idle
 
 A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
 the journal. So every call of `decide` brings the agent on, or waits.
@@ -24,6 +24,7 @@ from callboard.core.fallback import Demand
 from callboard.core.gate import NOT_RUN
 from callboard.core.limits import limit_reached, out_of_time
 from callboard.core.state import AgentState, CallState, Facts
+from callboard.core.stuck import noticed
 from callboard.core.undoing import undoing
 from callboard.words import steps as st
 from callboard.words.values import Request
@@ -151,8 +152,16 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
     if settle:
         return st.Settle(settle)
     if all(c.stage == "settled" for c in state.calls):
-        return st.Merge()
+        return st.Merge(_only_watches(state, facts))
     return st.Wait(_next_time(state, facts), _waiting_for(state))
+
+
+def _only_watches(state: AgentState, facts: Facts) -> bool:
+    """The calls look at what others do, and something of that is under way."""
+    tools = [facts.tools.get(one.call.name) for one in state.calls]
+    if not all(tool is not None and tool.watches for tool in tools):
+        return False
+    return facts.others_at_work or any(one.status == "running" for one in state.background.values())
 
 
 def _submits(state: AgentState, barrier: int | None) -> bool:
@@ -251,6 +260,18 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
     return st.Deliver(tuple(e.id for e in ready))
 
 
+def stuck(state: AgentState, facts: Facts) -> st.Step | None:
+    """It repeats itself: it is told the first time in a turn, and stopped the next time. A turn that winds down has its
+    last call in any case."""
+    turn = state.turn
+    if turn is None or not state.wants_reply or turn.winding_down:
+        return None
+    found = noticed(turn.stuck, state.me.stuck_after)
+    if found is None:
+        return None
+    return st.NoticeStuck(found.pattern, found.count, found.what, "stop" if turn.stuck.nudged else "nudge")
+
+
 def ask(state: AgentState, facts: Facts) -> st.Step | None:
     """The model's turn to speak: unless a limit is reached, or it must wait."""
     if state.turn is None or not state.wants_reply:
@@ -333,6 +354,7 @@ RULES: tuple[Rule, ...] = (
     compaction,
     injections,
     mail,
+    stuck,
     ask,
     end_of_turn,
     rest,

@@ -222,6 +222,7 @@ class ToolFacts:
 
     concurrency: Literal["shared", "keyed", "exclusive"]
     barrier: bool = False
+    watches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,8 @@ class Facts:
     tools: Mapping[str, ToolFacts] = field(default_factory=dict[str, ToolFacts])
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """For keyed tools: call id -> what it touches."""
+    others_at_work: bool = False
+    """Somebody else of the session is at work, or a request of this agent waits. Told where all calls only watch."""
     claimable: str | None = None
     """A ready task that this agent may claim now."""
     cost_left: float | None = None

@@ -26,6 +26,9 @@ from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Envelope, Request
 
+AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
+"""Lives of an agent that somebody may watch; who waits for an answer goes on when it comes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:
@@ -132,6 +135,7 @@ class Host:
             requests=self._requests(state),
             tools={one.call.name: self._tool_facts(one.call.name) for one in state.calls},
             keys=self._keys(state),
+            others_at_work=self._others_at_work(state),
             claimable=self._claimable(state, expected),
             cost_left=self.money.left,
             parked_until=self.governor.parked_until,
@@ -185,7 +189,17 @@ class Host:
 
     def _tool_facts(self, name: str) -> ToolFacts:
         tool = self.ports.tools.get(name)
-        return ToolFacts(tool.spec.concurrency, tool.spec.barrier) if tool else ToolFacts("shared")
+        return ToolFacts(tool.spec.concurrency, tool.spec.barrier, tool.spec.watches) if tool else ToolFacts("shared")
+
+    def _others_at_work(self, state: AgentState) -> bool:
+        """Looked at only where all calls of the reply watch and are over: a team may be large."""
+        tools = [self.ports.tools.get(one.call.name) for one in state.calls if one.stage == "settled"]
+        if not tools or len(tools) < len(state.calls) or not all(tool and tool.spec.watches for tool in tools):
+            return False
+        me = state.me.name
+        if any(row.name != me and row.life in AT_WORK for row in self.board.agents()):
+            return True
+        return any(one.asked_by == me and one.status == "pending" for one in self.board.requests())
 
     def _keys(self, state: AgentState) -> dict[str, str]:
         keys: dict[str, str] = {}

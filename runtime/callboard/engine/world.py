@@ -16,6 +16,7 @@ from callboard.core.decide import PROMPT_HOOKS
 from callboard.core.mail import injected, sending
 from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
+from callboard.core.stuck import stop_words
 from callboard.core.tasks import Holder
 from callboard.engine import (
     background,
@@ -97,7 +98,7 @@ async def _skip(agent: Agent, step: st.Skip) -> None:
 
 
 async def _merge(agent: Agent, step: st.Merge) -> None:
-    await agent.note(ev.ResultsMerged(at=_now(agent)))
+    await agent.note(ev.ResultsMerged(at=_now(agent), waits=step.waits))
 
 
 async def _cancel(agent: Agent, step: st.Cancel) -> None:
@@ -202,12 +203,23 @@ async def _edit_view(agent: Agent, step: st.EditView) -> None:
     await agent.record(transcripts.checked(agent, event))
 
 
-async def _end_turn(agent: Agent, step: st.EndTurn) -> None:
-    """The turn's last record, with what a teammate owes its lead in the same commit."""
+async def _notice_stuck(agent: Agent, step: st.NoticeStuck) -> None:
+    """A word to the agent, or the end of its turn in the same commit."""
+    noticed = ev.StuckNoticed(
+        at=_now(agent), pattern=step.pattern, count=step.count, what=step.what, action=step.action
+    )
+    if step.action == "nudge":
+        await agent.record(noticed)
+    else:
+        await _end_turn(agent, st.EndTurn("limit", stop_words(step.what, step.count)), noticed)
+
+
+async def _end_turn(agent: Agent, step: st.EndTurn, *why: ev.Event) -> None:
+    """The turn's last record, with what led to it and what a teammate owes its lead in the same commit."""
     state, now = agent.state, _now(agent)
     assert state.turn is not None, "a turn that ends is under way"
     lead = agent.host.board.agent("lead")
-    events: list[ev.Event] = []
+    events: list[ev.Event] = [*why]
     mail = farewell(state, step, lead[0] if lead else None, now)
     if any(e.type in ("result", "error") for e in mail):
         status = "done" if step.reason == "end" else "failed"
@@ -331,6 +343,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Repair: calling.repair,
     st.Settle: calling.settle,
     st.Merge: _merge,
+    st.NoticeStuck: _notice_stuck,
     st.Cancel: _cancel,
     st.Interrupt: _interrupt,
     st.TakeAnswer: _take_answer,

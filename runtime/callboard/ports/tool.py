@@ -35,6 +35,8 @@ class ToolSpec:
     barrier: bool = False
     """Calls before it in a reply finish first, calls after it are not run (`submit_plan`, `compact`)."""
     destructive: bool = False
+    watches: bool = False
+    """It only looks at what others do: asking it again and again while they are at work is no repetition."""
 
 
 @dataclass(frozen=True, slots=True)

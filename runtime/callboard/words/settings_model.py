@@ -79,6 +79,8 @@ class LimitSettings(Section):
     cost_usd: Price | None = None
     seconds: Seconds | None = None
     subagent_steps: Count = 30
+    stuck_after: Count = 3
+    """Repetitions without progress after which an agent is told, and its turn ended when they go on; 0: never."""
 
 
 class RecoverySettings(Section):

@@ -117,6 +117,19 @@ class Settle:
 class Merge:
     """All calls of the reply are settled: their results become the next user message."""
 
+    waits: bool = False
+    """They only watched what is under way: no repetition is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeStuck:
+    """The agent repeats itself (`core.stuck`): tell it, or end its turn. `what` is repeated, `count` times."""
+
+    pattern: Literal["repeat", "alternation", "monologue", "errors"]
+    count: int
+    what: str
+    action: Literal["nudge", "stop"]
+
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
@@ -258,6 +271,7 @@ Step = (
     | Repair
     | Settle
     | Merge
+    | NoticeStuck
     | Cancel
     | Interrupt
     | TakeAnswer

@@ -34,6 +34,8 @@ class ApprovalNeeded(Base):
     why: str = ""
     input: Json | None = None
     expires_at: float | None = None
+    context: tuple[str, ...] = ()
+    """Texts that hooks add beside the result, whatever the answer."""
 
 
 class AnswerTaken(Base):
@@ -83,6 +85,8 @@ class ResultsMerged(Base):
     """All calls of the reply are settled: one user message with their results, in the order of the calls."""
 
     t: Literal["results_merged"] = "results_merged"
+    waits: bool = False
+    """They only watched what others had under way: no repetition is counted (`core.stuck`)."""
 
 
 class StopHookRan(Base):

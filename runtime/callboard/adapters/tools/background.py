@@ -41,6 +41,7 @@ class TaskOutput(GivenTool[OutputWanted]):
             OutputWanted,
             effect="read",
             concurrency="shared",
+            watches=True,
         )
 
     async def act(self, given: OutputWanted, context: ToolContext) -> ToolOutcome:

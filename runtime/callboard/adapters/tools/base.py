@@ -22,10 +22,17 @@ class GivenTool(ABC, Generic[G]):
     """A tool whose input is an `Input` class: it says what it is, and does it in `act`."""
 
     def __init__(
-        self, name: str, description: str, given: type[G], effect: Effect, concurrency: Concurrency = "exclusive"
+        self,
+        name: str,
+        description: str,
+        given: type[G],
+        effect: Effect,
+        concurrency: Concurrency = "exclusive",
+        *,
+        watches: bool = False,
     ) -> None:
         self._given = given
-        self._spec = ToolSpec(name, description, schema_of(given), effect, concurrency)
+        self._spec = ToolSpec(name, description, schema_of(given), effect, concurrency, watches=watches)
 
     @property
     def spec(self) -> ToolSpec:

@@ -68,8 +68,8 @@ def store_tool(
 
 
 def look_tool(name: str, description: str, given: type[InputT], act: Act[InputT]) -> StoreTool[InputT]:
-    """A tool that changes nothing, not even its agent's own state: it runs beside others."""
-    return StoreTool(ToolSpec(name, description, schema_of(given), "read", "shared"), given, act)
+    """A tool that changes nothing, not even its agent's own state: it runs beside others, and watches what they do."""
+    return StoreTool(ToolSpec(name, description, schema_of(given), "read", "shared", watches=True), given, act)
 
 
 def read_input(kind: type[InputT], given: Json) -> InputT:
