@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -122,3 +123,12 @@ def settled(life: Life, *calls: str) -> Life:
 def done(life: Life, *calls: str) -> Life:
     """Judged, started, finished and settled."""
     return settled(finished(started(judged(life, *calls), *calls), *calls), *calls)
+
+
+def table(doc: str | None) -> list[tuple[str, str, str]]:
+    """The rows of a table in a docstring: lines of three columns under a line of dashes, up to an empty one."""
+    lines = [line.strip() for line in (doc or "").splitlines()]
+    rule = next(place for place, line in enumerate(lines) if line.startswith("----"))
+    cells = [re.split(r"  +", row) for row in lines[rule + 1 : lines.index("", rule)]]
+    assert all(len(row) == 3 for row in cells), "two blanks between columns, none inside one"
+    return [(what, when, action) for what, when, action in cells]

@@ -5,14 +5,13 @@ Each row of the docstring has its case here and each case its row; each kind of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
-from tests.core.agent_states import Life, facts
+from tests.core.agent_states import Life, facts, table
 
 from callboard.core import recovery as rec
 from callboard.core.decide import decide
@@ -180,23 +179,13 @@ def is_end_of_turn(step: Step) -> bool:
     return step == EndTurn("end")
 
 
-def table() -> list[tuple[str, str, str]]:
-    """The rows of the docstring."""
-    lines = [line.strip() for line in (rec.__doc__ or "").splitlines()]
-    rule = next(place for place, line in enumerate(lines) if line.startswith("----"))
-    rows = lines[rule + 1 : lines.index("", rule)]
-    cells = [re.split(r"  +", row) for row in rows]
-    assert all(len(row) == 3 for row in cells), "two blanks between columns, none inside one"
-    return [(what, when, action) for what, when, action in cells]
-
-
-@pytest.mark.parametrize(("what", "when", "action"), table())
+@pytest.mark.parametrize(("what", "when", "action"), table(rec.__doc__))
 def test_the_row(what: str, when: str, action: str) -> None:
     assert CASES[what, when](), action
 
 
 def test_the_table_has_a_case_for_each_row_and_a_row_for_each_case_and_each_kind_of_fault_and_stop_reason() -> None:
-    rows = [(what, when) for what, when, _ in table()]
+    rows = [(what, when) for what, when, _ in table(rec.__doc__)]
     assert sorted(rows) == sorted(CASES)
     told = {what for what, _ in rows}
     assert set(get_args(FaultKind)) <= told

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from tests.core.agent_states import Life
+from hypothesis import given
+from hypothesis import strategies as hy
+from tests.core.agent_states import Life, table
 from tests.core.context_histories import Session, call, result, said, text
 
+from callboard.core import summary_recovery
 from callboard.core.context.cache.state import CacheState
 from callboard.core.context.summary.request import riding_text
 from callboard.core.context.summary.riding import (
@@ -23,8 +27,6 @@ from callboard.core.context.summary.riding import (
 )
 from callboard.core.context.view.conversation import Conversation
 from callboard.core.summary_recovery import (
-    KEY,
-    TRANSIENT,
     Next,
     Tried,
     after_bad_answer,
@@ -34,7 +36,7 @@ from callboard.core.summary_recovery import (
 from callboard.words import events as ev
 from callboard.words.context import SummaryWanted
 from callboard.words.specs import AgentSpec, ModelLimits
-from callboard.words.values import Fault
+from callboard.words.values import Fault, FaultKind
 
 SPEC = AgentSpec(name="lead", kind="lead", agent_type="lead", model="one", attempts=3, max_wait=60.0)
 
@@ -43,33 +45,106 @@ def fault(kind: str, **more: Any) -> Fault:
     return Fault.model_validate({"kind": kind, **more})
 
 
-@pytest.mark.parametrize(
-    ("fault_", "tried", "next_"),
-    [
-        (fault("too_long"), Tried(1, rides=True), Next("plain")),
-        (fault("too_long"), Tried(1), Next("smaller")),
-        (fault("too_long"), Tried(1, may_shrink=False), Next("give_up")),
-        (fault("server"), Tried(1), Next("again", 0.5)),
-        (fault("overloaded"), Tried(2), Next("again", 1.0)),
-        (fault("connection"), Tried(3, models_left=True), Next("model")),
-        (fault("silence"), Tried(3), Next("give_up")),
-        (fault("lost"), Tried(3, rides=True), Next("plain")),
-        (fault("rate_limited", retry_after=20), Tried(1), Next("again", 20)),
-        (fault("rate_limited", retry_after=0), Tried(1), Next("again", 0.5)),
-        (fault("rate_limited", retry_after=61), Tried(1, models_left=True), Next("model")),
-        (fault("rate_limited", retry_after=3_600), Tried(1), Next("give_up")),
-        (fault("not_found"), Tried(1, models_left=True), Next("model")),
-        (fault("invalid"), Tried(1), Next("give_up")),
-        (fault("credentials"), Tried(1, rides=True, models_left=True), Next("give_up")),
-    ],
-)
-def test_b21_what_follows_a_failed_call(fault_: Fault, tried: Tried, next_: Next) -> None:
-    assert after_fault(fault_, tried, SPEC, 0.0) == next_
+def all_of(kinds: Sequence[str], tried: Tried, do: str, **more: Any) -> bool:
+    return all(after_fault(fault(kind, **more), tried, SPEC, 0.0).do == do for kind in kinds)
 
 
-def test_b21_no_fault_is_tried_again_for_ever() -> None:
-    for kind in (*TRANSIENT, *KEY, "too_long", "not_found", "invalid"):
-        assert after_fault(fault(kind), Tried(3, may_shrink=False), SPEC, 1.0).do == "give_up"
+PASSING = ("rate_limited", "overloaded", "server", "connection", "silence", "bad_reply", "lost")
+ANSWERS = "not_found, invalid, unusable answer"
+LONG_WAIT = fault("rate_limited", retry_after=61)
+
+
+def used_up(tried: Tried, do: str) -> bool:
+    """With no attempts left, or told that none is of use, or told to wait too long."""
+    used = replace(tried, attempts=3)
+    return (
+        all_of(PASSING, used, do)
+        and all_of(PASSING, tried, do, retry=False)
+        and all_of(["invalid"], used, do, retry=True)
+        and after_fault(LONG_WAIT, tried, SPEC, 0.0).do == do
+    )
+
+
+def unusable(tried: Tried, do: str) -> bool:
+    return all_of(["not_found", "invalid"], tried, do) and after_bad_answer(tried).do == do
+
+
+def backs_off(*kinds: str, **more: Any) -> bool:
+    faults = [fault(kind, **more) for kind in kinds]
+    return all(
+        after_fault(one, Tried(attempts, rides=rides_), SPEC, draw) == Next("again", wait)
+        for one in faults
+        for attempts, draw, wait in [(1, 0.0, 0.5), (2, 0.0, 1.0), (2, 1.0, 1.25)]
+        for rides_ in (False, True)
+    )
+
+
+ALONE, LEFT, RIDES = Tried(1), Tried(1, models_left=True), Tried(1, rides=True, models_left=True)
+
+CASES: dict[tuple[str, str], Callable[[], bool]] = {
+    ("too_long", "it rides"): lambda: all_of(["too_long"], RIDES, "plain"),
+    ("too_long", "of its own, its data can be cut"): lambda: all_of(["too_long"], Tried(3), "smaller"),
+    ("too_long", "of its own, its data cannot be cut"): lambda: all_of(
+        ["too_long"], replace(LEFT, may_shrink=False), "give_up"
+    ),
+    ("rate_limited", "attempts left, a wait of up to max_wait"): lambda: (
+        after_fault(fault("rate_limited", retry_after=60), ALONE, SPEC, 0.0) == Next("again", 60)
+        and backs_off("rate_limited")
+        and backs_off("rate_limited", retry_after=0)
+    ),
+    ("rate_limited", "a wait longer than max_wait"): lambda: (
+        after_fault(LONG_WAIT, LEFT, SPEC, 0.0).do == "model"
+        and after_fault(LONG_WAIT, ALONE, SPEC, 0.0).do == "give_up"
+    ),
+    ("overloaded, server, connection", "attempts left"): lambda: backs_off("overloaded", "server", "connection"),
+    ("silence, bad_reply, lost", "attempts left"): lambda: backs_off("silence", "bad_reply", "lost"),
+    ("invalid", "the service says x-should-retry: true"): lambda: backs_off("invalid", retry=True),
+    ("any of these", "no attempts left, it rides"): lambda: used_up(RIDES, "plain"),
+    ("any of these", "no attempts left, a model is left"): lambda: used_up(LEFT, "model"),
+    ("any of these", "no attempts left, no model is left"): lambda: used_up(ALONE, "give_up"),
+    ("any of these", "the service says x-should-retry: false"): lambda: all_of(PASSING, LEFT, "model", retry=False),
+    (ANSWERS, "it rides"): lambda: unusable(RIDES, "plain"),
+    (ANSWERS, "of its own, a model is left"): lambda: unusable(LEFT, "model"),
+    (ANSWERS, "of its own, no model is left"): lambda: unusable(ALONE, "give_up"),
+    ("credentials, payment, spend_limit", "always"): lambda: all(
+        all_of(["credentials", "payment", "spend_limit"], tried, "give_up") for tried in (ALONE, LEFT, RIDES)
+    ),
+}
+
+
+@pytest.mark.parametrize(("what", "when", "action"), table(summary_recovery.__doc__))
+def test_b21_the_row(what: str, when: str, action: str) -> None:
+    assert CASES[what, when](), action
+
+
+def test_b21_the_table_has_a_case_for_each_row_a_row_for_each_case_and_each_kind_of_fault() -> None:
+    rows = [(what, when) for what, when, _ in table(summary_recovery.__doc__)]
+    assert sorted(rows) == sorted(CASES)
+    told = {kind for what, _ in rows for kind in what.split(", ")}
+    assert set(get_args(FaultKind)) <= told
+
+
+@given(hy.lists(hy.sampled_from([*get_args(FaultKind), "unusable"]), max_size=60), hy.integers(0, 4), hy.booleans())
+def test_b21_whatever_fails_a_summary_is_given_up_after_a_bounded_number_of_calls(
+    happenings: list[str], models: int, rides_: bool
+) -> None:
+    """As the engine does it: riding first, then with each model, the data halved at most five times."""
+    left, calls, halved, attempts, riding_ = models, 0, 0, 0, rides_
+    for what in happenings:
+        calls, attempts = calls + 1, attempts + 1
+        tried = Tried(attempts, rides=riding_, may_shrink=halved < 5, models_left=left > 0)
+        found = after_bad_answer(tried) if what == "unusable" else after_fault(fault(what), tried, SPEC, 1.0)
+        if found.do == "again":
+            assert 0.5 <= found.wait <= 40.0
+            continue
+        attempts = 0
+        if found.do == "give_up":
+            break
+        assert (found.do, riding_) != ("plain", False)
+        riding_, halved = False, halved + (found.do == "smaller")
+        left -= found.do == "model"
+        assert left >= 0
+    assert calls <= SPEC.attempts * (models + 2) + SPEC.attempts * 5
 
 
 def test_an_answer_that_is_no_summary_is_asked_for_in_another_way_while_there_is_one() -> None:

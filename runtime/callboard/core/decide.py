@@ -23,6 +23,7 @@ from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.fallback import Demand
 from callboard.core.gate import NOT_RUN
 from callboard.core.limits import limit_reached, out_of_time
+from callboard.core.standing import final_words
 from callboard.core.state import AgentState, CallState, Facts
 from callboard.core.stuck import noticed
 from callboard.core.undoing import undoing
@@ -297,7 +298,7 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
     if turn is None or (turn.wakes == () and turn.steps == 0):
         return st.EndTurn("end") if turn is not None else None
     if state.stop_reason == "refusal":
-        return st.EndTurn("refused", "the model refused to go on")
+        return st.EndTurn("refused", rec.REFUSED)
     if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
         return st.AskStopHooks()
     return st.EndTurn("end")
@@ -306,7 +307,7 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
 def rest(state: AgentState, facts: Facts) -> st.Step | None:
     """Between turns: a subagent is done, a teammate looks at the board, everyone else is idle."""
     if state.me.kind == "subagent" and state.turns > 0 and not state.mail:
-        return st.Stop(_outcome(state), state.last_text or state.last_why)
+        return st.Stop(_outcome(state), final_words(state))
     if state.me.claims_tasks and facts.claimable and not state.tasks and state.gate.gate != "pending":
         return st.Claim(facts.claimable)
     return st.Wait(None, "idle")

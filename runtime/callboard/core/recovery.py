@@ -78,6 +78,7 @@ FINAL: dict[str, str] = {
     "invalid": "the service refused the request as invalid: send a message to try again; where that is refused too, "
     "/new --carry begins a fresh conversation with what matters of this one",
 }
+REFUSED = "the model refused to go on: put it in other words, or begin anew with /new"
 _AGAIN = "send a message to try again"
 NEXT: dict[str, str] = {
     "rate_limited": f"the key's rate limit holds on: wait a little, then {_AGAIN}",
@@ -150,15 +151,15 @@ def recover(
     fault = failed.fault
     if fault.kind == "too_long":
         if recovery.reacted:
-            return EndTurn("overflow", f"the conversation does not fit, even compacted ({_said(failed)})")
+            return EndTurn("overflow", f"the conversation does not fit, even compacted ({_said(failed.fault)})")
         return React(fault.message)
     if fault.kind == "lost":
         return PlanRetry(now, recovery.attempts, parked=False, why=_billed("the process died during the call", fault))
     if is_final(fault):
         other = _other(recovery, spec, demand) if fault.kind == "not_found" else Choice()
         if other.model:
-            return SwitchModel(other.model, _billed(_said(failed), fault), other.skipped)
-        return EndTurn("failed", f"{FINAL[fault.kind]} ({_said(failed)}){_nobody(other)}")
+            return SwitchModel(other.model, told_of(fault), other.skipped)
+        return EndTurn("failed", f"{FINAL[fault.kind]} ({_said(failed.fault)}){_nobody(other)}")
     return _again(failed, recovery, spec, demand)
 
 
@@ -174,7 +175,7 @@ def is_final(fault: Fault) -> bool:
 
 def _again(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, demand: Demand | None) -> Step:
     """The decision on a fault that may pass."""
-    fault, why = failed.fault, _billed(_said(failed), failed.fault)
+    fault, why = failed.fault, told_of(failed.fault)
     wait = (fault.retry_after if fault.kind == "rate_limited" else None) or 0.0
     if wait > spec.max_wait:
         return PlanRetry(failed.at + wait, recovery.attempts, parked=True, why=why)
@@ -193,7 +194,7 @@ def after_cut(recovery: RecoveryState) -> Step:
     """The newest reply was cut at the highest limit and its text kept: go on, at most twice."""
     if recovery.continuations < MAX_CONTINUATIONS:
         return Continue(recovery.continuations + 1)
-    return EndTurn("limit", "the reply still did not end after two continuations at the highest output limit")
+    return EndTurn("limit", "the reply still did not end after two continuations at the highest output limit: ask for it in parts")
 
 
 def after_pause(recovery: RecoveryState) -> Step | None:
@@ -278,11 +279,8 @@ def _given_up(failed: CallFailed, recovery: RecoveryState) -> str:
     tries = f"{recovery.tried} attempt{'' if recovery.tried == 1 else 's'} in {seconds:.0f} s"
     whom = f", at last with {recovery.model}" if recovery.model else ""
     refused = ", and the service says that another would be of no use" if fault.retry is False else ""
-    return f"model unavailable: {tries}{whom}{refused} ({_said(failed)}). {_sentence(NEXT.get(fault.kind, _AGAIN))}"
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
+    what_next = NEXT.get(fault.kind, _AGAIN)
+    return f"model unavailable: {tries}{whom}{refused} ({_said(fault)}). {what_next[:1].upper()}{what_next[1:]}"
 
 
 def _nobody(other: Choice) -> str:
@@ -298,7 +296,11 @@ def _billed(said: str, fault: Fault) -> str:
     return f"{said}; the attempt may be billed" if fault.may_bill else said
 
 
-def _said(failed: CallFailed) -> str:
-    fault = failed.fault
+def told_of(fault: Fault) -> str:
+    """A fault in a line, with what the attempt may be billed for."""
+    return _billed(_said(fault), fault)
+
+
+def _said(fault: Fault) -> str:
     status = f" {fault.status}" if fault.status else ""
     return f"{fault.type or fault.kind}{status}: {fault.message}".strip().rstrip(":")

@@ -61,6 +61,13 @@ def farewell(state: AgentState, step: EndTurn, lead: AgentRow | None, now: float
     return (_to_lead(state, lead, "idle_notification", said or "(idle)", now),)
 
 
+def final_words(state: AgentState) -> str:
+    """What a subagent's caller gets: its last text; behind the reason, where its turn did not end by itself."""
+    if state.last_reason == "end" or not state.last_why:
+        return state.last_text or state.last_why
+    return f"{state.last_why}\nIts last words: {state.last_text}" if state.last_text else state.last_why
+
+
 def last_words(state: AgentState, lead: AgentRow | None, why: str, now: float) -> tuple[Envelope, ...]:
     """What the runtime tells the lead when a teammate's life ends while it still owed a report."""
     if state.me.kind != "teammate" or lead is None or not state.assignment:

@@ -1,16 +1,30 @@
 """What to do when a call of a summary fails. Pure; a summary has a recovery of its own, apart from that of its turn.
+This is the whole of its table; tests/core/test_summary_recovery.py goes through it row by row.
 
-    what happens                              the call rides   it does not
-    ----------------------------------------  ---------------  -------------------------------------------------------
-    too_long                                  as its own       in smaller pieces; it cannot be cut: give up
-    transient, attempts left, a short wait    again, later     again, later
-    transient otherwise, unknown model,
-    refused as invalid, an unusable answer    as its own       with the next model; none is left: give up
-    credentials, payment, spend_limit         give up          give up
+    what happens                           when                                         action
+    -------------------------------------  -------------------------------------------  ------------------------------
+    too_long                               it rides                                     as a request of its own
+    too_long                               of its own, its data can be cut              in smaller pieces
+    too_long                               of its own, its data cannot be cut           give up
+    rate_limited                           attempts left, a wait of up to max_wait      again, after that wait
+    rate_limited                           a wait longer than max_wait                  as with no attempts left
+    overloaded, server, connection         attempts left                                again, after back-off
+    silence, bad_reply, lost               attempts left                                again, after back-off
+    invalid                                the service says x-should-retry: true        as server
+    any of these                           no attempts left, it rides                   as a request of its own
+    any of these                           no attempts left, a model is left            with the next model
+    any of these                           no attempts left, no model is left           give up
+    any of these                           the service says x-should-retry: false       as with no attempts left
+    not_found, invalid, unusable answer    it rides                                     as a request of its own
+    not_found, invalid, unusable answer    of its own, a model is left                  with the next model
+    not_found, invalid, unusable answer    of its own, no model is left                 give up
+    credentials, payment, spend_limit      always                                       give up
 
-Models: the small one, the one that the agent works with, its fallbacks. Numbers are those of the turn's own calls
-(`recovery`): waits, attempts, and the longest wait: what the service asks for beyond that is not waited for, since a
-summary has a fallback and a parked agent has none. Giving up means `SummaryFailed`, and `truncate_oldest` serves.
+*It rides*: the question stands at the end of the conversation, on its cached prefix. Models: the small one, the one
+that the agent works with, its fallbacks. Numbers are those of the turn's own calls (`recovery`): waits, attempts, and
+the longest wait: what the service asks for beyond that is not waited for, since a summary has a fallback and a parked
+agent has none. Giving up means `SummaryFailed`, and `truncate_oldest` serves. Each wait and each change of model is an
+event, so that it is seen; a summary that a crash cut off is made anew, and waits for what was left of its wait first.
 """
 
 from __future__ import annotations
@@ -18,12 +32,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.core.recovery import back_off, model_in_use
+from callboard.core.recovery import back_off, is_final, model_in_use
 from callboard.core.state import AgentState
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Fault
 
-TRANSIENT = frozenset({"rate_limited", "overloaded", "server", "connection", "silence", "bad_reply", "lost"})
 KEY = frozenset({"credentials", "payment", "spend_limit"})
 """The key's own faults: no other model helps."""
 
@@ -35,6 +48,8 @@ class Next:
 
     do: Literal["again", "plain", "smaller", "model", "give_up"]
     wait: float = 0.0
+    why: str = ""
+    """The fault or the answer, for a person to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,7 @@ def after_fault(fault: Fault, tried: Tried, spec: AgentSpec, draw: float) -> Nex
         if tried.rides:
             return Next("plain")
         return Next("smaller" if tried.may_shrink else "give_up")
-    if fault.kind in TRANSIENT and tried.attempts < spec.attempts:
+    if not is_final(fault) and fault.retry is not False and tried.attempts < spec.attempts:
         wait = (fault.retry_after if fault.kind == "rate_limited" else None) or back_off(tried.attempts - 1, draw)
         if wait <= spec.max_wait:
             return Next("again", wait)

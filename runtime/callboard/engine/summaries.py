@@ -28,7 +28,7 @@ from callboard.core.context.summary.request import (
 from callboard.core.context.summary.riding import Choice, chunk_tokens, replies_behind, rides, riding
 from callboard.core.decide import SUMMARY
 from callboard.core.fallback import reader_of
-from callboard.core.recovery import model_in_use, output_limit
+from callboard.core.recovery import model_in_use, output_limit, told_of
 from callboard.core.state import AgentState
 from callboard.core.summary_recovery import Next, Tried, after_bad_answer, after_fault, models_for_summary
 from callboard.engine import transcripts
@@ -39,7 +39,7 @@ from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import Message, SummaryWanted
-from callboard.words.values import Fault, Usage
+from callboard.words.values import Fault, Json, Usage
 
 CALLS = 10_000
 """Calls of one summary, at most: their numbers begin at that multiple of the summary's own."""
@@ -66,6 +66,8 @@ async def _summary(agent: Agent) -> None:
         return
     asking = _Asking(agent, wanted)
     try:
+        if agent.state.summary_until > agent.host.clock.now():  # what a crash left of a wait
+            await agent.host.clock.sleep_until(agent.state.summary_until)
         text = await asking.text()
     except _NoSummary as none:
         await _failed(agent, str(none), asking.usage)
@@ -165,6 +167,8 @@ class _Asking:
                 pending = deque(half for piece in pending for half in halves(piece))
             else:
                 self._models.popleft()
+                switch: Json = {"model": self._models[0], "why": found.why, "purpose": "summary"}
+                await self._tell(ev.ModelSwitched, switch)
         return text
 
     async def _pieces(self) -> list[str]:
@@ -203,31 +207,39 @@ class _Asking:
         host = self._agent.host
         while True:
             tried = replace(tried, attempts=tried.attempts + 1)
-            found, why = await self._once(replace(request, attempt=tried.attempts), tried)
+            found = await self._once(replace(request, attempt=tried.attempts), tried)
             if isinstance(found, str):
                 return found
             if found.do == "give_up":
-                raise _NoSummary(why)
+                raise _NoSummary(found.why)
             if found.do != "again":
                 return found
-            await host.clock.sleep_until(host.clock.now() + found.wait)
+            until = host.clock.now() + found.wait
+            retry: Json = {"until": until, "attempt": tried.attempts, "why": found.why, "purpose": "summary"}
+            await self._tell(ev.RetryPlanned, retry)
+            await host.clock.sleep_until(until)
 
-    async def _once(self, request: ModelRequest, tried: Tried) -> tuple[str | Next, str]:
-        """One call: the text of a usable answer, or what follows its failure and why."""
+    async def _tell(self, kind: type[ev.RetryPlanned | ev.ModelSwitched], fields: Json) -> None:
+        """What is done next, as an event; not once the summary is over, however it ended."""
+        event = kind.model_validate({"at": self._agent.host.clock.now(), **fields})
+        await self._agent.record(event, unless=lambda now: now.summary != self._wanted)
+
+    async def _once(self, request: ModelRequest, tried: Tried) -> str | Next:
+        """One call: the text of a usable answer, or what follows its failure."""
         await self._may_call()
         try:
             reply = await complete(self._agent, request, _unheard)
         except CallFault as failed:
             fault, draw = failed.fault, self._agent.host.ports.dice.draw()
             await self._agent.record(self._call_failed(request, fault, draw))
-            return after_fault(fault, tried, self._state.me, draw), f"{fault.kind}: {fault.message}"
+            return replace(after_fault(fault, tried, self._state.me, draw), why=told_of(fault))
         usage = priced(reply.usage, self._state.me.limits_of(request.model))
         self.usage = self.usage.plus(usage)
         self._agent.host.money.spent += usage.cost_usd
         text = accept_summary(reply.blocks, reply.stop_reason)
         if text is not None:
-            return text, ""
-        return after_bad_answer(tried), summary_fault(reply.blocks, reply.stop_reason)
+            return text
+        return replace(after_bad_answer(tried), why=summary_fault(reply.blocks, reply.stop_reason))
 
     async def _may_call(self) -> None:
         """Wait while the key is parked, but not for long: a summary has a fallback. Raises `_NoSummary`."""

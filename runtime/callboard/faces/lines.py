@@ -178,7 +178,8 @@ def _retry(agent: str, event: RetryPlanned) -> Block:
     wait = max(event.until - event.at, 0.0)
     if event.parked:
         return _progress(agent, f"parked for {wait:.0f} s{_because(event.why)}", "warn")
-    return _progress(agent, f"retry (attempt {event.attempt}) in {wait:.1f} s{_because(event.why)}", "warn")
+    what = "retry of a summary" if event.purpose == "summary" else "retry"
+    return _progress(agent, f"{what} (attempt {event.attempt}) in {wait:.1f} s{_because(event.why)}", "warn")
 
 
 def _reply_dropped(agent: str, event: ReplyDropped) -> Block:
@@ -190,7 +191,9 @@ def _reply_interrupted(agent: str, event: ReplyInterrupted) -> Block | None:
 
 
 def _switched(agent: str, event: ModelSwitched) -> Block:
-    return _progress(agent, f"goes on with model {event.model}{_because(event.why)}", "warn")
+    what = "the summary goes" if event.purpose == "summary" else "goes"
+    passed = f"; passed over {'; '.join(event.skipped)}" if event.skipped else ""
+    return _progress(agent, f"{what} on with model {event.model}{_because(event.why)}{passed}", "warn")
 
 
 def _raised(agent: str, event: OutputRaised) -> Block:

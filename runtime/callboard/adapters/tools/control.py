@@ -124,7 +124,7 @@ class SubagentTool:
             return ToolOutcome(said, data=data)
         ends = {"limit": "reached its limit before it was done", "stopped": "was stopped before it was done"}
         why = ends.get(outcome, "failed")
-        return ToolOutcome(f"[status: {outcome}] The subagent {why}. Its last words:\n{said}", is_error=True, data=data)
+        return ToolOutcome(f"[status: {outcome}] The subagent {why}:\n{said}", is_error=True, data=data)
 
     async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
         """The call again: it finds its subagent, at work or finished."""
