@@ -25,8 +25,26 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PATH"] = os.pathsep.join([interpreter, os.environ.get("PATH", os.defpath)])
 
 
+LONGEST = (
+    "simulation/test_kill_demo.py",
+    "simulation/test_long_session.py",
+    "test_packaging.py",
+    "simulation",
+    "faces",
+    "adapters",
+)
+"""Files and folders that take long, the longest first: two workers then end at the same time, with the small tests."""
+
+
+def place_in_line(item: pytest.Item) -> int:
+    """The place of the file or folder that a test belongs to; the rest comes last."""
+    where = item.nodeid.removeprefix("tests/")
+    return next((place for place, name in enumerate(LONGEST) if where.startswith(name)), len(LONGEST))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Soak tests run only when they are asked for (`-m soak`): their samples are ordinary tests."""
+    """Long tests go first. Soak tests run only when asked for (`-m soak`): their samples are ordinary tests."""
+    items.sort(key=place_in_line)
     if "soak" in (config.getoption("markexpr") or ""):
         return
     left_out = [item for item in items if "soak" in item.keywords]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from callboard.core import schedule as core
 from callboard.core.schedule import Due, Rules, Slot
 from callboard.words.values import Schedule
 
+SOAK = int(os.environ.get("SOAK", "1"))
 HOUR = 3_600.0
 DAY = 24 * HOUR
 MADE = 1_774_569_600.0  # 2026-03-27 00:00 UTC, a Friday
@@ -178,13 +181,26 @@ def test_jitter_is_at_most_a_tenth_of_the_period_and_a_minute(name: str, cron: s
         assert 0 <= slot.fire_at - slot.nominal <= min(60.0, (following.nominal - slot.nominal) / 10)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    cron=st.sampled_from(["* * * * *", "*/7 * * * *", "0,1 3 * * *", "30 2 * * *"]),
-    misfire=st.sampled_from(["skip", "latest", "all"]),
-    naps=st.lists(st.floats(0.5, 3 * HOUR), min_size=1, max_size=12),
-)
+CRONS = st.sampled_from(["* * * * *", "*/7 * * * *", "0,1 3 * * *", "30 2 * * *"])
+MISFIRES = st.sampled_from(["skip", "latest", "all"])
+NAPS = st.lists(st.floats(0.5, 3 * HOUR), min_size=1, max_size=12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cron=CRONS, misfire=MISFIRES, naps=NAPS)
 def test_b29_no_slot_runs_twice_and_none_vanishes_untold(cron: str, misfire: str, naps: list[float]) -> None:
+    agree_on_every_slot(cron, misfire, naps)
+
+
+@pytest.mark.soak
+@settings(max_examples=200 * SOAK, deadline=None)
+@given(cron=CRONS, misfire=MISFIRES, naps=NAPS)
+def test_b29_no_slot_runs_twice_and_none_vanishes_untold_soak(cron: str, misfire: str, naps: list[float]) -> None:
+    agree_on_every_slot(cron, misfire, naps)
+
+
+def agree_on_every_slot(cron: str, misfire: str, naps: list[float]) -> None:
+    """Wake after each nap: every slot that has passed is run once, or told as missed."""
     row = schedule(cron, misfire=misfire, misfire_cap=4, timezone="Europe/Berlin")
     now, seen = MADE, set[str]()
     for nap in naps:

@@ -223,7 +223,7 @@ def agree_with_the_walk(expression: Expression, change: tuple[str, int], before:
     assert fires_between(cron, after, until, cap=most) == expected
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(expression=expressions, change=changes, before=st.integers(0, 30 * 3_600))
 def test_b29_fires_are_those_of_a_walk_over_every_minute(
     expression: Expression, change: tuple[str, int], before: int
@@ -232,7 +232,7 @@ def test_b29_fires_are_those_of_a_walk_over_every_minute(
 
 
 @pytest.mark.soak
-@settings(max_examples=100 * SOAK, deadline=None)
+@settings(max_examples=300 * SOAK, deadline=None)
 @given(expression=expressions, change=changes, before=st.integers(0, 30 * 3_600))
 def test_b29_fires_are_those_of_a_walk_over_every_minute_soak(
     expression: Expression, change: tuple[str, int], before: int

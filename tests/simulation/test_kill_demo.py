@@ -39,6 +39,7 @@ KILLS = 25 - len(EFFECTS)
 AT_ONCE = 3
 PATIENCE = 60.0
 """Seconds after which a demo is taken to hang."""
+pytestmark = pytest.mark.xdist_group("kill")  # what nobody disturbs is played once
 CALLBOARD = (sys.executable, "-m", "callboard")
 ANNOUNCED = b"The sample project is in "
 
@@ -202,7 +203,7 @@ def one_kill(root: Path, number: int, moment: Moment, *again: float, by_demo: bo
         process.kill()
         said += process.communicate()[0].decode()
     code, more = taken_up(place, by_demo=by_demo)
-    if "there is no session in" in more:  # it was killed before it had written down that there is one
+    if "there is no session in" in more or not place.project.exists():  # killed before it had made one, or the folder
         code, more = taken_up(place, by_demo=True)
     played = look(place, Played(f"killed at {(moment, *again)}", code, said=said + more))
     if code == 0 and not played.wrong:
