@@ -8,8 +8,11 @@ from typing import Any
 import anyio
 import pytest
 from tests.engine.hook_handlers import answering, call, result
+from tests.engine.test_one_agent import Echo, Person, texts, tools
 
 from callboard.engine.hooks import HookRegistry
+from callboard.ports.world import Answer as Said
+from callboard.testing import AllowAll, ScriptedModel, World, say, use
 from callboard.words.errors import UsageError
 from callboard.words.hooks import (
     AddContext,
@@ -143,3 +146,28 @@ async def test_a_cancelled_agent_waits_for_no_hook() -> None:
     finally:
         released.set()
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("answer", ["approved", "rejected"])
+async def test_what_a_hook_adds_to_a_call_that_asks_stands_beside_its_result(answer: Any) -> None:
+    world = World(
+        ScriptedModel({"lead": [use("echo", {"text": "x"}), say("ok")]}),
+        tools(Echo()),
+        judge=AllowAll(ask=["echo"]),
+        approvers=[Person(Said(answer, "person"))],
+    )
+    world.hooks.add("PreToolUse", lambda _: AddContext("mind the gap"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert texts(world).count("mind the gap") == 1
+
+
+async def test_what_a_hook_adds_to_a_call_that_a_rule_denies_stands_beside_the_denial() -> None:
+    model = ScriptedModel({"lead": [use("echo", {"text": "x"}), say("ok")]})
+    world = World(model, tools(Echo()), judge=AllowAll(deny=["echo"]))
+    world.hooks.add("PreToolUse", lambda _: AddContext("mind the gap"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert texts(world).count("mind the gap") == 1
