@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -169,3 +169,37 @@ def test_wide_characters_count_two_columns() -> None:
 def test_a_call_is_named_by_its_main_field() -> None:
     assert call_words(ToolCall(id="1", use_id="1", name="grep", input={"path": "src", "pattern": "x"})) == "grep x"
     assert call_words(ToolCall(id="1", use_id="1", name="list_tasks", input={})) == "list_tasks"
+
+
+def test_a_held_call_says_how_long_and_why() -> None:
+    held = ev.CallHeld(at=0, ordinal=3, seconds=12.4, why="the service's rate of requests")
+    assert text(held) == "the call waited 12 s: the service's rate of requests"
+    assert progress(held)
+
+
+@pytest.mark.parametrize(
+    ("budget", "kind", "last", "said"),
+    [
+        ("session", "tokens", True, ["token budget of the session", "one last call", "`budget` in settings.yaml"]),
+        ("alice", "cost_usd", False, ["money budget of alice", "$9.0000 of $10.0000", "`budgets` in settings.yaml"]),
+        ("schedule:cron_1", "steps", False, ["schedule cron_1", "give its schedule more"]),
+        ("session", "agents", True, ["agents started in all"]),
+    ],
+)
+def test_a_budget_that_is_reached_says_which_and_where_it_is_raised(
+    budget: str, kind: Any, last: bool, said: list[str]
+) -> None:
+    event = ev.BudgetReached(at=0, budget=budget, kind=kind, limit=10, spent=9, wanted=2, winds_down=last)
+    assert [words for words in said if words not in text(event)] == []
+    assert not progress(event), "`--quiet` does not hide it"
+    if kind == "agents":
+        assert "last call" not in text(event)
+
+
+def test_b2_repetition_is_a_line_of_progress_and_its_end_is_not() -> None:
+    about = {"at": 0, "pattern": "repeat", "count": 3, "what": "bash pytest, with the same result"}
+    nudge, stop = (ev.StuckNoticed.model_validate({**about, "action": one}) for one in ("nudge", "stop"))
+    assert text(nudge) == ("repeats itself, 3 times: bash pytest, with the same result; it is told to take another way")
+    assert progress(nudge)
+    assert "its turn ends. Tell it what to do otherwise" in text(stop)
+    assert not progress(stop)

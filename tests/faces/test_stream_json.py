@@ -183,3 +183,28 @@ def test_the_subtype_says_which_limit_ended_it() -> None:
         result = stream.said[-1]
         assert (result["subtype"], result["is_error"], result["errors"][0]) == (subtype, True, why)
         assert "result" not in result
+
+
+def test_waits_budgets_and_repetition_are_messages_of_ours() -> None:
+    stream = Stream()
+    stream.on(
+        "lead",
+        started("lead"),
+        ev.CallHeld(at=1, ordinal=1, seconds=2.5, why="rate"),
+        ev.BudgetReached(at=1, budget="session", kind="tokens", limit=10, spent=9, wanted=2, winds_down=True),
+        ev.StuckNoticed(at=1, pattern="repeat", count=3, what="bash ls", action="nudge"),
+    )
+    held, budget, stuck = (stream.of("system", kind)[0] for kind in ("call_held", "budget_reached", "stuck"))
+    assert (held["held_ms"], held["reason"]) == (2500, "rate")
+    assert (budget["budget"], budget["limit"], budget["last_call"]) == ("session", 10, True)
+    assert "token budget of the session" in budget["message"]
+    assert (stuck["pattern"], stuck["count"], stuck["action"], stuck["message"]) == ("repeat", 3, "nudge", "bash ls")
+
+
+def test_what_a_stuck_agent_repeats_is_not_taken_for_another_limit() -> None:
+    stream = Stream()
+    stream.on("lead", started("lead"))
+    why = 'stuck: bash {"command": "count model steps of the window"}, 3 times'
+    stream.stream.result(code=5, text="", why=why, seconds=1.0, cost_usd=0.0)
+    (result,) = stream.of("result")
+    assert (result["subtype"], result["terminal_reason"]) == ("error_during_execution", "blocking_limit")

@@ -50,6 +50,9 @@ things happen; the first is `system/init`, the last is `result`.
 | `assistant` | a whole reply, in the form of the Messages API |
 | `user` | results of tools; with `isSynthetic`, mail that an agent was given (`origin` says from whom) |
 | `system` / `api_retry` | a model call is tried again after `retry_delay_ms` |
+| `system` / `call_held` | of ours: a model call had waited `held_ms` before it was sent, for the `reason` told |
+| `system` / `budget_reached` | of ours: a call or an agent did not fit the `budget`; `message` says it in words |
+| `system` / `stuck` | of ours: an agent repeats itself (`pattern`, `count`, `message`); `action` `nudge` or `stop` |
 | `system` / `compact_boundary` | the conversation before this point was summarised |
 | `system` / `task_started`, `task_notification` | an agent or a background command began, ended |
 | `system` / `permission_denied` | a tool call was refused |

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from callboard.core.budget import used_up
 from callboard.faces.terminal import Block, Line, Style, block, plain
 from callboard.words.events import (
     AgentResumed,
@@ -23,7 +24,9 @@ from callboard.words.events import (
     ApprovalNeeded,
     BackgroundEnded,
     BackgroundStarted,
+    BudgetReached,
     CacheThrash,
+    CallHeld,
     ContextEdited,
     ContinuationAsked,
     Event,
@@ -37,6 +40,7 @@ from callboard.words.events import (
     ReplyInterrupted,
     RetryPlanned,
     StopAsked,
+    StuckNoticed,
     SummaryFailed,
     TaskHeld,
     TodosSet,
@@ -182,6 +186,27 @@ def _retry(agent: str, event: RetryPlanned) -> Block:
     return _progress(agent, f"{what} (attempt {event.attempt}) in {wait:.1f} s{_because(event.why)}", "warn")
 
 
+def _call_held(agent: str, event: CallHeld) -> Block:
+    return _progress(agent, f"the call waited {event.seconds:.0f} s{_because(event.why)}")
+
+
+def _budget(agent: str, event: BudgetReached) -> Block:
+    """Whoever reads it can raise the budget: where it is set depends on whose it is."""
+    words = used_up(event.budget, event.kind, event.limit, event.spent, event.wanted)
+    if event.kind not in ("agents", "depth"):
+        words += "; one last call says what is done" if event.winds_down else ""
+    setting = "`budget`" if event.budget == "session" else "`budgets`"
+    where = "give its schedule more" if ":" in event.budget else f"raise {setting} in settings.yaml, then resume"
+    return block(f"{words}. To allow more: {where}", "warn", name=agent)
+
+
+def _stuck(agent: str, event: StuckNoticed) -> Block:
+    words = f"repeats itself, {event.count} times: {event.what}"
+    if event.action == "nudge":
+        return _progress(agent, f"{words}; it is told to take another way", "warn")
+    return block(f"{words}; its turn ends. Tell it what to do otherwise", "warn", name=agent)
+
+
 def _reply_dropped(agent: str, event: ReplyDropped) -> Block:
     return _progress(agent, f"the reply above is void: {event.why}", "warn")
 
@@ -287,6 +312,9 @@ _TELLERS: Mapping[type[Any], Callable[[str, Any], Block | None]] = {
     ModelReplied: _replied,
     TurnEnded: _ended,
     RetryPlanned: _retry,
+    CallHeld: _call_held,
+    BudgetReached: _budget,
+    StuckNoticed: _stuck,
     ReplyDropped: _reply_dropped,
     ReplyInterrupted: _reply_interrupted,
     ModelSwitched: _switched,

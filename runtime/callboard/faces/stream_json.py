@@ -1,9 +1,10 @@
 """A session as newline-delimited JSON, in the message types that headless clients already read (`docs/cli.md`).
 
 `system/init` first, then `assistant`, `user` (tool results and delivered mail), `system/api_retry`,
-`system/compact_boundary`, `system/task_started`, `system/task_notification`, `system/permission_denied`; last, one
-`result`. Each carries `uuid` and `session_id`; what another agent than the lead does carries `agent` and, in
-`parent_tool_use_id`, the call that made it. Tools have our names.
+`system/compact_boundary`, `system/task_started`, `system/task_notification`, `system/permission_denied`, and of ours
+`system/call_held`, `system/budget_reached`, `system/stuck`; last, one `result`. Each carries `uuid` and `session_id`;
+what another agent than the lead does carries `agent` and, in `parent_tool_use_id`, the call that made it. Tools have
+our names.
 
 It refuses to write and to judge: `emit` gets plain dicts, and the end of the session is the caller's to tell.
 """
@@ -11,12 +12,13 @@ It refuses to write and to judge: `emit` gets plain dicts, and the end of the se
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
-from callboard.faces.lines import text_of
+from callboard.core.budget import used_up
+from callboard.faces.stream_parts import ERRORS, ending, model_usage, origin, result_block, usage_part
 from callboard.ports.model import Delta
 from callboard.words.events import (
     AgentStarted,
@@ -25,7 +27,9 @@ from callboard.words.events import (
     ApprovalNeeded,
     BackgroundEnded,
     BackgroundStarted,
+    BudgetReached,
     CallFailed,
+    CallHeld,
     CallJudged,
     ContextEdited,
     EnvelopeReceived,
@@ -36,24 +40,13 @@ from callboard.words.events import (
     ReplyDropped,
     ResultsMerged,
     RetryPlanned,
+    StuckNoticed,
     ToolFinished,
     ToolSettled,
     TurnEnded,
 )
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Envelope, Fault, Json, ToolCall, Usage
-
-_ERRORS: Mapping[str, str] = {
-    "rate_limited": "rate_limit",
-    "overloaded": "overloaded",
-    "credentials": "authentication_failed",
-    "payment": "billing_error",
-    "spend_limit": "billing_error",
-    "not_found": "model_not_found",
-    "invalid": "invalid_request",
-    "too_long": "invalid_request",
-}
-"""Kinds of faults in the clients' words; the rest is `server_error`."""
 
 _SUMMARIES = ("summarize", "react", "truncate")
 """Stages that begin a new stretch of the conversation start with one of these."""
@@ -120,7 +113,7 @@ class StreamJson:
         """The last message of the session, by its exit code. `beside`: fields of ours, beside those of the protocol."""
         self._begin()
         lead = self._seen("lead")
-        subtype, reason = _ending(code, why)
+        subtype, reason = ending(code, why)
         message: Json = {
             "type": "result",
             "subtype": subtype,
@@ -130,8 +123,8 @@ class StreamJson:
             "num_turns": lead.replies,
             "stop_reason": self._stop_reason,
             "total_cost_usd": cost_usd,
-            "usage": _usage(lead.usage),
-            "modelUsage": {model: _model_usage(usage) for model, usage in sorted(self._models.items())},
+            "usage": usage_part(lead.usage),
+            "modelUsage": {model: model_usage(usage) for model, usage in sorted(self._models.items())},
             "permission_denials": self._denials,
             "terminal_reason": reason,
             "exit_code": code,
@@ -185,7 +178,7 @@ class StreamJson:
             self._stop_reason = event.stop_reason
         message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
         said = {"content": list(event.blocks), "stop_reason": event.stop_reason, "stop_sequence": None}
-        self._emit({"type": "assistant", "message": {**message, **said, "usage": _usage(event.usage)}}, agent)
+        self._emit({"type": "assistant", "message": {**message, **said, "usage": usage_part(event.usage)}}, agent)
 
     @_tell.register
     def _dropped(self, event: ReplyDropped, agent: str) -> None:
@@ -228,7 +221,7 @@ class StreamJson:
     @_tell.register
     def _merged(self, event: ResultsMerged, agent: str) -> None:
         seen = self._seen(agent)
-        blocks = [_result_block(call, *seen.results.get(call.id, ((), False))) for call in seen.calls]
+        blocks = [result_block(call, *seen.results.get(call.id, ((), False))) for call in seen.calls]
         if blocks:
             self._emit({"type": "user", "message": {"role": "user", "content": blocks}}, agent)
 
@@ -244,7 +237,7 @@ class StreamJson:
         content = [placed.data for placed in event.blocks]
         message: Json = {"type": "user", "message": {"role": "user", "content": content}, "isSynthetic": True}
         if len(mail) == 1:
-            message["origin"] = _origin(mail[0])
+            message["origin"] = origin(mail[0])
         self._emit(message, agent)
 
     @_tell.register
@@ -260,8 +253,23 @@ class StreamJson:
         wait = round(max(event.until - event.at, 0.0) * 1000)
         most = seen.spec.attempts if seen.spec else None
         what: Json = {"attempt": event.attempt, "max_retries": most, "retry_delay_ms": wait, "parked": event.parked}
-        error = _ERRORS.get(fault.kind, "server_error")
+        error = ERRORS.get(fault.kind, "server_error")
         self._system("api_retry", agent, **what, error_status=fault.status, error=error)
+
+    @_tell.register
+    def _held(self, event: CallHeld, agent: str) -> None:
+        self._system("call_held", agent, held_ms=round(event.seconds * 1000), reason=event.why)
+
+    @_tell.register
+    def _budget(self, event: BudgetReached, agent: str) -> None:
+        words = used_up(event.budget, event.kind, event.limit, event.spent, event.wanted)
+        what: Json = {"budget": event.budget, "kind": event.kind, "limit": event.limit, "spent": event.spent}
+        self._system("budget_reached", agent, **what, wanted=event.wanted, last_call=event.winds_down, message=words)
+
+    @_tell.register
+    def _stuck(self, event: StuckNoticed, agent: str) -> None:
+        what: Json = {"pattern": event.pattern, "count": event.count, "action": event.action}
+        self._system("stuck", agent, **what, message=event.what)
 
     @_tell.register
     def _edited(self, event: ContextEdited, agent: str) -> None:
@@ -340,58 +348,3 @@ class StreamJson:
         if agent != "lead":
             about["agent"] = agent
         self._emit_raw({**message, **about})
-
-
-def _ending(code: int, why: str) -> tuple[str, str]:
-    """The result's subtype and terminal reason for an exit code; `why` names the limit."""
-    if code == 0:
-        return "success", "completed"
-    if code == 5:
-        for limit, ending in _LIMITS.items():
-            if limit in why:
-                return ending
-        return "error_during_execution", "blocking_limit"
-    return "error_during_execution", _REASONS.get(code, "model_error")
-
-
-_REASONS: Mapping[int, str] = {
-    4: "tool_deferred_unavailable",
-    6: "api_error",
-    124: "blocking_limit",
-    130: "aborted_streaming",
-    143: "aborted_streaming",
-}
-_LIMITS: Mapping[str, tuple[str, str]] = {
-    "model steps": ("error_max_turns", "max_turns"),
-    "limit of $": ("error_max_budget_usd", "budget_exhausted"),
-    "money": ("error_max_budget_usd", "budget_exhausted"),
-    "window": ("error_during_execution", "prompt_too_long"),
-}
-
-
-def _result_block(call: ToolCall, content: Sequence[Json], is_error: bool) -> Json:
-    only_text = all(one.get("type") == "text" for one in content)
-    shown = text_of(content) if only_text else list(content)
-    return {"type": "tool_result", "tool_use_id": call.use_id, "content": shown, "is_error": is_error}
-
-
-def _origin(envelope: Envelope) -> Json:
-    if envelope.type == "scheduled":
-        return {"kind": "task-notification", "subkind": "scheduled-trigger"}
-    if envelope.type == "task_notification":
-        return {"kind": "task-notification"}
-    return {"kind": "peer", "from": envelope.sender}
-
-
-def _usage(usage: Usage) -> Json:
-    return usage.model_dump(exclude={"cost_usd"})
-
-
-def _model_usage(usage: Usage) -> Json:
-    return {
-        "inputTokens": usage.input_tokens,
-        "outputTokens": usage.output_tokens,
-        "cacheReadInputTokens": usage.cache_read_input_tokens,
-        "cacheCreationInputTokens": usage.cache_creation_input_tokens,
-        "costUSD": usage.cost_usd,
-    }

@@ -1,0 +1,77 @@
+"""Parts of messages of the stream-json protocol, in the clients' words. Pure; `stream_json` puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from callboard.faces.lines import text_of
+from callboard.words.values import Envelope, Json, ToolCall, Usage
+
+ERRORS: Mapping[str, str] = {
+    "rate_limited": "rate_limit",
+    "overloaded": "overloaded",
+    "credentials": "authentication_failed",
+    "payment": "billing_error",
+    "spend_limit": "billing_error",
+    "not_found": "model_not_found",
+    "invalid": "invalid_request",
+    "too_long": "invalid_request",
+}
+"""Kinds of faults in the clients' words; the rest is `server_error`."""
+
+
+def ending(code: int, why: str) -> tuple[str, str]:
+    """The result's subtype and terminal reason for an exit code; `why` names the limit."""
+    if code == 0:
+        return "success", "completed"
+    if code == 5 and why.startswith("stuck:"):  # the words that it repeats may be any
+        return "error_during_execution", "blocking_limit"
+    if code == 5:
+        for limit, ending in _LIMITS.items():
+            if limit in why:
+                return ending
+        return "error_during_execution", "blocking_limit"
+    return "error_during_execution", _REASONS.get(code, "model_error")
+
+
+_REASONS: Mapping[int, str] = {
+    4: "tool_deferred_unavailable",
+    6: "api_error",
+    124: "blocking_limit",
+    130: "aborted_streaming",
+    143: "aborted_streaming",
+}
+_LIMITS: Mapping[str, tuple[str, str]] = {
+    "model steps": ("error_max_turns", "max_turns"),
+    "limit of $": ("error_max_budget_usd", "budget_exhausted"),
+    "money": ("error_max_budget_usd", "budget_exhausted"),
+    "window": ("error_during_execution", "prompt_too_long"),
+}
+
+
+def result_block(call: ToolCall, content: Sequence[Json], is_error: bool) -> Json:
+    only_text = all(one.get("type") == "text" for one in content)
+    shown = text_of(content) if only_text else list(content)
+    return {"type": "tool_result", "tool_use_id": call.use_id, "content": shown, "is_error": is_error}
+
+
+def origin(envelope: Envelope) -> Json:
+    if envelope.type == "scheduled":
+        return {"kind": "task-notification", "subkind": "scheduled-trigger"}
+    if envelope.type == "task_notification":
+        return {"kind": "task-notification"}
+    return {"kind": "peer", "from": envelope.sender}
+
+
+def usage_part(usage: Usage) -> Json:
+    return usage.model_dump(exclude={"cost_usd"})
+
+
+def model_usage(usage: Usage) -> Json:
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "cacheReadInputTokens": usage.cache_read_input_tokens,
+        "cacheCreationInputTokens": usage.cache_creation_input_tokens,
+        "costUSD": usage.cost_usd,
+    }
