@@ -1,0 +1,214 @@
+"""One cell of the fault matrix as a real session: the adapter over HTTP, the store on disk, the tools on files.
+
+What is looked at afterwards is what people see: how the run ended and why, what was shown, what was billed, what the
+files hold, and whether the session can be taken up again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from tests.simulation.evidence import broken, gather
+from tests.simulation.fault_script import DONE, END, FILES, GO_ON, MODEL, NOTHING_ELSE, PROMPT
+from tests.simulation.fault_service import KEY, Cell, FaultService, fault_service
+
+from callboard.app import End, Options, open_session
+from callboard.assembly import find_places, open_store
+from callboard.ports.model import Delta
+from callboard.words import events as ev
+from callboard.words.values import Envelope, Usage
+
+PATIENCE = 200_000.0
+"""Virtual seconds after which a session hangs."""
+
+
+@dataclass
+class Watcher:
+    """What a person could see, and the laws of it."""
+
+    events: list[tuple[str, ev.Event]] = field(default_factory=list[tuple[str, ev.Event]])
+    mail: list[Envelope] = field(default_factory=list[Envelope])
+    shown: dict[str, str] = field(default_factory=lambda: defaultdict[str, str](str))
+    """The text of each agent's call under way, and a mark for whatever else was shown of it."""
+    faults: list[str] = field(default_factory=list[str])
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        if delta.kind == "dropped":
+            self.shown[agent] = ""
+        elif delta.kind == "text":
+            self.shown[agent] += delta.text
+        elif delta.kind in ("thinking", "tool"):
+            self.shown[agent] += "" if self.shown[agent] else "\0"
+
+    def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
+        self.events.append((agent, event))
+        match event:
+            case ev.CallFailed(purpose="turn") | ev.ReplyDropped() if self.shown[agent]:
+                self.faults.append(f"{agent}: {self.shown[agent]!r} stands on the screen, and its call failed")
+            case ev.ModelReplied():
+                text = "".join(str(block["text"]) for block in event.blocks if block["type"] == "text")
+                if self.shown[agent].replace("\0", "") != text:
+                    self.faults.append(f"{agent}: shown was {self.shown[agent]!r}, and kept {text!r}")
+                self.shown[agent] = ""
+            case _:
+                pass
+
+    def on_mail(self, envelope: Envelope) -> None:
+        self.mail.append(envelope)
+
+    @property
+    def usage(self) -> Usage:
+        """What the journals say was used, failed calls included."""
+        total = Usage()
+        for _, event in self.events:
+            used = event.fault.usage if isinstance(event, ev.CallFailed) else getattr(event, "usage", None)
+            total = total.plus(used) if used else total
+        return total
+
+    def told_lead(self) -> list[str]:
+        """What the lead was told of failures: by mail, and by results of its subagent."""
+        found = [one.content for one in self.mail if one.type == "error" and one.recipient == "lead"]
+        for agent, event in self.events:
+            if agent == "lead" and isinstance(event, ev.ToolFinished) and event.is_error:
+                found += [str(block.get("text")) for block in event.content]
+        return found
+
+
+@dataclass
+class Outcome:
+    """How a cell came out."""
+
+    cell: Cell
+    first: End
+    second: End
+    service: FaultService
+    watcher: Watcher
+    files: dict[str, tuple[str, ...]]
+    broken: list[str]
+
+
+async def play(cell: Cell, folder: Path) -> Outcome:
+    """The session with its fault, then the same session taken up again with one more prompt and no fault."""
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    for name in FILES:
+        (workspace / name).write_text(f"{END}\n")
+    (workspace / "long.txt").write_text("".join(f"Line {n} of what there is to know.\n" for n in range(600)))
+    async with fault_service(cell) as service:
+        flags = {"base_url": service.url, "model": MODEL, "permission.mode": "bypassPermissions"}
+        options = Options(workspace, flags={**flags, "durability": "process"}, prompt=PROMPT)
+        watcher = Watcher()
+        with anyio.fail_after(PATIENCE):
+            first, session = await _run(options, watcher)
+        counted = first.usage
+        assert _counts(counted) == _counts(watcher.usage), "the end of the run counts what its events count"
+        await service.mend()
+        with anyio.fail_after(PATIENCE):
+            second, _ = await _run(Options(workspace, flags=flags, resume=True, prompt=GO_ON), watcher)
+        laws = await _laws(workspace, session)
+        files = {name: tuple((workspace / name).read_text().splitlines()[:-1]) for name in FILES}
+        return Outcome(cell, first, second, service, watcher, files, laws)
+
+
+async def _run(options: Options, watcher: Watcher) -> tuple[End, str]:
+    async with open_session(options, observers=[watcher]) as session:
+        return await session.finished(), session.id
+
+
+async def _laws(workspace: Path, session: str) -> list[str]:
+    store = await open_store(find_places(workspace), "process")
+    try:
+        return broken(await gather(store, session))
+    finally:
+        await store.aclose()
+
+
+def _counts(usage: Usage) -> tuple[int, int, int, int]:
+    return (
+        usage.input_tokens,
+        usage.cache_creation_input_tokens,
+        usage.cache_read_input_tokens,
+        usage.output_tokens,
+    )
+
+
+def faults_of(outcome: Outcome) -> list[str]:
+    """What went otherwise than it must. Empty is what we want."""
+    service, watcher = outcome.service, outcome.watcher
+    found = [
+        *service.complaints,
+        *watcher.faults,
+        *outcome.broken,
+        *_ending(outcome),
+        *_summaries(outcome),
+        *_files(outcome),
+    ]
+    if not service.struck:
+        found.append("the fault struck nobody")
+    if _counts(service.billed) != _counts(watcher.usage):
+        found.append(f"billed {_counts(service.billed)}, counted {_counts(watcher.usage)}")
+    runs = Counter(event.call for _, event in watcher.events if isinstance(event, ev.ToolStarted))
+    found += [f"{call} ran {times} times" for call, times in runs.items() if times > 1]
+    return found
+
+
+def _ending(outcome: Outcome) -> list[str]:
+    cell, first, second = outcome.cell, outcome.first, outcome.second
+    found: list[str] = []
+    if ends_well(cell):
+        if (first.exit_code, first.text) != (0, DONE):
+            found.append(f"the run ended with {first.exit_code}: {first.text!r}, because {first.why!r}")
+    elif cell.role == "lead" or cell.kind.meaning == "outage":
+        if first.exit_code != cell.kind.code:
+            found.append(f"the run ended with {first.exit_code}, not {cell.kind.code}: {first.why!r}")
+        found += [
+            f"the person is not told {word!r}: {first.why!r}" for word in cell.kind.words if word not in first.why
+        ]
+    else:
+        told = "\n".join(outcome.watcher.told_lead())
+        found += [f"the lead is not told {word!r}: {told!r}" for word in cell.kind.words if word not in told]
+    over = ends_well(cell) or (cell.role == "subagent" and cell.kind.meaning != "outage")
+    if (second.exit_code, second.text) != (0, NOTHING_ELSE if over else DONE):
+        found.append(f"taken up again, it ended with {second.exit_code}: {second.text!r}, because {second.why!r}")
+    return found
+
+
+def _summaries(outcome: Outcome) -> list[str]:
+    """A summary that is given up is told; one that is not leaves no failure behind."""
+    cell, failed = outcome.cell, [e.why for _, e in outcome.watcher.events if isinstance(e, ev.SummaryFailed)]
+    stays = cell.mode == "forever" and cell.kind.meaning in ("transient", "too_long")
+    lost = cell.role == "summary" and (stays or cell.kind.meaning == "final") and cell.kind.name != "max-tokens"
+    if cell.kind.meaning == "outage" or bool(failed) == lost:
+        return []
+    return [f"summaries that failed: {failed}"]
+
+
+def ends_well(cell: Cell) -> bool:
+    """Whether the run must come to its right result in spite of the fault."""
+    if cell.role == "summary" and cell.kind.meaning != "outage":
+        return True  # there is always the oldest to be dropped
+    if cell.kind.meaning == "too_long" and cell.step == "first":
+        return False  # there is nothing yet that could be left out
+    return cell.kind.meaning in ("harmless", "parked", "again") or (
+        cell.mode == "once" and cell.kind.meaning != "final"
+    )
+
+
+def _files(outcome: Outcome) -> list[str]:
+    """Each line once, in its order; the subagent's are missing where it failed, since nobody asks it again."""
+    found: list[str] = []
+    for name, lines in FILES.items():
+        gave_up = name == "sub.log" and outcome.cell.role == "subagent" and not ends_well(outcome.cell)
+        there = outcome.files[name]
+        if there != lines and not (gave_up and there == ()):
+            found.append(f"{name} holds {there}, not {lines}")
+    return found
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the process must find in its environment."""
+    homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("STATE", "DATA", "CONFIG")}
+    return {**homes, "HOME": str(folder), "ANTHROPIC_API_KEY": KEY}
