@@ -307,7 +307,7 @@ def test_stop_hooks_are_asked_once_and_may_go_on_up_to_the_cap() -> None:
 
 
 def test_a_refusal_ends_the_turn_and_says_so() -> None:
-    assert step(prompted().replied(HI, stop="refusal")) == st.EndTurn("refused", "the model refused to go on")
+    assert step(prompted().replied(HI, stop="refusal")) == st.EndTurn("refused", rec.REFUSED)
 
 
 def test_a_turn_whose_mail_was_blocked_ends_without_a_word() -> None:

@@ -16,7 +16,7 @@ from callboard.core.context.view.transcript import load_transcript
 from callboard.core.names import journal
 from callboard.engine.memory import events_of
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
-from callboard.testing import HostedSession, Played, ScriptedModel, World, fault, say, use
+from callboard.testing import HostedSession, Played, ScriptedModel, SteadyClock, World, fault, say, use
 from callboard.words import events as ev
 from callboard.words.values import Fault, Json
 
@@ -124,6 +124,47 @@ async def test_a_summary_whose_process_is_killed_is_made_again_by_the_next() -> 
         assert [b"".join(one.messages) for one in again] == [b"".join(first.messages)]
         assert [one.revision for one in began].count(0) == 1
         assert "- so it was" in texts(world)
+
+
+async def test_the_waits_of_a_summary_and_the_models_it_goes_through_are_events() -> None:
+    def answer(request: ModelRequest) -> Reply | Fault:
+        return fault("server", status=500, message="no") if request.model == "small" else fine(request)
+
+    world, model = working(summary=answer, small_model="small", models={"small": {"cache_minimum": 100_000}})
+    async with world.session() as team:
+        await prompted(team)
+        assert team.state("lead").last_text == "THE END"
+    retries = [one for one in await events(world, ev.RetryPlanned) if one.purpose == "summary"]
+    assert [(one.attempt, one.why) for one in retries[:2]] == [(1, "server 500: no"), (2, "server 500: no")]
+    assert all(one.until - one.at >= 0.5 for one in retries)
+    switched = (await events(world, ev.ModelSwitched))[0]
+    assert (switched.purpose, switched.model, switched.why) == ("summary", "scripted", "server 500: no")
+    assert {r.model for r in model.requests} == {"scripted"}, "the turn's own model is as it was"
+
+
+async def test_a_crash_in_the_wait_of_a_summary_waits_for_what_is_left_of_it() -> None:
+    world, model = working(summary=lambda request: fault("rate_limited", status=429, retry_after=50))
+    async with world.session() as team:
+        await team.prompt("go")
+        while not await events(world, ev.RetryPlanned):
+            await anyio.lowlevel.checkpoint()
+    (planned,) = await events(world, ev.RetryPlanned)
+    waited: list[float] = []
+
+    class Jumping(SteadyClock):
+        def now(self) -> float:
+            return max(planned.at + 20, *waited, 0.0)
+
+        async def sleep_until(self, when: float) -> None:
+            waited.append(when)
+
+    asked = len(model.summaries)
+    model.summary, world.clock = fine, Jumping()
+    async with world.session(resume=True) as team:
+        await team.quiet()
+        assert team.state("lead").last_text == "THE END"
+    assert waited[0] == planned.until
+    assert len(model.summaries) > asked
 
 
 # What is asked, and when no more

@@ -10,7 +10,7 @@ from callboard.faces.screen import Screen
 from callboard.faces.terminal import Terminal
 from callboard.ports.model import Delta
 from callboard.words import events as ev
-from callboard.words.values import Envelope, ToolCall
+from callboard.words.values import Envelope, ToolCall, Usage
 
 
 class Shown:
@@ -83,3 +83,29 @@ def test_a_partial_reply_that_is_void_is_told() -> None:
     shown.screen.on_delta("lead", Delta("text", "The answ"))
     shown.screen.on_delta("lead", Delta("dropped", "connection lost"))
     assert shown.lines == ["lead: partial reply dropped: connection lost"]
+
+
+def test_a_stop_reason_that_nobody_knows_is_told_once() -> None:
+    shown = Shown(result_apart=True)
+    odd, known = says("one").model_copy(update={"stop_reason": "a_new_reason"}), says("two")
+    shown.on("lead", odd, known, odd)
+    shown.on("alice", odd)
+    assert sum("'a_new_reason', which is not known here" in line for line in shown.lines) == 1
+
+
+def test_a_retry_says_what_the_failed_attempt_may_be_billed_for_and_a_switch_who_was_passed_over() -> None:
+    shown = Shown(result_apart=True)
+    why = "connection: reset; the attempt may be billed: 1,200 tokens in, 7 out"
+    shown.on(
+        "lead",
+        ev.RetryPlanned(at=0, until=0.5, attempt=1, why=why),
+        ev.RetryPlanned(at=0, until=0.5, attempt=2, why="server 500: no", purpose="summary"),
+        ev.ModelSwitched(at=0, model="three", why="overloaded 529: full", skipped=("two: it cannot call tools",)),
+        ev.ReplyDropped(at=0, ordinal=1, why="cut at the output limit", usage=Usage(output_tokens=8_000)),
+    )
+    assert shown.lines == [
+        f"lead: retry (attempt 1) in 0.5 s: {why}",
+        "lead: retry of a summary (attempt 2) in 0.5 s: server 500: no",
+        "lead: goes on with model three: overloaded 529: full; passed over two: it cannot call tools",
+        "lead: the reply above is void: cut at the output limit (8,000 output tokens are billed)",
+    ]

@@ -208,7 +208,8 @@ def _stuck(agent: str, event: StuckNoticed) -> Block:
 
 
 def _reply_dropped(agent: str, event: ReplyDropped) -> Block:
-    return _progress(agent, f"the reply above is void: {event.why}", "warn")
+    billed = f" ({event.usage.output_tokens:,} output tokens are billed)" if event.usage.output_tokens else ""
+    return _progress(agent, f"the reply above is void: {event.why}{billed}", "warn")
 
 
 def _reply_interrupted(agent: str, event: ReplyInterrupted) -> Block | None:

@@ -6,6 +6,7 @@ turn out to be the result. It refuses to decide what is worth a line (`lines.py`
 
 from __future__ import annotations
 
+from callboard.core.recovery import KNOWN_STOPS
 from callboard.faces.lines import lines_of, mail_line, text_of, usage_words
 from callboard.faces.terminal import Block, Terminal, block
 from callboard.ports.model import Delta
@@ -25,12 +26,15 @@ class Screen:
         self._mail: dict[str, None] = {}
         self._said: dict[str, str] = {}
         self._held: Block | None = None
+        self._odd_stops: set[str] = set()
+        """Stop reasons that nobody knows, and that were told."""
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines."""
         calls = self._calls.setdefault(agent, {})
         if isinstance(event, ModelReplied):
             calls.update({call.id: call for call in event.calls})
+            self._tell_stop(agent, event.stop_reason)
             if self._verbose:
                 words = f"{event.model}: {usage_words(event.usage)}, {event.stop_reason}"
                 self._terminal.terminal_print(block(words, "dim", name=agent, progress=True))
@@ -52,6 +56,13 @@ class Screen:
             self._held = shown
         else:
             self._terminal.terminal_print(shown)
+
+    def _tell_stop(self, agent: str, reason: str) -> None:
+        """A stop reason that this version does not know, once."""
+        if reason and reason not in KNOWN_STOPS and reason not in self._odd_stops:
+            self._odd_stops.add(reason)
+            words = f"the service ended a reply with {reason!r}, which is not known here: taken by what is in the reply"
+            self._terminal.terminal_print(block(words, "warn", name=agent, progress=True))
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Tell that what was streaming is void; the rest is shown when its reply is whole."""
