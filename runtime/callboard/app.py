@@ -32,12 +32,12 @@ from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store, own_stages
-from callboard.core.names import agent_key, host_lease, schedule_key, session_key
+from callboard.core.names import host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
 from callboard.desk import Desk
-from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, summarise
+from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, summarise, was_cut_short
+from callboard.engine.governor import Governors
 from callboard.engine.host import Host, Money, Ports
-from callboard.engine.memory import recall
 from callboard.engine.requests import answer_request
 from callboard.engine.sessions import (
     Action,
@@ -57,7 +57,7 @@ from callboard.ports.world import Answer, Approver, Observer
 from callboard.settings import Loaded, load_settings
 from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
 from callboard.words.errors import SessionHosted, UsageError, heart_of
-from callboard.words.values import AgentRow, Json, Request, Schedule, SessionRow, Task, Usage
+from callboard.words.values import Json, Request, Schedule, SessionRow, Task, Usage
 
 __all__ = ["AgentSummary", "End", "Options", "Session", "open_session"]
 
@@ -89,6 +89,8 @@ class Options:
     """What the person says first: a new session begins to exist with it, a resumed one hears it."""
     carry: bool = False
     """With `resume`: the lead goes on in a fresh conversation, with what matters of the one before."""
+    governors: Governors | None = None
+    """Those of the process, where it hosts several sessions; None: this session has one of its own."""
 
 
 GO_ON = "Go on where you stopped."
@@ -244,7 +246,7 @@ async def open_session(
         log = places.session_data(row.id) if opened.replay else places.state / "log"
         stack.enter_context(logging_to(log / f"{row.id}.jsonl"))
         host.ports = wiring.wrap(replace(host.ports, observers=(*observers, EventLog(row.id)), approvers=approvers))
-        cut_short = options.resume and not options.carry and await _was_cut_short(host)
+        cut_short = options.resume and not options.carry and await was_cut_short(host.ports.store, row.id)
         team = Team(host, os.getpid())
         await host.load()  # what a face asks at once, it is told
         session = Session(host, team, places, wiring, cut_short=cut_short)
@@ -256,15 +258,6 @@ async def open_session(
         stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
         async with _hosting(team, wiring):
             yield session
-
-
-async def _was_cut_short(host: Host) -> bool:
-    row = await host.ports.store.get(agent_key(host.session, "lead"))
-    if row is None or row.value is None:
-        return False
-    lead = AgentRow.model_validate_json(row.value)
-    state = await recall(host.ports.store, host.session, lead.name, lead.incarnation)
-    return state.turn is None and state.last_reason in ("failed", "limit", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -381,6 +374,7 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
         skills=skills,
         hooks=fill_registry(loaded, places.workspace, dict(os.environ), trusted=options.trust),
         stages=own_stages(loaded, places),
+        governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
     )
     limit = options.max_cost_usd if options.max_cost_usd is not None else settings.limits.cost_usd
     money = Money(limit=limit if limit is not None else row.settings.get("max_cost_usd"))

@@ -86,6 +86,8 @@ class Chosen:
     """What `AgentSpec.model` says."""
     limits: Mapping[str, ModelLimits]
     fallbacks: tuple[str, ...] = ()
+    key: str = ""
+    """A digest of the key and of where it is used, by which those who share it know each other."""
 
 
 @asynccontextmanager
@@ -104,10 +106,15 @@ async def choose_model(wanted: str, loaded: Loaded, places: Places, session: str
         limits = {name: settings.limits_of(name) for name in names}
         model = await anyio.to_thread.run_sync(_service, settings.base_url, tuple(settings.recovery.too_long))
         try:
-            yield Chosen(model, wanted, limits, settings.fallback_models)
+            yield Chosen(model, wanted, limits, settings.fallback_models, _key_digest(settings.base_url))
         finally:
             with anyio.CancelScope(shield=True):
                 await model.aclose()
+
+
+def _key_digest(base_url: str | None) -> str:
+    secret = os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN") or ""
+    return hashlib.sha256(f"{base_url or ''} {secret.strip()}".encode()).hexdigest()[:16]
 
 
 def _service(base_url: str | None, too_long: tuple[str, ...]) -> Model:

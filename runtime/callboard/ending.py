@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from callboard.core.context.told.metrics import Metrics, metrics_of
 from callboard.core.limits import out_of_time
+from callboard.core.names import agent_key
 from callboard.core.state import AgentState
+from callboard.engine.memory import recall
+from callboard.ports.store import Store
 from callboard.words.values import AgentRow, Request, Usage
 
 DONE, FAILED, CONFIGURATION, NO_ANSWER, LIMIT, UNAVAILABLE, BUG, TIME_LIMIT, INTERRUPTED = (
@@ -101,3 +104,13 @@ def exit_code_of(row: AgentRow | None, lead: AgentState | None, requests: Sequen
                 names = ", ".join(f"{r.id} ({r.subject})" for r in unanswered[:3])
                 return NO_ANSWER, f"nobody answered {names}: allow it by a rule, or answer with `callboard approve`"
             return DONE, ""
+
+
+async def was_cut_short(store: Store, session: str) -> bool:
+    """Whether the newest turn of the lead ended before it was done."""
+    row = await store.get(agent_key(session, "lead"))
+    if row is None or row.value is None:
+        return False
+    lead = AgentRow.model_validate_json(row.value)
+    state = await recall(store, session, lead.name, lead.incarnation)
+    return state.turn is None and state.last_reason in ("failed", "limit", "interrupted")

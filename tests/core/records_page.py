@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from callboard.words import context, events, specs, values
+from callboard.words import context, events, rates, specs, values
 from callboard.words.values import Value
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
@@ -21,6 +21,7 @@ ROWS = (
     values.Schedule,
     values.AgentRow,
     values.SessionRow,
+    rates.RateNotice,
 )
 PARTS = (
     values.ToolCall,

@@ -53,7 +53,7 @@ class Calls:
         with anyio.CancelScope() as scope:
             self._scopes[name] = scope
             try:
-                async with self.governor.slot(prefix) as call:
+                async with self.governor.slot(prefix=prefix) as call:
                     self.going.append(name)
                     self._moved.set()
                     self._moved = anyio.Event()

@@ -35,7 +35,7 @@ async def test_b9_a_teammate_that_fails_tells_the_lead_why() -> None:
     model = ScriptedModel(
         {
             "lead": [use(*spawn("alice")), say("waiting"), say("alas")],
-            "alice": [fault("credentials", status=401, message="bad key")],
+            "alice": [fault("invalid", status=400, message="bad request")],
         }
     )
     async with team_world(model).session() as team:
@@ -43,7 +43,7 @@ async def test_b9_a_teammate_that_fails_tells_the_lead_why() -> None:
         await team.quiet()
         last = [r for r in model.requests if r.agent == "lead"][-1]
         assert b'type=\\"error\\"' in last.messages[-1]
-        assert b"bad key" in last.messages[-1]
+        assert b"bad request" in last.messages[-1]
 
 
 async def test_a_teammate_that_just_ends_its_turn_has_its_last_words_sent_as_its_result() -> None:

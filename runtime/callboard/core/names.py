@@ -6,6 +6,7 @@ s/<session>/request/<id>         Request             s/<session>/schedule/<id>  
 j/<session>/<name>.<inc>         an agent's journal (stream)
 m/<session>/<name>.<inc>         its mailbox (stream)
 snap/<session>/<name>.<inc>      the newest snapshot of its state
+rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ def snapshot_key(session: str, name: str, incarnation: int) -> str:
 
 def mailbox(session: str, name: str, incarnation: int) -> str:
     return f"m/{session}/{name}.{incarnation}"
+
+
+def rate_key(key: str, model: str) -> str:
+    """What is known of an API key's rate, by the key's digest; an empty model: of the key itself."""
+    return f"rate/{key}/{model}"
 
 
 def host_lease(session: str) -> str:

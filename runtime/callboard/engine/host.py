@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 from callboard.core.context.situation import OwnStage
 from callboard.core.names import claim_envelope_id, mailbox, rows_prefix
+from callboard.core.recovery import model_in_use
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
 from callboard.core.tasks import by_id, ready
 from callboard.engine.board import SessionBoard
 from callboard.engine.cache_watch import CacheNews
-from callboard.engine.governor import Governor
+from callboard.engine.governor import Governor, catch_up
 from callboard.engine.hooks import HookRegistry
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
@@ -53,6 +54,8 @@ class Ports:
     """What is told in reminders; None: nothing is."""
     script: Script | None = None
     """A recording under way, or the recorded run that is replayed."""
+    governor: Governor | None = None
+    """Shared by all sessions of the process that use one key; None: the session has its own."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Host:
     max_agents: int = 32
     money: Money = field(default_factory=Money)
     governor: Governor = field(init=False)
+    """Of the API key: the one that was handed in, or one for this host alone."""
     board: SessionBoard = field(init=False)
     cache_news: CacheNews = field(default_factory=CacheNews)
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
@@ -86,7 +90,7 @@ class Host:
     """Whether an earlier fire of a schedule is still under way."""
 
     def __post_init__(self) -> None:
-        self.governor = Governor(self.ports.clock)
+        self.governor = self.ports.governor or Governor(self.ports.clock)
         self.board = SessionBoard(self.session, self._row_changed)
 
     @property
@@ -97,6 +101,7 @@ class Host:
         """Read the session's rows once, before anything else."""
         for row in await self.ports.store.keys(rows_prefix(self.session)):
             self.board.take(row)
+        await catch_up(self.governor, self.ports.store)
 
     async def follow(self) -> None:
         """Heed what other processes change, for as long as the session is hosted."""
@@ -138,7 +143,7 @@ class Host:
             others_at_work=self._others_at_work(state),
             claimable=self._claimable(state, expected),
             cost_left=self.money.left,
-            parked_until=self.governor.parked_until,
+            parked_until=self.governor.parked_until(model_in_use(state.recovery, state.me)),
             folder=str(folders.tool_results),
             transcripts=str(folders.transcripts),
             known=self.known(state) if state.recovery.react or state.tried else None,

@@ -226,7 +226,7 @@ class _Asking:
 
     async def _once(self, request: ModelRequest, tried: Tried) -> str | Next:
         """One call: the text of a usable answer, or what follows its failure."""
-        await self._may_call()
+        await self._may_call(request.model)
         try:
             reply = await complete(self._agent, request, _unheard)
         except CallFault as failed:
@@ -241,16 +241,16 @@ class _Asking:
             return text
         return replace(after_bad_answer(tried), why=summary_fault(reply.blocks, reply.stop_reason))
 
-    async def _may_call(self) -> None:
+    async def _may_call(self, model: str) -> None:
         """Wait while the key is parked, but not for long: a summary has a fallback. Raises `_NoSummary`."""
         host = self._agent.host
         if host.money.left is not None and host.money.left <= 0:
             raise _NoSummary("the money limit of the session is reached")
-        wait = host.governor.parked_until - host.clock.now()
+        wait = host.governor.parked_until(model) - host.clock.now()
         if wait > self._state.me.max_wait:
             raise _NoSummary(f"the key is parked for {wait:.0f} s more")
         if wait > 0:
-            await host.clock.sleep_until(host.governor.parked_until)
+            await host.clock.sleep_until(host.governor.parked_until(model))
 
     def _call_failed(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
         call = ev.ModelCalled(

@@ -20,6 +20,7 @@ from callboard.core.tasks import Holder, by_id, held_by
 from callboard.engine import thinking
 from callboard.engine.bus import listen
 from callboard.engine.cron import Autorun
+from callboard.engine.governor import share
 from callboard.engine.host import Host
 from callboard.engine.leaving import requests_withdrawn, tasks_freed
 from callboard.engine.loop import Agent, live
@@ -74,6 +75,7 @@ class Team:
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self.host.follow)
+            group.start_soon(share, self.host.governor, self.host.ports.store)
             group.start_soon(self.desk.run)
             if schedules:
                 group.start_soon(self.autorun.run)

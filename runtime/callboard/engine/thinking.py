@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import anyio
@@ -13,6 +14,7 @@ from callboard.core.decide import MODEL
 from callboard.core.fallback import reader_of
 from callboard.core.names import call_id
 from callboard.core.recovery import is_too_long, model_in_use, next_output_limit
+from callboard.engine.governor import HELD, asking_of
 from callboard.engine.loop import Agent
 from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
 from callboard.words import events as ev
@@ -84,18 +86,19 @@ async def _turn_call(agent: Agent, step: st.AskModel) -> None:
 async def complete(agent: Agent, request: ModelRequest, heard: OnDelta) -> Reply:
     """One call, as one of those that the governor lets through together. Raises `CallFault`."""
     prefix = agent.watch.prefix(request, agent.state.me.limits_of(request.model))
-    async with agent.host.governor.slot(prefix) as call:
+    async with agent.host.governor.slot(asking_of(agent.state, request), prefix) as call:
+        if call.held > HELD:
+            now = agent.host.clock.now()
+            await agent.note(ev.CallHeld(at=now, ordinal=request.ordinal, seconds=call.held, why=call.why))
 
         def hear(delta: Delta) -> None:
             if delta.kind in ("text", "thinking", "tool"):
                 call.begun()
             heard(delta)
 
-        try:
-            return await agent.host.ports.model.complete(request, hear)
-        except CallFault as failed:
-            agent.host.governor.heard(failed.fault)
-            raise
+        reply = await agent.host.ports.model.complete(replace(request, on_head=call.headed), hear)
+        call.used(reply.usage)
+        return reply
 
 
 async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:

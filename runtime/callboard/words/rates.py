@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from callboard.words.values import Fault, Value
+
 RateKind = Literal["requests", "tokens", "input-tokens", "output-tokens"]
 """As the service names them. `tokens` are input and output together."""
 
@@ -28,3 +30,15 @@ class Allowance:
 
 Rates = dict[RateKind, Allowance]
 """What an answer's head told, by kind; a kind that it did not tell, or not in a form that is known, is not there."""
+
+
+class RateNotice(Value):
+    """What one process heard of a key's rate, for the others and for the next start: it is parked, or refused."""
+
+    model: str = ""
+    """The model that it concerns; empty: the key, whatever the model."""
+    at: float = 0.0
+    parked_until: float = 0.0
+    why: str = ""
+    fault: Fault | None = None
+    """The key is refused with this; None: it is not, or no longer."""

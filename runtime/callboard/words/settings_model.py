@@ -103,6 +103,13 @@ class RecoverySettings(Section):
     """How often a prompt that was refused as too long is compacted: once between two replies, or once in a turn."""
 
 
+class RateSettings(Section):
+    """How the calls of all agents share the service's rate."""
+
+    calls_at_once: Positive = 256
+    """Model calls in flight of one key in one process, at most; what the service bears may be less."""
+
+
 class ContextSettings(Section):
     """How the conversation is kept within the model's window."""
 
@@ -166,6 +173,7 @@ class Settings(Section):
     permission: PermissionSettings = PermissionSettings()
     limits: LimitSettings = LimitSettings()
     recovery: RecoverySettings = RecoverySettings()
+    rate: RateSettings = RateSettings()
     context: ContextSettings = ContextSettings()
     team: TeamSettings = TeamSettings()
     plan: PlanSettings = PlanSettings()

@@ -112,10 +112,13 @@ class _Reader:
         return cast("list[object]", value) if isinstance(value, list) else [value]
 
     def _rate(self, value: object) -> Limits:
-        fields = {} if value is None else self._mapping(value, ("rate",), RATE_FIELDS)
+        fields = {} if value is None else self._mapping(value, ("rate",), (*RATE_FIELDS, "refill"))
         usual = Limits()
         given = {name: self._of(fields, name, int, ("rate",), getattr(usual, name)) for name in RATE_FIELDS}
-        return replace(usual, **given)
+        refill = fields.get("refill", usual.refill)
+        if refill not in ("window", "bucket"):
+            self._wrong(f"is window or bucket, not {refill!r}", ("rate", "refill"))
+        return replace(usual, **given, refill=refill)
 
     def _models(self, value: object) -> Mapping[str, ModelSpec]:
         if value is None:

@@ -1,24 +1,17 @@
-"""One governor for all model calls of this process: when the service says slow down, all agents do.
+"""One call goes ahead of others that begin with the same prefix, so that the service's cache has it when they come.
 
-It parks everyone until the moment that the service named, and lets one call through first when that has passed. And it
-lets one call go ahead of others that begin with the same prefix, so that the service's cache has it when they come
-(docs/decisions/0010-shared-prefixes.md).
+Why: docs/decisions/0010-shared-prefixes.md. Nobody waits here for longer than `LONGEST_WAIT`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
 from callboard.ports.world import Clock
-from callboard.words.values import Fault
 
-CALLS_AT_ONCE = 256
-"""Model calls in flight in one process."""
 LONGEST_WAIT = 10.0
 """Seconds that a call waits for another one that begins with the same prefix. Then a second write costs less than the
 wait does."""
@@ -36,38 +29,8 @@ class Prefix:
     """Seconds for which the service remembers it after it was used."""
 
 
-class Governor:
-    """Bounds the calls in flight, and parks them together."""
-
-    def __init__(self, clock: Clock, at_once: int = CALLS_AT_ONCE) -> None:
-        self._clock = clock
-        self._slots = anyio.CapacityLimiter(at_once)
-        self._prefixes = Prefixes(clock)
-        self.parked_until = 0.0
-
-    @asynccontextmanager
-    async def slot(self, prefix: Prefix | None = None) -> AsyncGenerator[Call]:
-        """Hold one of the calls in flight. Of calls with one prefix that the service does not know yet, the first goes
-        and the others wait: until its reply has begun, or it failed and the next one goes, or `LONGEST_WAIT` is over.
-        """
-        call = Call(self._prefixes, prefix)
-        try:
-            await call.wait()
-            async with self._slots:
-                yield call
-        except BaseException:
-            call.failed()
-            raise
-        call.begun()
-
-    def heard(self, fault: Fault) -> None:
-        """A call was refused for its rate: nobody calls before the wait is over."""
-        if fault.kind == "rate_limited" and fault.retry_after:
-            self.parked_until = max(self.parked_until, self._clock.now() + fault.retry_after)
-
-
-class Call:
-    """A call in flight, or about to be."""
+class PrefixPlace:
+    """A call's place among those that begin alike: before it goes, and until its reply has begun."""
 
     def __init__(self, prefixes: Prefixes, prefix: Prefix | None) -> None:
         self._prefixes, self._prefix = prefixes, prefix
