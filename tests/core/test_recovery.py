@@ -6,6 +6,7 @@ Each row of the docstring has its case here and each case its row; each kind of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -190,6 +191,8 @@ def test_the_table_has_a_case_for_each_row_and_a_row_for_each_case_and_each_kind
     told = {what for what, _ in rows}
     assert set(get_args(FaultKind)) <= told
     assert rec.KNOWN_STOPS - told == {"end_turn", "stop_sequence", "tool_use"}, "these are plain ends"
+    page = (Path(__file__).parents[2] / "docs" / "recovery.md").read_text("utf-8")
+    assert [word for word in told if f"`{word}`" not in page and " " not in word] == []
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
