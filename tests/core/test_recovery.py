@@ -422,7 +422,8 @@ class Course:
 
     def __init__(self, answers: Iterable[str], events: Iterable[ev.Event] = ()) -> None:
         self.answers = list(answers)
-        self.life = Life.begun("lead", fallback_models=("two",), models={"one": ModelLimits(max_output=16_000)})
+        models = {"one": ModelLimits(max_output=16_000)}
+        self.life = Life.begun("lead", fallback_models=("two",), models=models, stuck_after=0)
         self.life = self.life.prompted("go")
         self.begun = len(self.life.events)
         for event in list(events)[self.begun :]:
