@@ -21,7 +21,7 @@ from callboard.assembly import Places, find_places, open_store
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
-from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron
+from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron, resumed
 from callboard.core.spending import Spending
 from callboard.core.state import AgentState
 from callboard.ending import AgentSummary, summarise
@@ -36,7 +36,7 @@ from callboard.ports.store import LeaseHolder, Put, Store
 from callboard.ports.world import Answer
 from callboard.settings import load_settings
 from callboard.words.errors import PersonCanAct, UsageError
-from callboard.words.values import AgentRow, Request, Schedule, SessionRow, Task
+from callboard.words.values import AgentRow, Budget, Request, Schedule, SessionRow, Task
 
 INSIDE_TOOL = "CALLBOARD_TOOL"
 """Set in the environment of every process that a tool starts: such a process may look, and may not answer."""
@@ -53,6 +53,14 @@ class Context:
     window: WindowMap
     metrics: Metrics
     session: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a schedule may spend: in all, and for each fire."""
+
+    in_all: Budget = Budget()
+    each_fire: Budget = Budget()
 
 
 class Desk:
@@ -158,7 +166,9 @@ class Desk:
             raise UsageError(f"there is no agent {name!r} in session {self.session.id}; there are: {known or 'none'}")
         return found[0], await recall(self._store, self.session.id, name, found[0].incarnation)
 
-    async def add_schedule(self, cron: str, prompt: str, timezone: str = "UTC", *, recurring: bool = True) -> Schedule:
+    async def add_schedule(
+        self, cron: str, prompt: str, timezone: str = "UTC", *, recurring: bool = True, allowed: Allowed = Allowed()
+    ) -> Schedule:
         """A new schedule of this session. Raises `UsageError` naming the field of the expression that is wrong."""
         refuse_inside_tool("add a schedule")
         try:
@@ -175,6 +185,8 @@ class Desk:
             timezone=timezone,
             recurring=recurring,
             created_at=now,
+            budget=allowed.in_all,
+            fire_budget=allowed.each_fire,
         )
         await self._store.commit(Put(schedule_key(self.session.id, schedule.id), schedule.encode(), expected=0))
         return schedule
@@ -185,6 +197,21 @@ class Desk:
         schedule, revision = self._schedule(schedule_id)
         ended = schedule.model_copy(update={"state": "cancelled", "enabled": False})
         await self._store.commit(Put(schedule_key(self.session.id, schedule.id), ended.encode(), expected=revision))
+
+    async def resume_schedule(self, schedule_id: str, allowed: Allowed = Allowed()) -> Schedule:
+        """Let a paused schedule fire again, with these limits in place of its own. Raises `UsageError` for one that
+        is unknown, or not paused."""
+        refuse_inside_tool("resume a schedule")
+        schedule, revision = self._schedule(schedule_id)
+        if schedule.state != "paused":
+            raise UsageError(f"{schedule_id} is not paused, it is {schedule.state}")
+        active = resumed(schedule, self._clock.now(), allowed.in_all, allowed.each_fire)
+        await self._store.commit(Put(schedule_key(self.session.id, schedule.id), active.encode(), expected=revision))
+        return active
+
+    def schedule(self, schedule_id: str) -> Schedule:
+        """One schedule. Raises `UsageError` for an unknown one."""
+        return self._schedule(schedule_id)[0]
 
     async def run_schedule(self, schedule_id: str) -> None:
         """Send a schedule's prompt to the lead now, beside its times."""

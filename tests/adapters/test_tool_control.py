@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.adapters.tool_world import MemorySkills, ToolWorld
 
@@ -13,7 +15,7 @@ from callboard.core.requests import digest_of
 from callboard.ports.tool import SkillText
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.events import CompactAsked, SkillLoaded
-from callboard.words.values import Schedule
+from callboard.words.values import Budget, Schedule
 
 pytestmark = pytest.mark.anyio
 
@@ -56,9 +58,23 @@ async def test_a_one_shot_tells_its_one_time(world: ToolWorld) -> None:
     assert str(made.content).count("08:30") == 1
 
 
+async def test_a_schedule_may_be_given_a_budget_in_all_and_for_each_fire(world: ToolWorld) -> None:
+    budgets: dict[str, Any] = {"budget": {"cost_usd": 2, "tokens": 90_000}, "fire_budget": {"steps": 1, "seconds": 60}}
+    made = await world.run("schedule_cron", cron="@daily", prompt="Sum up.", **budgets)
+    last = str(made.content).splitlines()[-1]
+    assert last == "Budget: $2.0000, 90,000 tokens in all; 1 call, 60 s for each fire."
+    schedule = await _schedule(world, made.data["id"])
+    assert schedule.budget == Budget(cost_usd=2, tokens=90_000)
+    assert schedule.fire_budget == Budget(steps=1, seconds=60)
+    plain = await world.run("schedule_cron", cron="@daily", prompt="Sum up.")
+    assert "Budget" not in str(plain.content)
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
+        ({"cron": "@daily", "budget": {"cost_usd": -1}}, "budget.cost_usd: "),
+        ({"cron": "@daily", "fire_budget": {"calls": 3}}, "fire_budget.calls: "),
         ({"cron": "61 * * * *"}, "cron: minute: "),
         ({"cron": "* * * *"}, "cron: expression: "),
         ({"cron": "@reboot"}, "cron: expression: "),
@@ -67,7 +83,7 @@ async def test_a_one_shot_tells_its_one_time(world: ToolWorld) -> None:
     ],
 )
 async def test_b29_a_wrong_schedule_is_refused_with_its_field(
-    world: ToolWorld, given: dict[str, str], field: str
+    world: ToolWorld, given: dict[str, Any], field: str
 ) -> None:
     assert (await world.refused("schedule_cron", **{"prompt": "p", **given})).startswith(field)
     assert (await world.rows()).schedules() == []
@@ -98,6 +114,7 @@ async def test_a_cancel_beside_a_fire_runs_again(world: ToolWorld) -> None:
     ("fields", "standing"),
     [
         ({"enabled": False}, "switched off"),
+        ({"state": "paused", "paused_why": "its money is used up"}, "paused: its money is used up"),
         ({"state": "fired", "enabled": False}, "fired"),
         ({"cron": "what"}, "cannot fire: expression: "),
     ],

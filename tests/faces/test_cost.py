@@ -201,7 +201,7 @@ def test_every_note_stands_only_where_there_is_something_to_say() -> None:
         "under way: 1 call, $1.0000 reserved\n"
         "for summaries: 8,000 in, 123k out, $0.5000\n"
         "waits for the service 1, refused by a budget 2\n"
-        "of it for schedule cron_a: 3 fires, 131k tokens, $0.5000"
+        "of it for schedule cron_a: 3 turns, 7 calls, 131k tokens, $0.5000"
     )
 
 

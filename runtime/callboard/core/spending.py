@@ -110,6 +110,7 @@ class Life:
     kind: str = ""
     parent: str | None = None
     charged_to: str = ""
+    """`schedule:<id>`, whose fire started it; empty: nobody but its parent."""
     booked: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
     fires: Mapping[str, int] = field(default_factory=dict[str, int])
     """Turns that a fire began, by account."""
@@ -241,7 +242,8 @@ class _Fold:
     def _started(self, event: ev.AgentStarted) -> None:
         spec = event.spec
         self._small, self._model = spec.small_model, spec.model
-        self._life = replace(self._life, kind=spec.kind, parent=spec.parent, charged_to=spec.charged_to)
+        charged = schedule_of(spec.charged_to.removeprefix("fire:"))
+        self._life = replace(self._life, kind=spec.kind, parent=spec.parent, charged_to=charged)
 
     def _take_call(self, event: ev.Event) -> None:
         match event:

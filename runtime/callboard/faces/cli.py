@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "approve": ("cli_requests", "Approve a plan or allow a tool."),
     "reject": ("cli_requests", "Reject a plan or refuse a tool."),
     "answer": ("cli_requests", "Answer an agent's question."),
-    "cron": ("cli_cron", "Add, list, remove and run schedules."),
+    "cron": ("cli_cron", "Add, list, resume, remove and run schedules."),
     "rehearse": ("cli_setup", "Play a model service from a scenario file."),
     "demo": ("cli_setup", "Watch a team mend a sample project; no key, no network."),
     "doctor": ("cli_setup", "Say what is found, what is missing and what to do."),

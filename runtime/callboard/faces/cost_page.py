@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any, Literal
 
-from callboard.core.spending import AgentSpent, Spending, Spent, Unused, Why
+from callboard.core.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused, Why
 from callboard.faces.lines import columns, shorten
 from callboard.faces.terminal import Block, Line, Style, plain
 from callboard.words.values import Usage
@@ -49,10 +49,10 @@ def cost_json(spending: Spending) -> dict[str, Any]:
     """The same for a script. Shares are from 0 to 1, money is US dollars."""
     return {
         "session": spending.session,
-        "total": _plain(spending.total),
+        "total": spent_json(spending.total),
         "agents": [_plain_agent(one) for one in spending.agents],
-        "models": {name: _plain(one) for name, one in spending.models.items()},
-        "schedules": [{"id": one.id, "fires": one.fires, **_plain(one.spent)} for one in spending.schedules],
+        "models": {name: spent_json(one) for name, one in spending.models.items()},
+        "schedules": [{"id": one.id, "fires": one.fires, **spent_json(one.spent)} for one in spending.schedules],
     }
 
 
@@ -167,12 +167,13 @@ def _recovery(spent: Spent) -> str:
 
 def _schedules(spending: Spending) -> Iterator[str]:
     for one in spending.schedules:
-        fires = _several(one.fires, "fire", "fires")
-        yield plain(f"of it for schedule {one.id}: {fires}, {_number(one.spent.tokens)} tokens, {_cost(one.spent)}")
+        yield plain(f"of it for schedule {one.id}: {spent_words(one)}")
 
 
-def _cost(spent: Spent) -> str:
-    return _money(spent.usage.cost_usd)
+def spent_words(one: ScheduleSpent) -> str:
+    """`3 turns, 12 calls, 45,678 tokens, $0.1234`."""
+    turns, calls = _several(one.fires, "turn", "turns"), _several(one.spent.calls, "call", "calls")
+    return f"{turns}, {calls}, {_number(one.spent.tokens)} tokens, {_money(one.spent.usage.cost_usd)}"
 
 
 def _several(count: int, one: str, more: str) -> str:
@@ -195,7 +196,8 @@ def _money(dollars: float) -> str:
     return f"${dollars:,.2f}" if dollars < 10_000 else f"${dollars:,.0f}"
 
 
-def _plain(spent: Spent) -> dict[str, Any]:
+def spent_json(spent: Spent) -> dict[str, Any]:
+    """What some calls used, for a script."""
     return {
         "calls": spent.calls,
         "usage": spent.usage.model_dump(),
@@ -225,8 +227,8 @@ def _plain_agent(agent: AgentSpent) -> dict[str, Any]:
         "name": agent.name,
         "kind": agent.kind,
         "lives": agent.lives,
-        "own": _plain(agent.own),
-        "total": _plain(agent.total),
-        "models": {name: _plain(one) for name, one in agent.models.items()},
+        "own": spent_json(agent.own),
+        "total": spent_json(agent.total),
+        "models": {name: spent_json(one) for name, one in agent.models.items()},
         "children": [_plain_agent(one) for one in agent.children],
     }

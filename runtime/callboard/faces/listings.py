@@ -96,9 +96,14 @@ def _ended(row: SessionRow) -> str:
 
 
 def schedules_table(rows: Sequence[Schedule]) -> Block:
-    """Id, state, expression, zone, prompt."""
-    cells = [[row.id, row.state, row.cron, row.timezone, when(row.last_slot), row.prompt] for row in rows]
+    """Id, state and why, expression, zone, prompt."""
+    cells = [[row.id, standing(row), row.cron, row.timezone, when(row.last_slot), row.prompt] for row in rows]
     return table(["SCHEDULE", "STATE", "CRON", "ZONE", "LAST", "PROMPT"], cells, "no schedules")
+
+
+def standing(row: Schedule) -> str:
+    """A schedule's state, and why the runtime paused it."""
+    return f"{row.state}: {row.paused_why}" if row.state == "paused" and row.paused_why else row.state
 
 
 def requests_block(rows: Sequence[Request]) -> Block:

@@ -9,11 +9,20 @@ from pydantic import Field
 
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.core.names import schedule_key, short_id
-from callboard.core.schedule import Cron, CronInvalid, describe, local_time, next_fire, next_three, parse_cron
+from callboard.core.schedule import (
+    Cron,
+    CronInvalid,
+    budget_words,
+    describe,
+    local_time,
+    next_fire,
+    next_three,
+    parse_cron,
+)
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
-from callboard.words.values import Schedule
+from callboard.words.values import Budget, Schedule
 
 _SCHEDULE = """\
 Have a prompt sent to you at set times, without the person. cron has five fields: minute hour day-of-month month \
@@ -25,12 +34,24 @@ _LIST = "List the schedules: id, expression, when each fires next, and its promp
 _CANCEL = "Cancel a schedule by its id. It stays in the list of those that were, and never fires again."
 
 
+class _Budget(Input):
+    cost_usd: float | None = Field(default=None, ge=0)
+    tokens: int | None = Field(default=None, ge=0)
+    steps: int | None = Field(default=None, ge=0, description="Model calls")
+    seconds: float | None = Field(default=None, ge=0)
+
+    def value(self) -> Budget:
+        return Budget.model_validate(self.model_dump())
+
+
 class _ScheduleCron(Input):
     cron: str
     prompt: str = Field(min_length=1, description="What to do when it fires, whole")
     timezone: str = Field(default="UTC", description="An IANA name, such as Europe/Berlin")
     recurring: bool = Field(default=True, description="False: it fires once, then never again")
     durable: bool = Field(default=True, description="False: it ends with this session's process")
+    budget: _Budget = Field(default=_Budget(), description="For all fires together; used up, the schedule pauses")
+    fire_budget: _Budget = Field(default=_Budget(), description="For each fire; used up, its turn ends")
 
 
 class _Nothing(Input):
@@ -66,6 +87,8 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
         durable=given.durable,
         created_by=context.spec.name,
         created_at=context.now,
+        budget=given.budget.value(),
+        fire_budget=given.fire_budget.value(),
     )
     write = Put(schedule_key(context.session, schedule.id), schedule.encode(), 0)
     times = next_three(cron, context.now)[: 3 if given.recurring else 1]
@@ -76,8 +99,15 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
 def _echo(schedule: Schedule, cron: Cron, times: list[float]) -> str:
     shown = ", ".join(local_time(cron, at) for at in times)
     if not schedule.recurring:
-        return f"Scheduled {schedule.id}: once, at {shown}."
-    return f"Scheduled {schedule.id}: {describe(cron)}.\nNext: {shown}."
+        return f"Scheduled {schedule.id}: once, at {shown}.{_limits(schedule)}"
+    return f"Scheduled {schedule.id}: {describe(cron)}.\nNext: {shown}.{_limits(schedule)}"
+
+
+def _limits(schedule: Schedule) -> str:
+    """Its budgets, on a line of their own."""
+    whole, each = budget_words(schedule.budget), budget_words(schedule.fire_budget)
+    parts = [*([f"{whole} in all"] if whole else []), *([f"{each} for each fire"] if each else [])]
+    return f"\nBudget: {'; '.join(parts)}." if parts else ""
 
 
 def _list_crons(given: _Nothing, context: ToolContext) -> ToolOutcome:
@@ -93,6 +123,8 @@ def _line(schedule: Schedule, now: float) -> str:
 
 
 def _standing(schedule: Schedule, now: float) -> str:
+    if schedule.state == "paused" and schedule.paused_why:
+        return f"paused: {schedule.paused_why}"
     if schedule.state != "active" or not schedule.enabled:
         return schedule.state if schedule.state != "active" else "switched off"
     try:

@@ -4,6 +4,7 @@ from callboard.core.schedule.cron import Cron, CronInvalid, parse_cron
 from callboard.core.schedule.describe import describe, local_time
 from callboard.core.schedule.due import Due, Rules, Slot, backoff, due, next_slot, next_wake
 from callboard.core.schedule.fires import fires_between, last_fire, next_fire, next_three
+from callboard.core.schedule.spending import budget_words, no_more_fires, paused, resumed
 
 __all__ = [
     "Cron",
@@ -12,6 +13,7 @@ __all__ = [
     "Rules",
     "Slot",
     "backoff",
+    "budget_words",
     "describe",
     "due",
     "fires_between",
@@ -21,5 +23,8 @@ __all__ = [
     "next_slot",
     "next_three",
     "next_wake",
+    "no_more_fires",
     "parse_cron",
+    "paused",
+    "resumed",
 ]
