@@ -31,7 +31,7 @@ from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
-from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store, own_stages
+from callboard.assembly import AgentTypes, Places, all_tools, damage_told, find_places, open_store, own_stages
 from callboard.core.names import host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
 from callboard.desk import Desk
@@ -57,7 +57,7 @@ from callboard.ports.world import Answer, Approver, Observer
 from callboard.settings import Loaded, load_settings
 from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
 from callboard.words.errors import SessionHosted, UsageError, heart_of
-from callboard.words.values import Json, Request, Schedule, SessionRow, Task, Usage
+from callboard.words.values import Json, Request, Schedule, SessionRow, Task, ToolCall, Usage
 
 __all__ = ["AgentSummary", "End", "Options", "Session", "open_session"]
 
@@ -101,10 +101,9 @@ class Session:
     """A hosted session, as a face sees it."""
 
     def __init__(self, host: Host, team: Team, places: Places, wiring: Wiring, *, cut_short: bool) -> None:
-        self.id = host.session
-        self.model = wiring.chosen.name
-        self.places = places
+        self.id, self.model, self.places = host.session, wiring.chosen.name, places
         self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
+        self._store = host.ports.store
         self._began = host.clock.now()  # what went unanswered before is not the fault of this run
 
     @property
@@ -198,6 +197,16 @@ class Session:
     def requests(self, *, pending_only: bool = True) -> list[Request]:
         return [r for r in self._host.board.requests() if not pending_only or r.status == "pending"]
 
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        """A tool call that an agent has under way, by our id: also one that was begun before a resume."""
+        states = (self._team.state(row.name, row.incarnation) for row in self._host.board.agents() if row.name == agent)
+        return next((one.call for state in states if state for one in state.calls if one.call.id == call), None)
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What its store set aside as damaged, and what to do, a line each; empty when it is sound."""
+        return damage_told(self._store)
+
     def schedules(self) -> list[Schedule]:
         return list(self._host.board.schedules())
 
@@ -216,10 +225,6 @@ class Session:
         if row is not None and row.value is not None:
             now = SessionRow.model_validate_json(row.value)
             await self._store.commit(mark_ended(now, row.revision, self._now, code), fence=self._host.fence)
-
-    @property
-    def _store(self) -> Store:
-        return self._host.ports.store
 
     @property
     def _now(self) -> float:

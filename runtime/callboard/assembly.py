@@ -74,6 +74,17 @@ async def open_store(places: Places, durability: str) -> Store:
     return await open_sqlite(places.state, durability="process" if durability == "process" else "full")
 
 
+def damage_told(store: Store) -> tuple[str, ...]:
+    """What a store found damaged and set aside, and what to do about it, a line each; empty for a sound one."""
+    from callboard.adapters.sqlite import SqliteStore
+
+    reports = store.damage if isinstance(store, SqliteStore) else ()
+    return tuple(f"{one}. {DAMAGE_ADVICE}" for one in reports)
+
+
+DAMAGE_ADVICE = "Put a backup in its place, or recover it (docs/store.md), then move what was set aside away"
+
+
 # The model
 
 

@@ -49,7 +49,8 @@ async def test_results_are_rewritten_and_told_beside() -> None:
 
 
 async def test_failed_calls_reach_callables_and_no_compatible_handler() -> None:
-    registry, handler, seen = HookRegistry(), answering(), []
+    registry, handler = HookRegistry(), answering()
+    seen: list[bool] = []
     registry.add("PostToolUse", handler)
     registry.add("PostToolUse", lambda event: seen.append(event.result.is_error))
     await registry.post_tool_use(result(is_error=True))

@@ -189,6 +189,24 @@ def test_the_doctor_says_what_is_there_and_what_is_not(command: Command) -> None
     assert [one["what"] for one in json.loads(ran.out) if one["state"] == "broken"] == ["settings"]
 
 
+def test_b29_what_the_store_set_aside_is_told_by_doctor_run_and_resume(command: Command) -> None:
+    hello = "agents: {lead: [{reply: Hello.}, {reply: Hello again.}]}"
+    assert command.here("run", "--model", command.scenario(hello), "Say hello").code == 0
+    (database,) = (command.workspace.parent / "state").rglob("callboard.db")
+    aside = database.parent / "damaged" / ("0" * 64)
+    aside.write_bytes(b"not what it was")
+    told = command.here("doctor")
+    assert "damaged  store" in told.out
+    assert str(aside) in told.out
+    assert "docs/store.md" in told.out
+    for args in (["run", "--model", command.scenario(hello), "Again"], ["resume"]):
+        ran = command.here(*args, "-q")
+        assert f"set aside: {aside}" in ran.err
+    aside.unlink()
+    assert "set aside" not in command.here("resume").err
+    assert "found    store" in command.here("doctor").out
+
+
 def test_the_doctor_runs_no_program_of_the_workspace(command: Command) -> None:
     trap = command.workspace / "git"
     trap.write_text("#!/bin/sh\ntouch sprung\necho git version 9\n")

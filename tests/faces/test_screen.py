@@ -10,16 +10,16 @@ from callboard.faces.screen import Screen
 from callboard.faces.terminal import Terminal
 from callboard.ports.model import Delta
 from callboard.words import events as ev
-from callboard.words.values import Envelope, ToolCall, Usage
+from callboard.words.values import Envelope, Request, ToolCall, Usage
 
 
 class Shown:
     """A screen, and what it shows in the end."""
 
-    def __init__(self, *, result_apart: bool) -> None:
+    def __init__(self, *, result_apart: bool, verbose: bool = False) -> None:
         self.err = io.StringIO()
         self.terminal = Terminal(io.StringIO(), self.err)
-        self.screen = Screen(self.terminal, result_apart=result_apart)
+        self.screen = Screen(self.terminal, result_apart=result_apart, verbose=verbose)
 
     def on(self, agent: str, *events: ev.Event) -> None:
         for event in events:
@@ -109,3 +109,61 @@ def test_a_retry_says_what_the_failed_attempt_may_be_billed_for_and_a_switch_who
         "lead: goes on with model three: overloaded 529: full; passed over two: it cannot call tools",
         "lead: the reply above is void: cut at the output limit (8,000 output tokens are billed)",
     ]
+
+
+class Session:
+    """What a screen asks of a session."""
+
+    def __init__(self, *damage: str, may_answer: tuple[str, ...] = ("person",)) -> None:
+        self.damage = damage
+        self.asked = Request(id="req_1", kind="plan", asked_by="lead", may_answer=may_answer)
+
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        return ToolCall(id=call, use_id="u", name="bash", input={"command": "make"}) if call == "call_1" else None
+
+    def requests(self) -> list[Request]:
+        return [self.asked]
+
+
+DONE = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": "built"},))
+
+
+def test_a_call_that_was_made_before_a_resume_has_its_name() -> None:
+    shown = Shown(result_apart=False)
+    shown.screen.attach(Session())
+    shown.on("lead", DONE)
+    assert shown.lines == ["lead: bash make => built"]
+
+
+def test_a_call_that_nobody_knows_is_told_by_its_id() -> None:
+    shown = Shown(result_apart=False)
+    shown.on("lead", DONE)
+    assert shown.lines == ["lead: call_1 => built"]
+
+
+def test_verbose_tells_when_a_tool_starts() -> None:
+    call = ToolCall(id="call_1", use_id="u", name="bash", input={"command": "make all"})
+    for verbose in (True, False):
+        shown = Shown(result_apart=True, verbose=verbose)
+        shown.on("lead", says("", call), ev.ToolStarted(at=0, call="call_1", effect="unknown"))
+        assert ("lead: tool bash make all" in shown.lines) is verbose
+
+
+@pytest.mark.parametrize(
+    ("asks", "may_answer", "whole"),
+    [(True, ("person",), False), (False, ("person",), True), (True, ("lead",), True)],
+)
+def test_a_plan_is_shown_once_where_its_question_is_put(asks: bool, may_answer: tuple[str, ...], whole: bool) -> None:
+    shown = Shown(result_apart=False)
+    shown.screen.attach(Session(may_answer=may_answer), asks_plans=asks)
+    shown.on("lead", ev.GateSet(at=0, gate="pending", request_id="req_1", plan="First this.\nThen that."))
+    assert shown.lines[0] == "lead: plan req_1 waits for approval"
+    assert ("Then that." in shown.lines) is whole
+
+
+def test_b29_what_the_store_set_aside_is_told_though_the_screen_is_quiet() -> None:
+    err = io.StringIO()
+    terminal = Terminal(io.StringIO(), err, quiet=True)
+    Screen(terminal, result_apart=True).attach(Session("blob x was damaged and set aside: /s/damaged/x. Do this"))
+    terminal.flush()
+    assert err.getvalue() == "the store: blob x was damaged and set aside: /s/damaged/x. Do this\n"

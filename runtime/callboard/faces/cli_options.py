@@ -33,7 +33,7 @@ def everywhere(command: Command) -> Command:
             "-C", "--cwd", "workspace", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder."
         ),
         _option("-q", "--quiet", is_flag=True, help="Hide the one-liners of progress."),
-        _option("-v", "--verbose", is_flag=True, help="Also show each model call."),
+        _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool as it starts."),
         _option("--debug", is_flag=True, help="Show the traceback of an error."),
         _option("--color", type=click.Choice(["auto", "always", "never"]), help="Colours on the screen."),
     )

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import click
 
-from callboard.assembly import find_places
+from callboard.assembly import Places, damage_told, find_places, open_store
 from callboard.faces.cli_options import Given, as_json, everywhere, refuse_tools
 from callboard.faces.cli_run import terminal_of
 from callboard.faces.doctor import Finding, examine_folder, examine_machine, exit_code, findings_block
@@ -111,8 +112,23 @@ def _examine(workspace: Path) -> list[Finding]:
         examine_folder("state", places.state, "set XDG_STATE_HOME to a folder that you can write"),
         examine_folder("data", places.data, "set XDG_DATA_HOME to a folder that you can write"),
     ]
+    if (places.state / "callboard.db").exists() or any(places.state.glob("callboard.db.damaged-*")):
+        findings.append(anyio.run(_examine_store, places))
     try:
         loaded = load_settings(os.environ, workspace=workspace)
     except CallboardError as error:
         return [*findings, Finding("settings", "broken", str(error))]
     return [*findings, Finding("settings", "found", f"model {loaded.settings.model}")]
+
+
+async def _examine_store(places: Places) -> Finding:
+    """Whether the workspace's store can be read, and what it has set aside."""
+    try:
+        store = await open_store(places, "full")
+    except CallboardError as error:
+        return Finding("store", "broken", str(error), "docs/store.md tells what each of these means")
+    damage = damage_told(store)
+    await store.aclose()
+    if not damage:
+        return Finding("store", "found", "sound")
+    return Finding("store", "damaged", f"{len(damage)} set aside, the rest is read as before", " -> ".join(damage))

@@ -17,10 +17,11 @@ from typing import Literal
 
 from callboard.faces.terminal import Block, Line, Style
 
-State = Literal["found", "missing", "broken"]
-"""`missing`: Callboard works without it, less well. `broken`: it does not work before this is mended."""
+State = Literal["found", "missing", "damaged", "broken"]
+"""`missing`: Callboard works without it, less well. `damaged`: it works with what is left. `broken`: it does not work
+before this is mended."""
 
-_STYLES: Mapping[State, Style] = {"found": "good", "missing": "warn", "broken": "bad"}
+_STYLES: Mapping[State, Style] = {"found": "good", "missing": "warn", "damaged": "bad", "broken": "bad"}
 
 
 @dataclass(frozen=True, slots=True)

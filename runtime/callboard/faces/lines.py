@@ -246,7 +246,7 @@ def _gate(agent: str, event: GateSet) -> Block | None:
     if event.gate == "required":
         return _progress(agent, f"reads only until a plan is approved{_because(event.why)}")
     head = Line(f"plan {event.request_id or ''} waits for approval", "strong", agent)
-    return Block((head, *(Line(line) for line in plain(event.plan).split("\n"))))
+    return Block((head, *(Line(line) for line in plain(event.plan).split("\n") if event.plan)))
 
 
 def _todos(agent: str, event: TodosSet) -> Block | None:

@@ -129,6 +129,7 @@ class Repl:
         async with open_session(self._options, observers=[self._screen], approvers=[approver]) as session:
             self._prompt = _line(_history(session.places.state))
             self._screen.redraw = self._prompt.app.invalidate
+            self._screen.attach(session, asks_plans=True)
             words = f"session {session.id}, model {session.model}; /help tells what there is"
             self._terminal.terminal_print(block(words, "dim"))
             self._terminal.flush()

@@ -95,6 +95,7 @@ class HeadlessRun:
         options = replace(what.options, prompt=what.prompt)
         async with open_session(options, observers=self._observers(), approvers=self._approvers()) as session:
             self._session = session
+            self._screen.attach(session, asks_plans=what.options.attended and not what.yes)
             if self._stream is not None:
                 self._stream.opened(session.id, session.model, what.mode)
             if what.prompt is None:

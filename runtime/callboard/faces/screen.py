@@ -6,14 +6,44 @@ turn out to be the result. It refuses to decide what is worth a line (`lines.py`
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
 from callboard.core.recovery import KNOWN_STOPS
-from callboard.faces.lines import lines_of, mail_line, text_of, usage_words
-from callboard.faces.terminal import Block, Terminal, block
+from callboard.faces.lines import call_words, lines_of, mail_line, text_of, usage_words
+from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.ports.model import Delta
-from callboard.words.events import Event, ModelCalled, ModelReplied, ResultsMerged, TurnBegan, TurnEnded
-from callboard.words.values import Envelope, ToolCall
+from callboard.words.events import (
+    Event,
+    GateSet,
+    ModelCalled,
+    ModelReplied,
+    ResultsMerged,
+    ToolFinished,
+    ToolStarted,
+    TurnBegan,
+    TurnEnded,
+)
+from callboard.words.values import Envelope, Request, ToolCall
 
 _MAIL_REMEMBERED = 4_096
+
+
+class Known(Protocol):
+    """What a session knows, and the events that a screen has seen do not say."""
+
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        """A tool call under way, by our id."""
+        ...
+
+    @property
+    def damage(self) -> Sequence[str]:
+        """What its store set aside, a line each."""
+        ...
+
+    def requests(self) -> Sequence[Request]:
+        """Those that wait for an answer."""
+        ...
 
 
 class Screen:
@@ -28,20 +58,24 @@ class Screen:
         self._held: Block | None = None
         self._odd_stops: set[str] = set()
         """Stop reasons that nobody knows, and that were told."""
+        self._known: Known | None = None
+        self._asks_plans = False
+
+    def attach(self, session: Known, *, asks_plans: bool = False) -> None:
+        """The session that is told of, and the damage of its store, which `--quiet` does not hide. `asks_plans`: plans
+        for a person are shown where that person is asked."""
+        self._known, self._asks_plans = session, asks_plans
+        if session.damage:
+            self._terminal.terminal_print(Block(tuple(Line(f"the store: {one}", "warn") for one in session.damage)))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines."""
         calls = self._calls.setdefault(agent, {})
-        if isinstance(event, ModelReplied):
-            calls.update({call.id: call for call in event.calls})
-            self._tell_stop(agent, event.stop_reason)
-            if self._verbose:
-                words = f"{event.model}: {usage_words(event.usage)}, {event.stop_reason}"
-                self._terminal.terminal_print(block(words, "dim", name=agent, progress=True))
-            self._said[agent] = text_of([one for one in event.blocks if one.get("type") == "text"])
-        if self._verbose and isinstance(event, ModelCalled):
-            words = f"asks {event.model} ({event.purpose}, attempt {event.attempt})"
+        self._learn(agent, event, calls)
+        if self._verbose and (words := _at_work(event, calls)):
             self._terminal.terminal_print(block(words, "dim", name=agent, progress=True))
+        if isinstance(event, GateSet) and self._is_asked(event):
+            event = event.model_copy(update={"plan": ""})
         shown = lines_of(agent, event, calls)
         if isinstance(event, ResultsMerged):
             calls.clear()
@@ -85,6 +119,25 @@ class Screen:
         """An agent's tool call under way, by our id."""
         return self._calls.get(agent, {}).get(call)
 
+    def _learn(self, agent: str, event: Event, calls: dict[str, ToolCall]) -> None:
+        """The calls of a reply. Those of a reply that came before this process the session has."""
+        match event:
+            case ModelReplied():
+                calls.update({call.id: call for call in event.calls})
+                self._tell_stop(agent, event.stop_reason)
+                self._said[agent] = text_of([one for one in event.blocks if one.get("type") == "text"])
+            case ToolStarted() | ToolFinished() if event.call not in calls and self._known is not None:
+                if (known := self._known.call(agent, event.call)) is not None:
+                    calls[event.call] = known
+            case _:
+                pass
+
+    def _is_asked(self, event: GateSet) -> bool:
+        """The plan is about to be shown whole by the question for it."""
+        if event.gate != "pending" or not self._asks_plans or self._known is None:
+            return False
+        return any(one.id == event.request_id and "person" in one.may_answer for one in self._known.requests())
+
     def finish(self, result: str) -> None:
         """The session is over and `result` is about to be printed: say what was held back and is something else."""
         if self._held is not None and self._said.get("lead", "").strip() == result.strip():
@@ -106,3 +159,16 @@ class Screen:
         if self._held is not None:
             held, self._held = self._held, None
             self._terminal.terminal_print(held)
+
+
+def _at_work(event: Event, calls: Mapping[str, ToolCall]) -> str:
+    """What only `--verbose` tells; empty for what it does not."""
+    match event:
+        case ModelReplied():
+            return f"{event.model}: {usage_words(event.usage)}, {event.stop_reason}"
+        case ModelCalled():
+            return f"asks {event.model} ({event.purpose}, attempt {event.attempt})"
+        case ToolStarted() if event.call in calls:
+            return f"tool {call_words(calls[event.call])}"
+        case _:
+            return ""
