@@ -88,7 +88,8 @@ def ours(folder: Path, steps: int) -> tuple[list[str], dict[str, str]]:
         raise NotComparable("ours is not there yet: the package has no `python -m callboard`")
     command = [sys.executable, "-m", "callboard", "run", "Read the notes, part by part."]
     return [*command, "--model", MODEL, "--max-turns", str(steps + 10), "--output-format", "json"], {
-        "CALLBOARD_CONTEXT__PIPELINE": "[]"
+        "CALLBOARD_CONTEXT__PIPELINE": "[]",
+        "CALLBOARD_LIMITS__STUCK_AFTER": "1000000",  # the look-out is on, and the same call may go on and on
     }
 
 
