@@ -20,6 +20,7 @@ from typing import Literal
 
 import anyio
 
+from callboard import assembly
 from callboard.adapters.agent_files import load_agents
 from callboard.adapters.archive import FileArchive, make_private
 from callboard.adapters.clock import SystemClock, SystemDice
@@ -31,7 +32,7 @@ from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
-from callboard.assembly import AgentTypes, Places, all_tools, damage_told, find_places, open_store, own_stages
+from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store, own_stages
 from callboard.core.names import host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
 from callboard.desk import Desk
@@ -103,8 +104,7 @@ class Session:
     def __init__(self, host: Host, team: Team, places: Places, wiring: Wiring, *, cut_short: bool) -> None:
         self.id, self.model, self.places = host.session, wiring.chosen.name, places
         self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
-        self._store = host.ports.store
-        self._began = host.clock.now()  # what went unanswered before is not the fault of this run
+        self._store, self._began = host.ports.store, host.clock.now()  # what went unanswered before is not its fault
 
     @property
     def workspace(self) -> Path:
@@ -205,7 +205,7 @@ class Session:
     @property
     def damage(self) -> tuple[str, ...]:
         """What its store set aside as damaged, and what to do, a line each; empty when it is sound."""
-        return damage_told(self._store)
+        return assembly.damage_told(self._store)
 
     def schedules(self) -> list[Schedule]:
         return list(self._host.board.schedules())
