@@ -127,3 +127,21 @@ async def test_a_request_of_a_commit_that_ends_after_the_session_is_left_to_the_
     async with world.session(resume=True) as team:
         await anyio.sleep(1)
         assert [one.status for one in await requests(team)] == ["pending"]
+
+
+async def test_a_request_that_is_decided_before_anybody_looked_at_it_ends_nothing() -> None:
+    world = team_world(
+        ScriptedModel({"lead": [use("ask_person", {"question": "Which?"}), say("waiting"), say("fine")]})
+    )
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        (asked,) = await requests(team)
+        pending = asked.model_copy(update={"id": "req_later"})
+        decided = pending.model_copy(update={"status": "withdrawn"})
+        for number, one in enumerate((pending, decided)):
+            team.team.host.board.take(Row(request_key("s1", one.id), one.encode(), 1_000 + number))
+        await anyio.sleep(1)
+        await team.prompt("still there?")
+        await anyio.sleep(1)
+        assert team.state("lead").last_text == "fine"

@@ -124,11 +124,11 @@ class Desk:
             if scope is not None:
                 scope.cancel()
         elif request_id not in self._open:
-            self._open[request_id] = anyio.CancelScope()
-            self._group.start_soon(self._ask_all, found[0])
+            scope = self._open[request_id] = anyio.CancelScope()
+            self._group.start_soon(self._ask_all, found[0], scope)
 
-    async def _ask_all(self, request: Request) -> None:
-        with self._open[request.id]:
+    async def _ask_all(self, request: Request, scope: anyio.CancelScope) -> None:
+        with scope:  # cancelled already, where it was decided before this began
             async with anyio.create_task_group() as group:
                 for approver in self._host.ports.approvers:
                     group.start_soon(self._ask, approver, request)

@@ -49,6 +49,8 @@ class Member:
 
     row: AgentRow
     agent: Agent | None = None
+    awake: bool = False
+    """Its first records in this process are written, and its code has not crashed since."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     result: tuple[str, str] = ("", "")
     crashes: list[float] = field(default_factory=list[float])
@@ -161,6 +163,7 @@ class Team:
         try:
             member.result = await self._live_once(member)
         except Exception as crash:  # whatever an agent's code raises must not end its team-mates
+            member.awake = False
             fatal = _fatal(crash)
             if fatal is not None:
                 raise fatal from crash
@@ -180,6 +183,8 @@ class Team:
             agent.group = group
             await self._wake_up(agent)
             group.start_soon(listen, agent)
+            member.awake = True
+            self.touched()
             done.append(await live(agent))
             group.cancel_scope.cancel()
         return done[0].outcome, done[0].result
@@ -300,7 +305,7 @@ class Team:
             if member.ended.is_set():
                 continue
             agent = member.agent
-            if agent is None or agent.state.spec is None or not await self._rests(agent):
+            if agent is None or not member.awake or not await self._rests(agent):
                 return False
         return True
 
