@@ -32,13 +32,13 @@ from callboard.adapters.memory import MemoryStore
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
-from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store, own_stages
+from callboard.assembly import AgentTypes, Places, all_tools, find_places, open_store, own_stages, session_budget
 from callboard.core.names import host_lease, schedule_key, session_key
 from callboard.core.permission.values import Floor
 from callboard.desk import Desk
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, summarise, was_cut_short
 from callboard.engine.governor import Governors
-from callboard.engine.host import Host, Money, Ports
+from callboard.engine.host import Host, Ports
 from callboard.engine.requests import answer_request
 from callboard.engine.sessions import (
     Action,
@@ -327,6 +327,8 @@ async def _open_row(options: Options, places: Places, loaded: Loaded, stack: Asy
     kept = {**row.settings.get("flags", {}), **flags}  # what the session was begun with, and what is said now
     loaded = load_settings(os.environ, workspace=places.workspace, trusted=options.trust, flags=kept)
     update: Json = {**row.settings, "flags": kept, "model": options.model or row.settings.get("model", row.model)}
+    if options.max_cost_usd is not None:
+        update["max_cost_usd"] = options.max_cost_usd
     return _Opened(places, row.model_copy(update={"settings": update}), store, loaded, options.attended)
 
 
@@ -381,9 +383,8 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
         stages=own_stages(loaded, places),
         governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
     )
-    limit = options.max_cost_usd if options.max_cost_usd is not None else settings.limits.cost_usd
-    money = Money(limit=limit if limit is not None else row.settings.get("max_cost_usd"))
-    return Host(row.id, ports, lease.fence, types.spawned, settings.team.max_agents, money)
+    budget = session_budget(loaded, row.settings.get("max_cost_usd"))
+    return Host(row.id, ports, lease.fence, types.spawned, settings.team.max_agents, budget, types.budget_of)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import anyio
@@ -19,6 +20,7 @@ import platformdirs
 
 from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.stage_files import load_stage
+from callboard.core.budget import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
@@ -28,7 +30,9 @@ from callboard.ports.tool import Tool
 from callboard.settings import Loaded, pipeline_of, pipelines_of
 from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
 from callboard.words.specs import AgentSpec, Limits, ModelLimits
-from callboard.words.values import Json
+from callboard.words.values import Budget, Json
+
+KINDS = ("lead", "teammate", "subagent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,16 @@ class AgentTypes:
             if name not in self.definitions:
                 words = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
                 raise SettingsError(words, self.loaded.place(("context", "pipelines", name)))
+        for name in self.loaded.settings.budgets:
+            if name not in {*self.definitions, *KINDS}:
+                words = f"there is no agent type or kind {name!r}; there are: {', '.join({*self.definitions, *KINDS})}"
+                raise SettingsError(words, self.loaded.place(("budgets", name)))
+
+    def budget_of(self, agent_type: str, kind: str) -> Budget:
+        """What the settings grant an agent of that type and kind."""
+        budgets = self.loaded.settings.budgets
+        found = [budgets[name].value() for name in (agent_type, kind) if name in budgets]
+        return reduce(narrower, found, Budget())
 
     def descriptions(self) -> dict[str, str]:
         """What the model reads of the types that may be spawned."""
@@ -246,6 +260,7 @@ class AgentTypes:
             tools=tools,
             permission_mode=mode,
             limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
+            budget=narrower(definition.budget, self.budget_of(agent_type, "lead")),
         )
 
     def spawned(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
@@ -276,6 +291,7 @@ class AgentTypes:
         base: Json = {
             "agent_type": definition.name,
             "instructions": definition.instructions,
+            "budget": definition.budget,
             "model": self.chosen.name,
             "fallback_models": self.chosen.fallbacks,
             "small_model": settings.small_model,
@@ -298,6 +314,14 @@ class AgentTypes:
             "ask_deadline": settings.ask.deadline if self.attended else 0,
         }
         return AgentSpec.model_validate({**base, **fields})
+
+
+def session_budget(loaded: Loaded, *asked: float | None) -> Budget:
+    """What the session may use in all. `asked`: its money by flags (US dollars), the first that is one counts."""
+    settings = loaded.settings
+    known = (*asked, settings.budget.cost_usd, settings.limits.cost_usd)
+    money = next((one for one in known if one is not None), None)
+    return settings.budget.value().model_copy(update={"cost_usd": money})
 
 
 def _named(definition: AgentFile) -> tuple[str, ...]:

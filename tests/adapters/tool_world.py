@@ -17,8 +17,9 @@ from callboard.core.mail import sending
 from callboard.ports.store import Put, Row, Write
 from callboard.ports.tool import BackgroundTask, Folders, Launcher, SkillText, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
+from callboard.words.events import BudgetReached
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Envelope, Json, Request, Schedule, Task, Value
+from callboard.words.values import AgentRow, Budget, Envelope, Json, Request, Schedule, Task, Value
 
 SESSION = "s1"
 NOON = 1_780_000_000.0
@@ -72,11 +73,16 @@ class MemorySpawner:
     answers: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     started: dict[str, AgentSpec] = field(default_factory=dict[str, AgentSpec])
     """The subagents, by the call that wanted them."""
+    full: BudgetReached | None = None
+    """The budget that lets nobody in."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         if agent_type not in self.types:
             raise ToolRefused(f"agent_type: no type {agent_type}; there are {', '.join(sorted(self.types))}")
         return self.types[agent_type].model_copy(update={"name": name})
+
+    def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | BudgetReached:
+        return self.full or spec.model_copy(update={"budget": asked})
 
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         old = self.rows.agent(spec.name)

@@ -7,12 +7,13 @@ from tests.core.agent_states import Life, done, facts, finished, judged, settled
 from tests.core.decisions import HI, failing, prompted, step
 
 from callboard.core import recovery as rec
+from callboard.core.budget import Amount, Node
 from callboard.core.decide import MAX_DEPTH, RULES
 from callboard.core.limits import limit_reached
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import Injection
-from callboard.words.values import Request, Usage
+from callboard.words.values import Budget, Request, Usage
 
 
 def request(status: str = "pending", expires_at: float | None = None, id: str = "req_1") -> dict[str, Request]:
@@ -288,9 +289,10 @@ def test_a_limit_of_the_turn_ends_it_and_says_which(limits: dict[str, float], sa
 def test_no_limit_means_none_and_nought_means_none_at_all() -> None:
     assert limit_reached(prompted().state, facts()) == ""
     assert "0 model steps" in limit_reached(prompted(limits={"steps": 0}).state, facts())
-    assert "money limit" in limit_reached(prompted().state, facts(cost_left=0.0))
-    assert limit_reached(prompted().state, facts(cost_left=0.01)) == ""
-    assert limit_reached(Life.begun().state, facts(cost_left=0.0)) == "", "between turns there is nothing to limit"
+    spent = Node("session", budget=Budget(cost_usd=1), spent=Amount(cost_usd=1))
+    assert isinstance(step(prompted(), budgets=(spent,)), st.ReachBudget)
+    assert isinstance(step(prompted(), budgets=(Node("session", budget=Budget(cost_usd=1)),)), st.AskModel)
+    assert step(Life.begun(), budgets=(spent,)) == st.Wait(None, "idle"), "between turns there is nothing to limit"
 
 
 def test_stop_hooks_are_asked_once_and_may_go_on_up_to_the_cap() -> None:

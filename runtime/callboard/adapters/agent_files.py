@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import cast
 
 from callboard.adapters.files import Loaded, Note, Places, Scope, Shelf, agent_paths, sources, withheld, words
 from callboard.adapters.yaml_files import load_front_matter
 from callboard.core.toolset import our_names
 from callboard.words.errors import SettingsError
 from callboard.words.specs import PermissionMode
+from callboard.words.values import Budget
 
 AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
@@ -34,7 +36,7 @@ _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
     }
 )
 _HONOURED = frozenset(
-    {"name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills"}
+    {"name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "budget"}
 )
 _MODES: Mapping[str, PermissionMode] = MappingProxyType(
     {
@@ -67,6 +69,8 @@ class AgentFile:
     """Model steps in one turn."""
     skills: tuple[str, ...] = ()
     """Skills whose whole text it has from the start."""
+    budget: Budget = Budget()
+    """For the whole life of each agent of this type, with all that it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ def _read(path: Path, scope: Scope, notes: list[Note]) -> AgentFile | None:
         permission_mode=_mode(reading),
         max_turns=_max_turns(reading),
         skills=words(fields.get("skills")),
+        budget=_budget(reading),
     )
 
 
@@ -186,6 +191,26 @@ def _max_turns(reading: _Reading) -> int | None:
         reading.ignored("maxTurns", "write a whole number from 1")
         return None
     return value
+
+
+def _budget(reading: _Reading) -> Budget:
+    """The limits that are limits; the others are told."""
+    value = reading.fields.get("budget")
+    if value is None:
+        return Budget()
+    if not isinstance(value, dict):
+        reading.ignored("budget", f"write limits by name: {', '.join(Budget.model_fields)}")
+        return Budget()
+    limits: dict[str, float] = {}
+    for name, limit in cast("dict[object, object]", value).items():
+        whole = name not in ("cost_usd", "seconds")
+        if name not in Budget.model_fields:
+            reading.ignored(f"budget.{name}", f"is no limit: there are {', '.join(Budget.model_fields)}")
+        elif isinstance(limit, bool) or not isinstance(limit, int if whole else (int, float)) or not limit >= 0:
+            reading.ignored(f"budget.{name}", f"write a {'whole ' if whole else ''}number from 0")
+        else:
+            limits[str(name)] = limit
+    return Budget.model_validate(limits)
 
 
 def _tell_rest(reading: _Reading) -> None:

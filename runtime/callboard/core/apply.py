@@ -13,6 +13,7 @@ from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_limits import LIMIT_RULES
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.changes import Rule, queue, said_to
+from callboard.core.charging import charged
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
@@ -47,6 +48,7 @@ def _started(state: AgentState, e: ev.AgentStarted) -> AgentState:
         spec=e.spec,
         session=e.session,
         incarnation=e.incarnation,
+        began_at=e.at,
         gate=gate,
         assignment=e.assignment,
         ordinal=e.ordinal,
@@ -164,24 +166,26 @@ def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
     return replace(said_to(state, e.blocks, e.at), injections=(), wants_reply=asks)
 
 
-_RULES: Mapping[type, Rule] = watched(
-    {
-        ev.AgentStarted: _started,
-        ev.AgentResumed: _same,
-        ev.PromptSet: _prompt_set,
-        ev.SpecChanged: _spec_changed,
-        ev.StopAsked: _stop_asked,
-        ev.AgentStopped: _stopped,
-        ev.EnvelopeReceived: _received,
-        ev.EnvelopesDelivered: _delivered,
-        ev.EnvelopesDropped: _dropped,
-        ev.TurnBegan: _turn_began,
-        ev.Interrupted: _interrupted,
-        ev.TurnEnded: _turn_ended,
-        ev.InjectionQueued: _queued,
-        ev.InjectionsDelivered: _injected,
-        **CALL_RULES,
-        **LIMIT_RULES,
-        **TOOL_RULES,
-    }
+_RULES: Mapping[type, Rule] = charged(
+    watched(
+        {
+            ev.AgentStarted: _started,
+            ev.AgentResumed: _same,
+            ev.PromptSet: _prompt_set,
+            ev.SpecChanged: _spec_changed,
+            ev.StopAsked: _stop_asked,
+            ev.AgentStopped: _stopped,
+            ev.EnvelopeReceived: _received,
+            ev.EnvelopesDelivered: _delivered,
+            ev.EnvelopesDropped: _dropped,
+            ev.TurnBegan: _turn_began,
+            ev.Interrupted: _interrupted,
+            ev.TurnEnded: _turn_ended,
+            ev.InjectionQueued: _queued,
+            ev.InjectionsDelivered: _injected,
+            **CALL_RULES,
+            **LIMIT_RULES,
+            **TOOL_RULES,
+        }
+    )
 )

@@ -34,7 +34,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
     turn = state.turn
     if turn:
         text = _text_of(e.blocks) or turn.text
-        turn = replace(turn, steps=turn.steps + 1, usage=turn.usage.plus(e.usage), text=text)
+        turn = replace(turn, steps=turn.steps + 1, usage=turn.usage.plus(e.usage), text=text, last_call=False)
     if e.blocks:
         asked = state.call.model if state.call else e.model
         conversation = add_assistant(conversation, state.seq + 1, e.blocks, e.at, turn.id if turn else "", asked)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from callboard.core.budget import used_up
 from callboard.core.changes import Rule, queue
 from callboard.core.frozen import replace
+from callboard.core.limits import last_words_asked, used_up_key
 from callboard.core.state import AgentState
 from callboard.core.stuck import nudge_words, told
 from callboard.words import events as ev
@@ -17,9 +19,14 @@ def _held(state: AgentState, e: ev.CallHeld) -> AgentState:
 
 
 def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
-    if state.turn is None or not e.winds_down:
+    if state.turn is None or e.kind in ("agents", "depth"):
+        return state  # a new agent was refused: its caller is told, and goes on
+    why = used_up(e.budget, e.kind, e.limit, e.spent, e.wanted)
+    state = replace(state, turn=replace(state.turn, winding_down=why, last_call=e.winds_down))
+    if not e.winds_down:
         return state
-    return replace(state, turn=replace(state.turn, winding_down=f"{e.budget} {e.kind}"))
+    state = replace(state, wound_down=used_up_key(e.budget, e.kind, e.limit))
+    return queue(state, Injection(kind="system-reminder", text=last_words_asked(why), key="budget"))
 
 
 def _stuck(state: AgentState, e: ev.StuckNoticed) -> AgentState:

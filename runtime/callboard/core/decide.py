@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from callboard.core import recovery as rec
+from callboard.core.budget import NOTHING, deadline
 from callboard.core.compacting import compaction
 from callboard.core.context.view.conversation import size
 from callboard.core.counting import COUNT, count
 from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.fallback import Demand
 from callboard.core.gate import NOT_RUN
-from callboard.core.limits import limit_reached, out_of_time
+from callboard.core.limits import Call, next_call, time_is_up
 from callboard.core.standing import final_words
 from callboard.core.state import AgentState, CallState, Facts
 from callboard.core.stuck import noticed
@@ -70,7 +71,7 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     if turn is not None:
         if state.stop or why != "limit":
             return st.EndTurn("stopped" if state.stop else "interrupted")
-        return st.EndTurn("limit", out_of_time(state.me))
+        return time_is_up(state, facts)
     return st.Stop("stopped", state.reported or state.last_text) if state.stop else None
 
 
@@ -81,8 +82,7 @@ def _why_halt(state: AgentState, facts: Facts) -> str:
         return "interrupted" if state.summary_halted and state.summary else ""
     if state.turn.interrupted:
         return "interrupted"
-    seconds = state.me.limits.seconds
-    return "limit" if seconds is not None and facts.now - state.turn.began_at >= seconds else ""
+    return "limit" if time_is_up(state, facts) else ""
 
 
 def answers(state: AgentState, facts: Facts) -> st.Step | None:
@@ -132,6 +132,10 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
     """The tool calls of the reply, each as far as it can go while its siblings wait."""
     if not state.calls:
         return None
+    if state.turn is not None and state.turn.winding_down:
+        proposed = tuple(one.call.id for one in state.calls if one.stage == "proposed")
+        if proposed:
+            return st.Skip(proposed, f"Not run: {state.turn.winding_down}.", "budget")
     barrier = _barrier(state, facts)
     after = [] if barrier is None else [c for c in state.calls[barrier + 1 :] if c.stage == "proposed"]
     if after:
@@ -224,7 +228,7 @@ def ending(state: AgentState, facts: Facts) -> st.Step | None:
 
 def cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
     """The newest reply was cut at the highest output limit, or paused once too often."""
-    if state.turn is None:
+    if state.turn is None or state.turn.winding_down:
         return None
     return rec.after_cut(state.recovery) if state.recovery.cut else rec.after_pause(state.recovery)
 
@@ -245,7 +249,7 @@ def injections(state: AgentState, facts: Facts) -> st.Step | None:
 
 def mail(state: AgentState, facts: Facts) -> st.Step | None:
     """All mail that may enter goes into one user message; mail that wakes begins a turn."""
-    if state.recovery.waiting_until > facts.now and state.turn is not None:
+    if state.turn is not None and (state.recovery.waiting_until > facts.now or state.turn.winding_down):
         return None
     ready = deliverable(state, facts)
     too_deep = tuple(e.id for e in ready if e.depth > MAX_DEPTH)
@@ -277,19 +281,16 @@ def ask(state: AgentState, facts: Facts) -> st.Step | None:
     """The model's turn to speak: unless a limit is reached, or it must wait."""
     if state.turn is None or not state.wants_reply:
         return None
-    reached = limit_reached(state, facts)
-    if reached:
-        return st.EndTurn("limit", reached)
+    call = next_call(state, facts)
+    if not isinstance(call, Call):
+        return call
     wait = max(state.recovery.waiting_until, facts.parked_until)
     if wait > facts.now:
         return st.Wait(min(wait, _next_time(state, facts) or wait), "rate")
     spec = state.me
-    return st.AskModel(
-        state.ordinal + 1,
-        state.recovery.attempts + 1,
-        rec.model_in_use(state.recovery, spec),
-        rec.output_limit(state.recovery, spec),
-    )
+    model, worst = rec.model_in_use(state.recovery, spec), call.worst or NOTHING
+    asked = state.ordinal + 1, state.recovery.attempts + 1, model, call.max_tokens
+    return st.AskModel(*asked, worst.tokens, worst.cost_usd, call.last)
 
 
 def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
@@ -297,6 +298,8 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
     turn = state.turn
     if turn is None or (turn.wakes == () and turn.steps == 0):
         return st.EndTurn("end") if turn is not None else None
+    if turn.winding_down:
+        return st.EndTurn("limit", turn.winding_down)
     if state.stop_reason == "refusal":
         return st.EndTurn("refused", rec.REFUSED)
     if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
@@ -331,6 +334,9 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
     times = [r.expires_at for r in _open_requests(state, facts) if r.expires_at is not None]
     if state.turn is not None and state.me.limits.seconds is not None:
         times.append(state.turn.began_at + state.me.limits.seconds)
+    end = deadline(facts.budgets) if state.turn is not None else None
+    if end is not None:
+        times.append(end)
     return min(times) if times else None
 
 

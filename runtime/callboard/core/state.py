@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from callboard.core.account import Account
+from callboard.core.budget import Node
 from callboard.core.context.cache.cycle import Cycle
 from callboard.core.context.cache.forgotten import Forgotten
 from callboard.core.context.cache.health import CacheHealth
@@ -77,7 +79,9 @@ class Turn:
     wakes: tuple[str, ...] = ()
     """Types of the envelopes delivered in it."""
     winding_down: str = ""
-    """Which budget is used up: one call is left, to say what is done and what is left."""
+    """Why it ends: which budget is used up. Empty while none is."""
+    last_call: bool = False
+    """One call is left, to say what is done and what is left."""
     stuck: Stuck = Stuck()
     """What repeats itself in it."""
 
@@ -119,6 +123,7 @@ class AgentState:
     spec: AgentSpec | None = None
     session: str = ""
     incarnation: int = 1
+    began_at: float = 0.0
     ended: Ended | None = None
     stop: Literal["", "asked"] = ""
     stop_by: str = ""
@@ -188,6 +193,10 @@ class AgentState:
     """It owes a report on a piece of work."""
     reported: str = ""
     usage: Usage = Usage()
+    account: Account = Account()
+    """What budgets count of it."""
+    wound_down: str = ""
+    """The budget that it has made its last call for (`limits.used_up_key`): there is one for each, not one a turn."""
     compactions: int = 0
     compacted: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each stage reduced the view, by `stage/trigger`."""
@@ -259,8 +268,8 @@ class Facts:
     """Somebody else of the session is at work, or a request of this agent waits. Told where all calls only watch."""
     claimable: str | None = None
     """A ready task that this agent may claim now."""
-    cost_left: float | None = None
-    """What is left of the session's money, None without a limit."""
+    budgets: tuple[Node, ...] = ()
+    """What its next call is charged to, the nearest first; empty where no budget limits calls."""
     parked_until: float = 0.0
     """The key is parked for all agents until then."""
     folder: str = ""

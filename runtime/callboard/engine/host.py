@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from callboard.core.budget import Refusal
 from callboard.core.context.situation import OwnStage
+from callboard.core.limits import planned_call
 from callboard.core.names import claim_envelope_id, mailbox, rows_prefix
 from callboard.core.recovery import model_in_use
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
 from callboard.core.tasks import by_id, ready
 from callboard.engine.board import SessionBoard
+from callboard.engine.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
 from callboard.engine.governor import Governor, catch_up
 from callboard.engine.hooks import HookRegistry
@@ -25,7 +28,7 @@ from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observe
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Request
+from callboard.words.values import Budget, Envelope, Request, Schedule
 
 AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
 """Lives of an agent that somebody may watch; who waits for an answer goes on when it comes."""
@@ -59,18 +62,6 @@ class Ports:
 
 
 @dataclass(slots=True)
-class Money:
-    """What the session has spent, and may spend (US dollars). None: no limit."""
-
-    spent: float = 0.0
-    limit: float | None = None
-
-    @property
-    def left(self) -> float | None:
-        return None if self.limit is None else self.limit - self.spent
-
-
-@dataclass(slots=True)
 class Host:
     """The shared part. `on_change` is set by the supervisor: what to do when a row changed."""
 
@@ -80,7 +71,11 @@ class Host:
     types: Callable[[str, str, AgentSpec], AgentSpec]
     """(agent type, name, parent) -> spec of a new agent. Raises `ToolRefused` for an unknown type."""
     max_agents: int = 32
-    money: Money = field(default_factory=Money)
+    budget: Budget = Budget()
+    """Of the whole session."""
+    grants: Callable[[str, str], Budget] = field(default=lambda agent_type, kind: Budget())
+    """(agent type, kind) -> what the settings grant a new agent."""
+    budgets: Budgets = field(init=False)
     governor: Governor = field(init=False)
     """Of the API key: the one that was handed in, or one for this host alone."""
     board: SessionBoard = field(init=False)
@@ -92,6 +87,7 @@ class Host:
     def __post_init__(self) -> None:
         self.governor = self.ports.governor or Governor(self.ports.clock)
         self.board = SessionBoard(self.session, self._row_changed)
+        self.budgets = Budgets(self.ports.clock, self.budget, self._schedule, self.board.schedules)
 
     @property
     def clock(self) -> Clock:
@@ -142,7 +138,7 @@ class Host:
             keys=self._keys(state),
             others_at_work=self._others_at_work(state),
             claimable=self._claimable(state, expected),
-            cost_left=self.money.left,
+            budgets=self.budgets.path_of(state),
             parked_until=self.governor.parked_until(model_in_use(state.recovery, state.me)),
             folder=str(folders.tool_results),
             transcripts=str(folders.transcripts),
@@ -164,6 +160,10 @@ class Host:
         known = state_block(state, board.agents(), board.schedules(), tasks, board.requests())
         script = self.ports.script
         return script.known(state.me.name, state.incarnation, state.compactions, known) if script else known
+
+    def _schedule(self, schedule: str) -> Schedule | None:
+        row = self.board.schedule(schedule)
+        return row[0] if row else None
 
     def observed(self, agent: str, seq: int, event: Event) -> None:
         for observer in self.ports.observers:
@@ -221,6 +221,9 @@ class Host:
     def _claimable(self, state: AgentState, expected: Expected | None) -> str | None:
         if state.turn is not None or state.ended or not state.me.claims_tasks or state.tasks:
             return None
+        plan = planned_call(state, self.budgets.path_of(state), self.clock.now())
+        if isinstance(plan, Refusal) and not plan.waits:
+            return None  # it could do nothing with it but give it back
         found = ready(by_id(self.board.tasks()))
         if expected is not None:  # each takes the task that it took then
             told = {one for delivery in expected.deliveries for one in delivery.ids}

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from callboard.core.apply import apply
 from callboard.core.decide import decide
+from callboard.core.limits import BUDGET
 from callboard.core.names import agent_key, journal, snapshot_key
 from callboard.core.snapshot import due, dump
 from callboard.core.standing import life, waiting_for
@@ -72,6 +73,8 @@ class Agent:
     async def begin(self, step: Step) -> None:
         """Start an operation, record a decision, or wait for the next event; never do long work here."""
         if isinstance(step, Wait):
+            if step.what == BUDGET:
+                self.host.budgets.wake_later(self.wake)
             await self._wait(step.until)
         else:
             await self._begin(self, step)
@@ -133,6 +136,7 @@ class Agent:
             return await self.record(*events, unless=unless)
         self._unwritten += events
         self.state = state
+        self.host.budgets.follow(state)
         self._tell(events)
         return True
 
@@ -163,6 +167,7 @@ class Agent:
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes])
         self._unwritten, self.state, self.row = (), state, row
+        self.host.budgets.follow(state)
 
     def _tell(self, events: Sequence[Event]) -> None:
         first = self.state.seq - len(events) + 1

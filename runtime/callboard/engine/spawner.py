@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from callboard.core.budget import beyond, fire_of, left, narrower
 from callboard.core.mail import sending
 from callboard.core.names import agent_key, short_id
 from callboard.core.standing import cause_of
+from callboard.engine.budgets import reached
 from callboard.engine.loop import Agent
 from callboard.engine.specs import spec_digest, spec_key
 from callboard.ports.store import Put, Write
+from callboard.words import events as ev
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Envelope
+from callboard.words.values import AgentRow, Budget, Envelope
 
 WaitEnded = Callable[[str, int], Awaitable[tuple[str, str]]]
 """(name, incarnation) -> (outcome, result) once that life is over."""
@@ -31,8 +34,34 @@ class AgentSpawner:
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         return self._agent.host.types(agent_type, name, parent)
 
+    def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | ev.BudgetReached:
+        """The budget of a new agent, and its place in the tree. One that is made already keeps what it was given."""
+        host, state = self._agent.host, self._agent.state
+        row = host.board.agent(spec.name)
+        if spec.kind != "subagent":
+            self._refuse(spec)
+        cause = state.turn.cause if state.turn else ""
+        granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), asked)
+        spec = spec.model_copy(update={"budget": granted, "charged_to": fire_of(cause) or spec.charged_to})
+        if row is not None and spec.kind == "subagent":  # the same call after a crash
+            return spec
+        rest = left(host.budgets.path_of(state), host.clock.now())
+        over = beyond(asked, rest)
+        if over:
+            told = ", ".join(f"{kind} {getattr(rest, kind):g}" for kind in over)
+            raise ToolRefused(f"budget: it is more than {state.me.name} has left itself ({told}): give less, or none")
+        refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
+        return spec if refused is None else reached(refused, host.clock.now())
+
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         """Row, spec and first envelope. A name whose life is over begins a new incarnation."""
+        self._refuse(spec)
+        found = self._agent.host.board.agent(spec.name)
+        incarnation = found[0].incarnation + 1 if found else 1
+        return self._writes(spec, prompt, call, now, incarnation, found[1] if found else 0)
+
+    def _refuse(self, spec: AgentSpec) -> None:
+        """Raises `ToolRefused` for a teammate whose name is taken, or for whom the team has no room."""
         host = self._agent.host
         found = host.board.agent(spec.name)
         if found is not None and found[0].life != "stopped":
@@ -40,8 +69,6 @@ class AgentSpawner:
         living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
         if len(living) >= host.max_agents:
             raise ToolRefused(f"the team is full ({host.max_agents} agents): shut one down first")
-        incarnation = found[0].incarnation + 1 if found else 1
-        return self._writes(spec, prompt, call, now, incarnation, found[1] if found else 0)
 
     def _writes(
         self, spec: AgentSpec, prompt: str, call: str, now: float, incarnation: int, revision: int

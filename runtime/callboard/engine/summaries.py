@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import anyio
 
+from callboard.core.budget import amount_of, used_up
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.stages import regions
 from callboard.core.context.stages.summarizing import FROM_THE_START
@@ -25,9 +26,12 @@ from callboard.core.context.summary.request import (
     summary_fault,
     summary_request,
 )
-from callboard.core.context.summary.riding import Choice, chunk_tokens, replies_behind, rides, riding
+from callboard.core.context.summary.riding import ASKING, Choice, chunk_tokens, replies_behind, rides, riding
+from callboard.core.context.view.conversation import size
+from callboard.core.context.view.tokens import estimate_json
 from callboard.core.decide import SUMMARY
 from callboard.core.fallback import reader_of
+from callboard.core.limits import worst_case
 from callboard.core.recovery import model_in_use, output_limit, told_of
 from callboard.core.state import AgentState
 from callboard.core.summary_recovery import Next, Tried, after_bad_answer, after_fault, models_for_summary
@@ -227,6 +231,7 @@ class _Asking:
     async def _once(self, request: ModelRequest, tried: Tried) -> str | Next:
         """One call: the text of a usable answer, or what follows its failure."""
         await self._may_call(request.model)
+        await self._reserve(request, rides=tried.rides)
         try:
             reply = await complete(self._agent, request, _unheard)
         except CallFault as failed:
@@ -235,7 +240,7 @@ class _Asking:
             return replace(after_fault(fault, tried, self._state.me, draw), why=told_of(fault))
         usage = priced(reply.usage, self._state.me.limits_of(request.model))
         self.usage = self.usage.plus(usage)
-        self._agent.host.money.spent += usage.cost_usd
+        self._agent.host.budgets.used(self._agent.state, amount_of(usage))
         text = accept_summary(reply.blocks, reply.stop_reason)
         if text is not None:
             return text
@@ -244,16 +249,35 @@ class _Asking:
     async def _may_call(self, model: str) -> None:
         """Wait while the key is parked, but not for long: a summary has a fallback. Raises `_NoSummary`."""
         host = self._agent.host
-        if host.money.left is not None and host.money.left <= 0:
-            raise _NoSummary("the money limit of the session is reached")
         wait = host.governor.parked_until(model) - host.clock.now()
         if wait > self._state.me.max_wait:
             raise _NoSummary(f"the key is parked for {wait:.0f} s more")
         if wait > 0:
             await host.clock.sleep_until(host.governor.parked_until(model))
 
+    async def _reserve(self, request: ModelRequest, *, rides: bool) -> None:
+        """Hold back what the call may cost, and say so durably, where a budget holds. Raises `_NoSummary`."""
+        agent, budgets = self._agent, self._agent.host.budgets
+        conv = self._state.conversation
+        if rides:
+            tokens = size(conv) + ASKING
+        else:
+            tokens = sum(estimate_json(piece) for piece in (request.system, *request.messages))
+        worst = worst_case(self._state.me.limits_of(request.model), tokens, request.max_tokens)
+        while refused := budgets.reserve(agent.state, worst):
+            if not refused.waits:
+                told = used_up(refused.budget, refused.kind, refused.limit, refused.spent, refused.wanted)
+                raise _NoSummary(told)
+            await budgets.moved()
+        if budgets.path_of(agent.state):
+            held = {"reserved_tokens": worst.tokens, "reserved_usd": worst.cost_usd, "used": self.usage}
+            await agent.record(self._called(request).model_copy(update=held))
+
     def _call_failed(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
-        call = ev.ModelCalled(
+        return call_failed(self._agent, self._called(request), fault).model_copy(update={"draw": draw})
+
+    def _called(self, request: ModelRequest) -> ev.ModelCalled:
+        return ev.ModelCalled(
             at=self._agent.host.clock.now(),
             ordinal=request.ordinal,
             attempt=request.attempt,
@@ -261,7 +285,6 @@ class _Asking:
             max_tokens=request.max_tokens,
             purpose="summary",
         )
-        return call_failed(self._agent, call, fault).model_copy(update={"draw": draw})
 
 
 def _unheard(delta: Delta) -> None:

@@ -18,6 +18,7 @@ from callboard.core.names import agent_key, mailbox, short_id
 from callboard.core.state import AgentState
 from callboard.core.tasks import Holder, by_id, held_by
 from callboard.engine import thinking
+from callboard.engine.budgets import recall_budgets
 from callboard.engine.bus import listen
 from callboard.engine.cron import Autorun
 from callboard.engine.governor import share
@@ -74,6 +75,7 @@ class Team:
     async def run(self, schedules: bool = True) -> None:
         """Host the session until cancelled. Raises what stops everything: a damaged or full store, a lost lease."""
         await self.host.load()
+        await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self.host.follow)
@@ -195,7 +197,9 @@ class Team:
         if agent.state.spec is None:
             spec = await load_spec(host.ports.store, host.session, agent.row.spec)
             await agent.record(AgentStarted(at=now, spec=spec, session=host.session, incarnation=agent.row.incarnation))
+            host.budgets.join(agent.state)
         else:
+            host.budgets.join(agent.state)
             await agent.record(AgentResumed(at=now, pid=self._pid))
             await thinking.remember_sent(agent)
         held = held_by(by_id(self.host.board.tasks()), Holder(agent.name, agent.row.incarnation))
@@ -230,6 +234,7 @@ class Team:
             update={"life": "crashed", "outcome": "failed", "waiting_for": ""}
         )
         await self._park(row, crash)
+        self.host.budgets.leave(row.name, row.incarnation)
         member.result = ("failed", f"{row.name} crashed {len(member.crashes)} times: {_first(crash)}")
         return False
 

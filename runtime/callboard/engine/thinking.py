@@ -8,33 +8,67 @@ from typing import cast
 
 import anyio
 
+from callboard.core.budget import Amount
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.context.cache.health import Sent
 from callboard.core.decide import MODEL
 from callboard.core.fallback import reader_of
 from callboard.core.names import call_id
-from callboard.core.recovery import is_too_long, model_in_use, next_output_limit
+from callboard.core.recovery import is_too_long, model_in_use, next_output_limit, output_limit
 from callboard.engine.governor import HELD, asking_of
 from callboard.engine.loop import Agent
+from callboard.engine.pausing import pause_for
 from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
 from callboard.words import events as ev
 from callboard.words import steps as st
+from callboard.words.errors import Conflict
 from callboard.words.specs import ModelLimits
 from callboard.words.values import Fault, Json, ToolCall, Usage
 
 
 async def ask_model(agent: Agent, step: st.AskModel) -> None:
-    """Note that the call is made, then make it: it changes nothing outside, and its end is recorded with this."""
-    await agent.note(
-        ev.ModelCalled(
-            at=agent.host.clock.now(),
-            ordinal=step.ordinal,
-            attempt=step.attempt,
-            model=step.model,
-            max_tokens=step.max_tokens,
-        )
+    """Note that the call is made, then make it: it changes nothing outside, and its end is recorded with this.
+
+    Where a budget holds, the worst that it may cost is held back first, and the note is durable before the call: what
+    is in flight when the process dies counts as spent.
+    """
+    if step.reserved_tokens and agent.host.budgets.reserve(agent.state, worst_of(step)):
+        return  # another agent was faster: `decide` sees it
+    called = ev.ModelCalled(
+        at=agent.host.clock.now(),
+        ordinal=step.ordinal,
+        attempt=step.attempt,
+        model=step.model,
+        max_tokens=step.max_tokens,
+        reserved_tokens=step.reserved_tokens,
+        reserved_usd=step.reserved_usd,
+        wind_down=step.wind_down,
     )
+    await (agent.record(called) if step.reserved_tokens else agent.note(called))
     agent.start(MODEL, lambda: _turn_call(agent, step))
+
+
+def worst_of(step: st.AskModel) -> Amount:
+    """What is held back for the call."""
+    return Amount(step.reserved_tokens, step.reserved_usd, 1)
+
+
+async def reach_budget(agent: Agent, step: st.ReachBudget) -> None:
+    """The next call does not fit: say so; the state knows whether a last one is left. A schedule whose own budget is
+    used up pauses with it."""
+    reached = ev.BudgetReached(
+        at=agent.host.clock.now(),
+        budget=step.budget,
+        kind=step.kind,
+        limit=step.limit,
+        spent=step.spent,
+        wanted=step.wanted,
+        winds_down=step.winds_down,
+    )
+    try:
+        await agent.record(reached, writes=pause_for(agent.host, step))
+    except Conflict as lost:  # a person has changed the schedule: `decide` sees it as it stands now
+        await agent.host.refresh(lost.what)
 
 
 async def lose_call(agent: Agent, step: st.LoseCall) -> None:
@@ -128,7 +162,6 @@ async def _take_reply(agent: Agent, call: ev.ModelCalled, reply: Reply) -> None:
     """A whole reply: keep it, or ask again with a higher output limit, or treat it as a prompt that was too long."""
     state, now = agent.state, agent.host.clock.now()
     usage = priced(reply.usage, state.me.limits_of(call.model))
-    agent.host.money.spent += usage.cost_usd
     if is_too_long(reply.stop_reason):
         full = "the context window is full"
         agent.host.streamed(agent.name, Delta("dropped", full))
@@ -139,7 +172,9 @@ async def _take_reply(agent: Agent, call: ev.ModelCalled, reply: Reply) -> None:
     if stop == "refusal":  # what it had begun to call before it refused never runs
         blocks = [block for block in blocks if block.get("type") == "text"]
     if stop == "max_tokens":
-        higher = next_output_limit(state.recovery, state.me)
+        # One that a budget allowed less output than the agent would ask for is cut for good: more is not to be had.
+        lowered = call.max_tokens < output_limit(state.recovery, state.me)
+        higher = None if lowered else next_output_limit(state.recovery, state.me)
         if higher is not None:
             agent.host.streamed(agent.name, Delta("dropped", "cut at the output limit"))
             await agent.record(

@@ -93,7 +93,7 @@ async def _drop(agent: Agent, step: st.Drop) -> None:
 
 async def _skip(agent: Agent, step: st.Skip) -> None:
     await agent.note(
-        *(ev.CallJudged(at=_now(agent), call=call, verdict="deny", by="barrier", why=step.why) for call in step.calls)
+        *(ev.CallJudged(at=_now(agent), call=call, verdict="deny", by=step.by, why=step.why) for call in step.calls)
     )
 
 
@@ -335,6 +335,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Deliver: _deliver,
     st.Drop: _drop,
     st.AskModel: thinking.ask_model,
+    st.ReachBudget: thinking.reach_budget,
     st.CountTokens: counting.count_tokens,
     st.LoseCall: thinking.lose_call,
     st.Judge: judging.judge,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from callboard.ports.store import Write
-from callboard.words.events import Event
+from callboard.words.events import BudgetReached, Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Json, Request, Schedule, Task
+from callboard.words.values import AgentRow, Budget, Json, Request, Schedule, Task
 
 Effect = Literal["read", "store", "reconcile", "attach", "unknown"]
 """What a cut leaves behind (docs/design.md, "The loop"): read again; nothing; told by digests; found again; unknown."""
@@ -121,6 +121,12 @@ class Spawner(Protocol):
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         """The spec of a new agent of that type. Raises `ToolRefused` with the known types for an unknown one."""
+        ...
+
+    def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | BudgetReached:
+        """The spec with its budget: what its type has, narrowed by what its caller asks for it. From now on the agent
+        counts where budgets limit agents; or the event that tells which of these has no room. Raises `ToolRefused` for
+        more than its parent has left. Idempotent by name."""
         ...
 
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:

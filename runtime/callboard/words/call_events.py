@@ -23,6 +23,8 @@ class ModelCalled(Base):
     reserved_usd: float = 0.0
     wind_down: bool = False
     """The last call that a used-up budget allows: to say what is done and what is left."""
+    used: Usage = Usage()
+    """Of a summary's call: what the calls of the same summary before it used."""
 
 
 class CallHeld(Base):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from callboard.words.errors import UnknownModel
 from callboard.words.specs import ModelLimits, PermissionMode, StageSpec
-from callboard.words.values import Json
+from callboard.words.values import Budget, Json
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -81,6 +81,26 @@ class LimitSettings(Section):
     subagent_steps: Count = 30
     stuck_after: Count = 3
     """Repetitions without progress after which an agent is told, and its turn ended when they go on; 0: never."""
+
+
+class BudgetSettings(Section):
+    """What may be used in all: left out: no limit of its own; 0 means none at all."""
+
+    tokens: Count | None = None
+    """All tokens of model calls, cached input included."""
+    cost_usd: Price | None = None
+    steps: Count | None = None
+    """Model calls, tries again included."""
+    seconds: Seconds | None = None
+    """Wall clock since it began."""
+    agents: Count | None = None
+    """Agents that are started in all, those that have ended included; the lead is not counted."""
+    depth: Count | None = None
+    """How far below it an agent may stand: 1 allows no subagents of teammates."""
+
+    def value(self) -> Budget:
+        """The budget that these settings state."""
+        return Budget.model_validate(self.model_dump())
 
 
 class RecoverySettings(Section):
@@ -172,6 +192,10 @@ class Settings(Section):
     """Limits and prices by name or glob (`my-model-*`)."""
     permission: PermissionSettings = PermissionSettings()
     limits: LimitSettings = LimitSettings()
+    budget: BudgetSettings = BudgetSettings()
+    """Of the whole session, its resumes included."""
+    budgets: dict[str, BudgetSettings] = Field(default_factory=dict)
+    """Of each agent of a type (`explore`, ...) or kind (`lead`, `teammate`, `subagent`), with all that it starts."""
     recovery: RecoverySettings = RecoverySettings()
     rate: RateSettings = RateSettings()
     context: ContextSettings = ContextSettings()

@@ -116,7 +116,7 @@ class AgentSpec(Value):
     budget: Budget = Budget()
     """For its whole life, all that it starts included; it draws on the budgets above it."""
     charged_to: str = ""
-    """`schedule:<id>`, where a fire of that schedule started it; empty: its parent alone."""
+    """`fire:<envelope id>`, where a turn that a schedule began started it; empty: its parent alone."""
     stuck_after: int = 3
     """Repetitions without progress after which it is nudged, and stopped when they go on; 0: never."""
 

@@ -63,6 +63,22 @@ class AskModel:
     attempt: int
     model: str
     max_tokens: int
+    reserved_tokens: int = 0
+    """The most that it may use, where a budget holds; as in `ModelCalled`."""
+    reserved_usd: float = 0.0
+    wind_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReachBudget:
+    """The next call does not fit a budget: say so. `winds_down`: a last call is left."""
+
+    budget: str
+    kind: Literal["tokens", "cost_usd", "steps", "seconds", "agents", "depth"]
+    limit: float
+    spent: float
+    wanted: float
+    winds_down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,7 @@ class Skip:
 
     calls: tuple[str, ...]
     why: str
+    by: str = "barrier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +280,7 @@ Step = (
     | Deliver
     | Drop
     | AskModel
+    | ReachBudget
     | CountTokens
     | LoseCall
     | Judge

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
 from callboard.core.names import request_key, short_id
 from callboard.core.requests import digest_of
@@ -51,6 +52,7 @@ class _Task(Input):
     description: str = Field(min_length=1, description="Three to six words for the screen: 'Find the retry code'")
     prompt: str = Field(min_length=1, description="All that the subagent needs to know, and what it must return")
     agent_type: str = Field(default="general", description="Which type of agent")
+    budget: Grant = Field(default=Grant(), description="What it may use in all; left out: as much as you")
 
 
 def control_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
@@ -116,7 +118,9 @@ class SubagentTool:
     async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
         """Wait for the subagent's final text. Anything but `done` is told as an error, with what it said."""
         read = read_input(_Task, given)
-        spec = _subagent_spec(read, context)
+        spec = granted(_subagent_spec(read, context), read.budget, context)
+        if isinstance(spec, ToolOutcome):
+            return spec
         outcome, text = await context.spawner.subagent(spec, read.prompt, call=context.call)
         said = text.strip() or "(it said nothing)"
         data: Json = {"agent": spec.name, "outcome": outcome}

@@ -7,23 +7,24 @@ between steps by the runtime; no tool here returns any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pydantic import Field
 
 from callboard.adapters.tools.board import find_task, put_task, task_line
 from callboard.adapters.tools.control import listed
+from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.mail import GONE, envelope, member, team, teammate
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.core import tasks
-from callboard.core.names import agent_key, request_key, short_id
+from callboard.core.names import request_key, short_id
 from callboard.core.requests import digest_of
 from callboard.core.toolset import tools_for
-from callboard.ports.store import Put, Write
+from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AGENT_NAME, RESERVED_NAMES, AgentRow, Json, Request
+from callboard.words.values import AGENT_NAME, RESERVED_NAMES, AgentRow, Json, Request, Task
 
 SHUTDOWN_SECONDS = 120.0
 """How long a teammate has to end in order before the runtime ends it."""
@@ -55,6 +56,7 @@ class _Spawn(Input):
     agent_type: str = Field(default="teammate", description="Which type of agent")
     plan_required: bool = Field(default=False, description="Reads only until its plan is approved")
     task_id: str = Field(default="", description="A ready task of the board that becomes its own")
+    budget: Grant = Field(default=Grant(), description="What it may use in all; left out: as much as you")
 
 
 class _Send(Input):
@@ -90,13 +92,16 @@ def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
 def _spawn_teammate(given: _Spawn, context: ToolContext) -> ToolOutcome:
     _refuse_name(given.name, context)
     spec = context.spawner.spec_for(given.agent_type, given.name, context.spec)
-    spec = _as_teammate(spec, given, context)
     prompt = given.prompt
     if given.task_id:
         prompt += _about_task(given.task_id, context)
+        _claimed(given, context)
+    spec = granted(_as_teammate(spec, given, context), given.budget, context)
+    if isinstance(spec, ToolOutcome):
+        return spec
     writes = context.spawner.teammate_writes(spec, prompt, call=context.call, now=context.now)
     if given.task_id:
-        writes = (*writes, _assigned(given, writes, context))
+        writes = (*writes, put_task(context, *_claimed(given, context)))
     text = (
         f"{given.name} ({given.role}) is starting. Its reports, questions and plans come to you as messages and wake "
         "you: there is no need to poll. Go on with your own work, or end your turn."
@@ -140,14 +145,12 @@ def _about_task(task_id: str, context: ToolContext) -> str:
     return f"{about}\nIt is yours already: complete_task when it is done and checked, then report."
 
 
-def _assigned(given: _Spawn, writes: Sequence[Write], context: ToolContext) -> Put:
-    """The task in the new teammate's hands, in the commit that makes the teammate."""
+def _claimed(given: _Spawn, context: ToolContext) -> tuple[Task, int]:
+    """The task in the new teammate's hands, for the commit that makes the teammate, and the row's revision."""
     task, revision = find_task(context, given.task_id)
-    key = agent_key(context.session, given.name)
-    rows = [AgentRow.model_validate_json(put.value) for put in writes if isinstance(put, Put) and put.key == key]
-    holder = tasks.Holder(given.name, rows[0].incarnation if rows else 1)
-    board = tasks.by_id(context.board.tasks())
-    return put_task(context, tasks.claim(task, holder, board, context.now), revision)
+    found = context.board.agent(given.name)
+    holder = tasks.Holder(given.name, found[0].incarnation + 1 if found else 1)
+    return tasks.claim(task, holder, tasks.by_id(context.board.tasks()), context.now), revision
 
 
 def _list_team(given: _Nothing, context: ToolContext) -> ToolOutcome:
