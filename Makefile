@@ -36,10 +36,10 @@ check-rest:
 	@$(BIN)/python -m pytest tests/core tests/test_architecture.py tests/test_docs.py
 
 test: setup
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2
 
 soak: setup
-	@SOAK=$(SOAK) $(BIN)/python -m pytest -n 2 --dist loadgroup -m soak
+	@SOAK=$(SOAK) $(BIN)/python -m pytest -n 2 -m soak
 
 bench: setup
 	@for b in bench/step.py bench/start.py bench/context_growth.py bench/context_cost.py; do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python $$b || exit 1; done

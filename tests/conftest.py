@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
+from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,6 +36,24 @@ LONGEST = (
     "adapters",
 )
 """Files and folders that take long, the longest first: two workers then end at the same time, with the small tests."""
+
+TOGETHER = ("tests/simulation/test_kill_demo.py", "tests/test_packaging.py", "tests/faces/test_demo.py")
+"""Files whose tests look at one dear thing (a demo, a built wheel): they go to one worker, which makes it once."""
+
+
+class Scheduler(LoadScopeScheduling):
+    """Gives each worker the next test as it comes free. `--dist loadgroup` does not with pytest 9.2: it sets a name of
+    the test that pytest no longer reads, and every group falls apart without a word."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file in TOGETHER else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Ours, whatever `--dist` says."""
+    return Scheduler(config, log)
 
 
 def place_in_line(item: pytest.Item) -> int:

@@ -19,8 +19,6 @@ from tests.test_architecture import FORBIDDEN, LOCKS, index_hosts
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
-pytestmark = pytest.mark.xdist_group("packaging")  # one build and one environment, in one worker
-
 
 @dataclass(frozen=True)
 class Made:

@@ -23,8 +23,6 @@ from callboard.faces.demo import prepare, project_folder, run_tests
 from callboard.words.errors import UsageError
 
 DATA = Path(str(files("callboard") / "data"))
-DEMO = pytest.mark.xdist_group("demo")
-"""Tests that look at one and the same demo: in one worker, so that it is played once."""
 
 
 @pytest.fixture
@@ -167,7 +165,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     return Watched(home, *at_a_terminal(home, ["demo", "--keep"], answers))
 
 
-@DEMO
 def test_a_person_may_refuse_the_plan_and_gets_a_revised_one(watched: Watched) -> None:
     assert watched.code == 0, watched.said
     assert "(revised)\n" in watched.said
@@ -175,7 +172,6 @@ def test_a_person_may_refuse_the_plan_and_gets_a_revised_one(watched: Watched) -
     assert "2 x plan rejected, 1 x plan approved" in watched.said
 
 
-@DEMO
 def test_a_demo_ends_with_a_row_for_each_agent_and_all_tests_passing(watched: Watched) -> None:
     rows = watched.said[watched.said.index("agent  ") :].splitlines()
     assert [row.split()[0].partition("-")[0] for row in rows[:6]] == ["agent", "lead", "explore", "fix", "fix", "all"]
@@ -184,7 +180,6 @@ def test_a_demo_ends_with_a_row_for_each_agent_and_all_tests_passing(watched: Wa
     assert run_tests(watched.project)[0]
 
 
-@DEMO
 def test_the_project_is_a_repository_that_shows_what_the_team_changed(watched: Watched) -> None:
     ran = subprocess.run(
         ["git", "status", "--porcelain"], cwd=watched.project, capture_output=True, text=True, check=True
@@ -206,7 +201,6 @@ def test_nobody_at_a_terminal_is_told_that_a_policy_approves_and_nothing_is_left
     assert [path for path in tmp_path.rglob("tally-*") if path.is_dir()] == []
 
 
-@DEMO
 def test_a_demo_whose_tests_fail_in_the_end_fails(watched: Watched) -> None:
     money = watched.project / "tally" / "money.py"
     whole = money.read_text()

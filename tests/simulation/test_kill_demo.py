@@ -39,7 +39,6 @@ KILLS = 25 - len(EFFECTS)
 AT_ONCE = 3
 PATIENCE = 60.0
 """Seconds after which a demo is taken to hang."""
-pytestmark = pytest.mark.xdist_group("kill")  # what nobody disturbs is played once
 CALLBOARD = (sys.executable, "-m", "callboard")
 ANNOUNCED = b"The sample project is in "
 
