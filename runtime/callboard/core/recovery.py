@@ -194,7 +194,8 @@ def after_cut(recovery: RecoveryState) -> Step:
     """The newest reply was cut at the highest limit and its text kept: go on, at most twice."""
     if recovery.continuations < MAX_CONTINUATIONS:
         return Continue(recovery.continuations + 1)
-    return EndTurn("limit", "the reply still did not end after two continuations at the highest output limit: ask for it in parts")
+    why = "the reply still did not end after two continuations at the highest output limit: ask for it in parts"
+    return EndTurn("limit", why)
 
 
 def after_pause(recovery: RecoveryState) -> Step | None:

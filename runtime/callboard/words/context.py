@@ -125,6 +125,8 @@ class Message:
     tokens: int
     wire: bytes
     turn: str = ""
+    private: bool = False
+    """Something in it is not sent to every model: thinking, or a call of the service's own tools."""
 
 
 class StateBlock(Value):

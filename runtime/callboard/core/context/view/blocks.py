@@ -6,7 +6,6 @@ tokens, so that nothing has to be serialised or measured again for a request.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from typing import Literal, cast
@@ -25,7 +24,7 @@ def serialise(role: str, blocks: Sequence[Block]) -> bytes:
 def make_message(id: int, role: Literal["user", "assistant"], blocks: tuple[Block, ...], turn: str) -> Message:
     """A message of these blocks."""
     tokens = sum(block.tokens for block in blocks)
-    return Message(id=id, role=role, blocks=blocks, tokens=tokens, wire=serialise(role, blocks), turn=turn)
+    return Message(id, role, blocks, tokens, serialise(role, blocks), turn, any(map(is_private, blocks)))
 
 
 def make_block(
@@ -33,6 +32,21 @@ def make_block(
 ) -> Block:
     """A block with its estimate. `by`: the model that was asked, kept of thinking only."""
     return Block(data, source, estimate_block(data), at, pinned, compactable, by if is_thinking(data) else "")
+
+
+def is_call(block: Block) -> bool:
+    """A call of one of our tools."""
+    return block.data.get("type") == "tool_use"
+
+
+def is_private(block: Block) -> bool:
+    """It is not sent to every model (`sending`)."""
+    return bool(block.by) or is_service_call(block)
+
+
+def is_service_call(block: Block) -> bool:
+    """A call of one of the service's own tools."""
+    return block.data.get("type") in ("server_tool_use", "mcp_tool_use")
 
 
 def is_thinking(data: Json) -> bool:
@@ -53,7 +67,8 @@ def joined(message: Message, blocks: tuple[Block, ...], turn: str) -> Message:
         return make_message(message.id, message.role, ordered, turn or message.turn)
     wire = message.wire[:-2] + b"," + b",".join(dumped(block.data) for block in blocks) + b"]}"
     tokens = message.tokens + sum(block.tokens for block in blocks)
-    return dataclasses.replace(message, blocks=whole, tokens=tokens, wire=wire, turn=turn or message.turn)
+    private = message.private or any(map(is_private, blocks))
+    return Message(message.id, message.role, whole, tokens, wire, turn or message.turn, private)
 
 
 def results_first(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

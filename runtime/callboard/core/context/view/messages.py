@@ -144,7 +144,8 @@ class Messages(Sequence[Message]):
             groups.setdefault(self._chunk_at(index), {})[index] = wire
         made = [chunk.wire_for(reader) for chunk in self._chunks]
         for number in sorted(groups, reverse=True):  # from the end: what stands before keeps its place
-            alone = [wire_for(one, reader, last=one is self.last) for one in self._of_chunk(number)]
+            whole = self._of_chunk(number)
+            alone = [wire_for(one, reader, last=one is self.last) if one.private else one.wire for one in whole]
             for index, wire in groups[number].items():
                 alone[index - self._starts[number]] = wire
             made[number : number + 1] = alone

@@ -11,17 +11,16 @@ ever. A message with calls of ours is never touched so: there the service may st
 
 from __future__ import annotations
 
-from callboard.core.context.view.blocks import serialise
+from callboard.core.context.view.blocks import is_call, is_service_call, serialise
 from callboard.words.context import Block, Message
 
-_SERVICE_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 UNANSWERED = ""
 """Stands among the `writers` of a message for a call of the service's that has no result: nobody is sent it."""
 
 
 def writers(message: Message) -> frozenset[str]:
     """Whose blocks are in a message that are not sent to everybody. Empty for nearly all."""
-    if message.role != "assistant":
+    if not message.private:
         return frozenset()
     found = {block.by for block in message.blocks if block.by}
     return frozenset({*found, UNANSWERED}) if _unanswered(message) else frozenset(found)
@@ -32,10 +31,11 @@ def wire_for(message: Message, reader: str, *, last: bool = False) -> bytes:
 
     `last`: it ends the conversation, and goes back as it stands: the service wants to go on with it.
     """
-    foreign = writers(message) - {reader} if reader else frozenset[str]()
-    if not foreign or (last and foreign <= {UNANSWERED}):
+    if not reader or not message.private:
         return message.wire
     open_calls = frozenset[str]() if last else _unanswered(message)
+    if not open_calls and all(block.by in ("", reader) for block in message.blocks):
+        return message.wire
     kept = tuple(block for block in message.blocks if _is_sent(block, reader, open_calls))
     return serialise(message.role, kept) if kept else b""
 
@@ -43,12 +43,12 @@ def wire_for(message: Message, reader: str, *, last: bool = False) -> bytes:
 def _is_sent(block: Block, reader: str, open_calls: frozenset[str]) -> bool:
     if block.by and block.by != reader:
         return False
-    return block.data.get("type") not in _SERVICE_CALLS or str(block.data.get("id")) not in open_calls
+    return not open_calls or not is_service_call(block) or str(block.data.get("id")) not in open_calls
 
 
 def _unanswered(message: Message) -> frozenset[str]:
     """Ids of the service's own calls in it that have no result there."""
-    asked = {str(block.data.get("id")) for block in message.blocks if block.data.get("type") in _SERVICE_CALLS}
-    if not asked or any(block.data.get("type") == "tool_use" for block in message.blocks):
+    if not any(map(is_service_call, message.blocks)) or any(map(is_call, message.blocks)):
         return frozenset()
+    asked = {str(block.data.get("id")) for block in message.blocks if is_service_call(block)}
     return frozenset(asked - {str(block.data.get("tool_use_id")) for block in message.blocks})
