@@ -1,0 +1,127 @@
+"""One side of `herd.py`, a process of its own: `python bench/herd_side.py URL SECONDS governed|alone`.
+
+Agents that always want their next model call: each is the lead of a session, all sessions share one key, one connection
+pool and, where they are governed, one governor. Alone, each agent has its own recovery and nothing else: it waits as
+long as the service told it to. Prints, as JSON, when each agent began and got its replies, in seconds from the start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import anyio
+
+from callboard.adapters.anthropic import AnthropicModel
+from callboard.engine.governor import Call, Governor, Prefix
+from callboard.engine.governor.governor import ANY, Asking
+from callboard.engine.host import Host
+from callboard.ports.model import Delta
+from callboard.ports.tool import ToolContext, ToolOutcome, ToolSpec
+from callboard.testing import ScriptedModel, SteadyClock, World
+from callboard.words.events import Event
+from callboard.words.values import Envelope
+
+AGENTS = 100
+TRIES = 10
+"""Of one call: what an unattended run does."""
+
+
+class Alone(Governor):
+    """No governor: every call goes at once, and nobody hears of another one's refusal."""
+
+    @asynccontextmanager
+    async def slot(self, asking: Asking = ANY, prefix: Prefix | None = None) -> AsyncGenerator[Call]:
+        yield Call(self, asking, None)
+
+    def parked_until(self, model: str) -> float:
+        return 0.0
+
+
+class Look:
+    """The tool that each step calls: it takes no time."""
+
+    spec = ToolSpec("look", "Look again.", {"type": "object", "properties": {}}, "read", "shared", False)
+
+    def key(self, given: dict[str, Any]) -> str:
+        return ""
+
+    async def prepare(self, given: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        return {}
+
+    async def run(self, given: dict[str, Any], context: ToolContext) -> ToolOutcome:
+        return ToolOutcome("nothing new")
+
+    async def repair(self, given: object, marks: object, context: ToolContext) -> ToolOutcome | None:
+        return None
+
+
+@dataclass
+class Replies:
+    """Looks on at one agent: when its replies came."""
+
+    zero: float
+    times: list[float] = field(default_factory=list[float])
+    ended: str = ""
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        if event.t == "model_replied":
+            self.times.append(time.monotonic() - self.zero)
+        elif event.t == "turn_ended":
+            self.ended = event.why or event.reason
+
+    def on_delta(self, agent: str, delta: Delta) -> None: ...
+    def on_mail(self, envelope: Envelope) -> None: ...
+
+
+@dataclass
+class Governed(World):
+    """A session's world that shares its governor with the others."""
+
+    governor: Governor | None = None
+
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        host.ports = replace(host.ports, governor=self.governor)
+        assert self.governor is not None
+        host.governor = self.governor
+        return host
+
+
+async def live(world: World, session: str) -> None:
+    """One agent, until cancelled."""
+    async with world.session(session) as team:
+        await team.prompt("Go on and on.")
+        await anyio.sleep_forever()
+
+
+async def run(url: str, seconds: float, governed: bool) -> dict[str, Any]:
+    """Run the agents for so long."""
+    model = cast("ScriptedModel", cast("object", AnthropicModel(base_url=url, api_key="bench")))
+    clock = SteadyClock(time.time())
+    governor = Governor(clock) if governed else Alone(clock)
+    spec = {"model": "rehearsal", "attempts": TRIES, "stuck_after": 0, "pipeline": ()}
+    zero = time.monotonic()
+    seen = [Replies(zero) for _ in range(AGENTS)]
+    async with anyio.create_task_group() as group:
+        for number, one in enumerate(seen):
+            world = Governed(
+                model, {"look": Look()}, clock=clock, observers=[one], spec=spec, governor=governor, seed=number
+            )
+            group.start_soon(live, world, f"s{number}")
+        await anyio.sleep(seconds - (time.monotonic() - zero))
+        group.cancel_scope.cancel()
+    await model.aclose()
+    return {
+        "replies": [[at for at in one.times if at < seconds] for one in seen],
+        "ended": [one.ended for one in seen if one.ended],
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(anyio.run(run, sys.argv[1], float(sys.argv[2]), sys.argv[3] == "governed")) + "\n")
