@@ -1,4 +1,4 @@
-"""All is quiet only when nothing is about to be written: not while a life begins, nor while one waits to begin again."""
+"""All is quiet only when nothing is about to be written: not while a life begins, nor while one waits for it."""
 
 from __future__ import annotations
 

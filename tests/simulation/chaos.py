@@ -1,246 +1,349 @@
-"""A team that does anything at any time: a model, a person and a service drawn from one seed, a store that is killed.
+"""A team that does anything at any time: a model, a person, a service, a store and our own bugs, drawn from one seed.
 
 Nothing here is likely to be useful work. What counts is that whatever happens is legal, that it ends, and that the
-promises of `evidence` hold. One seed is one run.
+promises of `evidence` and `promises` hold: after each process that died, and when all is quiet. One seed is one run.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import anyio
-from tests.engine.team_world import TeamWorld, spawn, team_world
+from tests.engine.team_world import TeamWorld, team_world
+from tests.simulation.chaos_replies import NAMES
+from tests.simulation.chaos_service import Service, WildModel
+from tests.simulation.chaos_store import Disk, Inner, Looks, Unkind, Wrong
+from tests.simulation.chaos_tools import Bugs, Moody, Wilderness, wild_hooks
 from tests.simulation.evidence import Evidence, gather
-from tests.simulation.little_session import SESSION
-from tests.simulation.outside import Outside
+from tests.simulation.promises import Seen, broken_at_rest, broken_ever
 
-from callboard.adapters.memory import Crashed, MemoryStore
-from callboard.core.names import agent_key, session_key
+from callboard.adapters.memory import Crashed
+from callboard.core import decide as rules
+from callboard.core.context.presets import PRESETS
+from callboard.core.names import agent_key, host_lease, rows_prefix, session_key
+from callboard.core.schedule import next_wake
+from callboard.core.state import AgentState, Facts
 from callboard.engine.hooks import HookRegistry
-from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
+from callboard.engine.host import Host
+from callboard.engine.requests import answer_request
+from callboard.engine.sessions import Action, Command, send_command, send_prompt
+from callboard.ports.store import Lease, LeaseHolder
 from callboard.ports.world import Answer
-from callboard.testing import AllowAll, HostedSession, ScriptedModel, fault, say, use
-from callboard.words.errors import UsageError
-from callboard.words.hooks import AddContext, Ask, Deny, GoOn, Halt, PostToolUse, PreToolUse, Stop, UserPromptSubmit
-from callboard.words.values import Fault, Json, Request
+from callboard.testing import AllowAll, HostedSession, SteadyClock
+from callboard.words.errors import Fenced, StoreFull, UsageError
+from callboard.words.steps import Step
+from callboard.words.values import Json, Request, Schedule
 
-CALLS = 25
-"""After so many replies an agent says no more, so that every run ends."""
-FAULTS = 3
-"""Faults in a row for one call."""
-PATIENCE = 500_000.0
+SESSION = "s1"
+PATIENCE = 400_000.0
 """Virtual seconds after which a run is taken to hang."""
-NAMES = ("alice", "bob", "carol")
+BUDGETS: tuple[Json, ...] = (
+    {},
+    {},
+    {},
+    {"tokens": 20_000},
+    {"steps": 12},
+    {"cost_usd": 0.2},
+    {"seconds": 2_500},
+    {"agents": 3, "depth": 1},
+)
+"""Of every agent's life, all that it starts included."""
 Draw = random.Random
 
 
-class WildModel(ScriptedModel):
-    """Says something of everything; the same agent's same call says the same whenever it is asked again."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__({})
-        self._seed = seed
-        self._tries: Counter[tuple[str, int, str]] = Counter()
-
-    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
-        call = (request.agent, request.ordinal, request.purpose)
-        self._tries[call] += 1
-        draw = Draw(f"{self._seed}/{call}/{self._tries[call]}")
-        await anyio.sleep(draw.choice((0, 0, 0.1, 3)))
-        if self._tries[call] <= FAULTS and draw.random() < 0.2:
-            raise CallFault(draw.choice(_FAULTS))
-        return await super().complete(request, on_delta)
-
-    def _entry(self, request: ModelRequest) -> Reply:
-        draw = Draw(f"{self._seed}/{request.agent}/{request.ordinal}")
-        said = b"\n".join(request.messages).decode()
-        if request.ordinal > CALLS:
-            return say("enough")
-        actions = [*_ANYONE, *(_LEAD if request.agent == "lead" else _MATE)]
-        return draw.choice(actions)(draw, said)
+_WRONG: tuple[Wrong, ...] = ("killed_before", "killed_after", "killed_before", "killed_after", "full", "")
 
 
-_FAULTS: tuple[Fault, ...] = (
-    fault("overloaded", status=529),
-    fault("overloaded", status=529),
-    fault("rate_limited", status=429, retry_after=2.0),
-    fault("rate_limited", status=429, retry_after=600.0),
-    fault("server", status=500),
-    fault("connection"),
-    fault("silence"),
-    fault("too_long", status=400, message="prompt is too long"),
-    fault("invalid", status=400),
-)
+@dataclass(frozen=True)
+class Fate:
+    """How a process of the run ends, before all is quiet or after."""
+
+    wrong: Wrong = ""
+    at: int = 0
+    """At this write."""
+    thaw: float = 0.0
+    bugs: frozenset[int] = frozenset()
+    """Records at which the agent's own code raises."""
 
 
-def _call(name: str, **given: object) -> tuple[str, Json]:
-    return name, dict(given)
-
-
-def _some_calls(draw: Draw, said: str) -> Reply:
-    calls = [draw.choice(_CALLS)(draw, said) for _ in range(draw.randint(1, 6))]
-    return use(*calls[0], *calls[1:], text=draw.choice(("", "Let me see.")))
-
-
-def _task_id(said: str) -> str:
-    found = re.findall(r"task_[a-z2-7]{12}", said)
-    return found[-1] if found else "task_none"
-
-
-_CALLS: tuple[Callable[[Draw, str], tuple[str, Json]], ...] = (
-    lambda draw, said: _call("read_file", path=draw.choice("ab")),
-    lambda draw, said: _call("read_file", path="long.txt"),
-    lambda draw, said: _call("write_file", path=draw.choice("ab"), text=str(draw.random())),
-    lambda draw, said: _call("bash", command=str(draw.random())),
-    lambda draw, said: _call("bash", command="refuse"),
-    lambda draw, said: _call("bahs", command="no such tool"),
-    lambda draw, said: _call("read_file", file="no such field"),
-    lambda draw, said: _call("todo_write", todos=[{"content": "x", "status": draw.choice(("pending", "completed"))}]),
-    lambda draw, said: _call("task", description="d", prompt="p", agent_type="explore"),
-    lambda draw, said: _call("create_task", subject=f"do {draw.random()}"),
-    lambda draw, said: _call("claim_task", task_id=_task_id(said)),
-    lambda draw, said: _call("complete_task", task_id=_task_id(said), result="r"),
-    lambda draw, said: _call("send_message", to=draw.choice((*NAMES, "lead")), content="hello"),
-    lambda draw, said: _call("ask_person", question="which?"),
-)
-_ANYONE: tuple[Callable[[Draw, str], Reply], ...] = (
-    _some_calls,
-    _some_calls,
-    _some_calls,
-    lambda draw, said: say("that is all"),
-    lambda draw, said: say("cut", "max_tokens"),
-    lambda draw, said: replace(_some_calls(draw, said), stop_reason="max_tokens"),
-    lambda draw, said: say("paused", "pause_turn"),
-    lambda draw, said: say("no", "refusal") if draw.random() < 0.3 else say(""),
-    lambda draw, said: use("compact", {}, _call("bash", command="after the barrier")),
-)
-_LEAD: tuple[Callable[[Draw, str], Reply], ...] = (
-    lambda draw, said: use(*spawn(draw.choice(NAMES), plan_required=draw.random() < 0.4), spawn(draw.choice(NAMES))),
-    lambda draw, said: use(*spawn(draw.choice(NAMES))),
-    lambda draw, said: use("request_plan", {"teammate": draw.choice(NAMES), "task": "the roof"}),
-    lambda draw, said: use("request_shutdown", {"teammate": draw.choice(NAMES)}),
-    lambda draw, said: use("broadcast", {"content": "news"}),
-)
-_MATE: tuple[Callable[[Draw, str], Reply], ...] = (
-    lambda draw, said: use("report", {"status": draw.choice(("done", "failed", "blocked")), "result": "so it is"}),
-    lambda draw, said: use("submit_plan", {"plan": f"plan {draw.random()}"}, _call("bash", command="too soon")),
-)
+def fates(seed: int, *, shared: bool) -> list[Fate]:
+    """The processes before the last one, which nothing befalls."""
+    draw, found = Draw(f"{seed}/fates"), list[Fate]()
+    kinds: tuple[Wrong, ...] = (*_WRONG, "frozen") if shared else _WRONG
+    for number in range(draw.randint(0, 3)):
+        wrong = draw.choice(kinds)
+        at = draw.randint(2, 150 if number == 0 else 60)
+        first = draw.randint(20, 300)
+        streak = draw.choice((1, 1, 4, 12))
+        bugs = frozenset(range(first, first + streak)) if draw.random() < 0.4 else frozenset[int]()
+        found.append(Fate(wrong, at, draw.choice((0.5, 40, 4_000)), bugs))
+    return found
 
 
 @dataclass
-class Moody:
-    """Answers most requests, one way or the other, sooner or later."""
+class ChaosWorld(TeamWorld):
+    """The world of one process, with the lease under which it writes."""
 
-    seed: int
+    lease: Lease | None = None
+    outside: Wilderness = field(default_factory=Wilderness)
 
-    async def answer(self, request: Request) -> Answer | None:
-        draw = Draw(f"{self.seed}/{request.id}")
-        await anyio.sleep(draw.choice((0, 1, 40)))
-        if request.kind == "shutdown" or draw.random() < 0.1:
-            return None
-        yes = "answered" if request.kind == "question" else draw.choice(("approved", "approved", "rejected"))
-        return Answer(yes, "person", "that is how it is")  # type: ignore[arg-type]
-
-
-def wild_hooks(seed: int) -> HookRegistry:
-    """Hooks that take their time and deny, add, block, go on and halt as it comes."""
-
-    def draw(*origin: object) -> float:
-        return Draw(f"{seed}/hook/{origin}").random()
-
-    async def before(event: PreToolUse) -> Deny | AddContext | Ask | Halt | None:
-        chance = draw("pre", event.call.id)
-        await anyio.sleep(chance * 3)
-        if chance < 0.02:
-            return Halt("enough")
-        answers = ((0.1, Deny("not that")), (0.15, Ask("sure?")), (0.3, AddContext("mind")))
-        return next((answer for most, answer in answers if chance < most), None)
-
-    async def after(event: PostToolUse) -> AddContext | None:
-        await anyio.sleep(draw("post", event.call.id) * 3)
-        return AddContext("noted") if draw("post", event.call.id) < 0.3 else None
-
-    async def prompt(event: UserPromptSubmit) -> Deny | AddContext | None:
-        await anyio.sleep(1)
-        chance = draw("prompt", event.text, event.by.name)
-        return Deny("not now") if chance < 0.1 else AddContext("it is late") if chance < 0.4 else None
-
-    async def stop(event: Stop) -> GoOn | None:
-        await anyio.sleep(1)
-        return GoOn("one more thing") if draw("stop", event.by.name, len(event.view)) < 0.3 else None
-
-    hooks = HookRegistry()
-    for name, handler in (("PreToolUse", before), ("PostToolUse", after), ("UserPromptSubmit", prompt), ("Stop", stop)):
-        hooks.add(name, handler)
-    return hooks
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        assert self.lease is not None, "a process writes under a lease"
+        host.fence = self.lease.fence
+        host.ports = replace(host.ports, launcher=self.outside.processes)
+        return host
 
 
 @dataclass
 class Run:
-    """One run of one seed: several processes, one after the other, on one store."""
+    """One run of one seed: several processes, one after the other and sometimes beside each other, on one store."""
 
     seed: int
-    outside: Outside = field(default_factory=lambda: Outside(slow=5.0))
-    kills: int = 0
+    outside: Wilderness = field(default_factory=lambda: Wilderness(slow=5.0))
+    seen: Seen = field(default_factory=Seen)
+    ends: Counter[str] = field(default_factory=Counter[str])
+    """How processes ended, and what the person did."""
+    rules: Counter[str] = field(default_factory=Counter[str])
+    events: Counter[str] = field(default_factory=Counter[str])
+    seconds: float = 0.0
+    """Virtual, of the whole run."""
+    broken: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        tools = self.outside.tools().values()
-        self.world: TeamWorld = team_world(WildModel(self.seed), *tools, judge=AllowAll(ask=["bash"]))
-        self.world.approvers = [Moody(self.seed)]
-        self.world.seed = self.seed
-        self.world.hooks = wild_hooks(self.seed) if self.seed % 2 else self.world.hooks
-        self.world.spec = {"fallback_models": ("two",), "limits": {"seconds": 3_000}, "context_limit": 4_000}
+        self.looks, self.service, self.clock = Looks(), Service(self.seed), SteadyClock()
+        self.outside.open(self.clock, self.seed)
+        self.tools = team_world(WildModel(self.service, 0), *self.outside.tools().values()).tools
+        self.sqlite = self.seed % 10 == 7
 
     async def whole(self) -> Evidence:
-        """Processes that are killed, then one that is not; what is left when all is quiet."""
-        draw = Draw(f"{self.seed}/kills")
-        store = self.world.store = MemoryStore(crash_after=draw.randint(1, 120))
-        for process in range(draw.randint(0, 3)):
-            await self._until_killed(process)
-            if not store.dead:
-                break
-            self.kills += 1
-            point = draw.choice(("before", "after"))
-            store = self.world.store = store.reopen(crash_after=draw.randint(1, 200), crash_point=point)
-        self.world.store = store.reopen()
-        await self._live(9)
-        return await gather(self.world.store, SESSION)
+        """Processes that come to an end, then one that lives; what is left when all is quiet."""
+        with anyio.fail_after(PATIENCE), _counted(self.rules):
+            async with Disk.made(sqlite=self.sqlite) as disk:
+                evidence = await self._processes(disk)
+        self.seconds = anyio.current_time()
+        for life in evidence.lives:
+            self.events.update(event.t for event in life.events)
+        self.broken += broken_at_rest(evidence, self.seen, self.service, self.outside, self.looks)
+        return evidence
 
-    async def _until_killed(self, process: int) -> None:
+    async def _processes(self, disk: Disk) -> Evidence:
+        inner = disk.reopened()
+        async with anyio.create_task_group() as zombies:
+            for number, fate in enumerate(fates(self.seed, shared=disk.shared)):
+                world, ended = await self._world(inner, number, fate), anyio.Event()
+                assert isinstance(world.store, Unkind)
+                stops = world.store.stops
+                zombies.start_soon(self._until_dead, world, number, fate, ended)
+                await _either(ended, stops if fate.wrong == "frozen" else ended)
+                inner = disk.reopened() if ended.is_set() else disk.beside(world.lease)
+                if not ended.is_set():
+                    self.seen.frozen = True
+                    self.seen.died.add(number)
+                self.broken += broken_ever(await gather(inner, SESSION), self.seen, self.service)
+            last = await self._world(inner, 99, Fate())
+            await self._live(last, 99)
+        return await gather(inner, SESSION)
+
+    async def _world(self, inner: Inner, number: int, fate: Fate) -> ChaosWorld:
+        """The world of one process, with the lease."""
+        model, store = WildModel(self.service, number), Unkind(inner, self.looks, fate.wrong, fate.at, fate.thaw)
+        lease = await store.acquire(host_lease(SESSION))
+        assert not isinstance(lease, LeaseHolder), f"process {number} finds the session hosted by {lease}"
+        return ChaosWorld(
+            model,
+            self.tools,
+            store=store,
+            judge=AllowAll(ask=["bash"]),
+            hooks=wild_hooks(self.seed) if self.seed % 2 else HookRegistry(),
+            clock=self.clock,
+            observers=[Bugs(fate.bugs, raised=self.seen.bugs)],
+            approvers=[Moody(self.seed)],
+            spec={**_spec(Draw(f"{self.seed}/spec")), "budget": Draw(f"{self.seed}/budget").choice(BUDGETS)},
+            seed=self.seed + number,
+            lease=lease,
+            outside=self.outside,
+        )
+
+    async def _until_dead(self, world: ChaosWorld, number: int, fate: Fate, ended: anyio.Event) -> None:
+        how = "closed"
         try:
-            await self._live(process)
+            await self._live(world, number)
         except* Crashed:
-            pass  # the next process takes over
+            how = "killed"
+        except* StoreFull:
+            how = "full"
+        except* Fenced:
+            how = "fenced"
+        self.ends[how] += 1
+        if how != "closed":
+            self.seen.died.add(number)
+        ended.set()
 
-    async def _live(self, process: int) -> None:
-        begun = await self.world.store.get(session_key(SESSION)) is not None
-        with anyio.fail_after(PATIENCE):
-            async with self.world.session(SESSION, resume=begun) as session:
-                session._said = process * 100
-                await self._person(session, Draw(f"{self.seed}/person/{process}"))
-                await session.quiet()
+    async def _live(self, world: ChaosWorld, number: int) -> None:
+        begun = await world.store.get(session_key(SESSION)) is not None
+        draw = Draw(f"{self.seed}/person/{number}")
+        async with world.session(SESSION, resume=begun) as session:
+            person = Person(session, draw, number, self.ends)
+            await person.acts()
+            await session.quiet()
+            if number == 99:
+                await self._to_the_end(session)
+            await anyio.sleep(draw.choice((0, 0, 900)))
+            await session.quiet()
+            self.seen.live = _states(session)
 
-    async def _person(self, session: HostedSession, draw: Draw) -> None:
-        """Somebody who talks, interrupts, stops and compacts as it comes."""
-        await session.prompt("Do it all.")
-        for number in range(draw.randint(0, 8)):
-            await anyio.sleep(draw.choice((0, 0.05, 1, 7, 60)))
-            name = draw.choice(("lead", "lead", *NAMES))
-            if await self.world.store.get(agent_key(SESSION, name)) is None:
+    async def _to_the_end(self, session: HostedSession) -> None:
+        """Quiet is quiet: nothing is written before something is due; and what waits for a word runs into its
+        deadline."""
+        while True:
+            rows = await _rows(session)
+            due = _next_due(rows, self.clock.now(), self.outside)
+            before, left = self.looks.commits, max(0.0, min(due, self.clock.now() + 4_000) - self.clock.now() - 1)
+            await anyio.sleep(left)
+            if self.looks.commits != before:
+                self.broken.append(f"quiet was told, and then {self.looks.commits - before} commits came")
+            deadlines = [
+                r.expires_at for r in rows if isinstance(r, Request) and r.status == "pending" and r.expires_at
+            ]
+            if not deadlines:
+                return
+            await anyio.sleep(max(0.0, max(deadlines) - self.clock.now()) + 2)
+            await session.quiet()
+            if max(deadlines) + 100 < self.clock.now():
+                return
+
+
+async def _either(one: anyio.Event, other: anyio.Event) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(wait, one)
+        group.start_soon(wait, other)
+
+
+async def _rows(session: HostedSession) -> list[Request | Schedule]:
+    """The requests and schedules of the session."""
+    found: list[Request | Schedule] = []
+    for row in await session.world.store.keys(rows_prefix(SESSION)):
+        if "/request/" in row.key:
+            found.append(Request.model_validate_json(row.value or b""))
+        if "/schedule/" in row.key:
+            found.append(Schedule.model_validate_json(row.value or b""))
+    return found
+
+
+def _next_due(rows: list[Request | Schedule], now: float, outside: Wilderness) -> float:
+    """When the next thing happens by time alone."""
+    times = [now + 10_000.0]
+    for one in rows:
+        if isinstance(one, Schedule) and one.state == "active" and one.enabled:
+            times.append(next_wake(one) or now)
+        if isinstance(one, Request) and one.status == "pending":
+            times += [one.expires_at or now, *(one.created_at + more for more in (0, 1, 40, 1_000))]
+    return min(at for at in times if at >= now)
+
+
+def _states(session: HostedSession) -> dict[tuple[str, int], AgentState]:
+    """The states of those who live here now."""
+    members = session.team.members.items()
+    return {key: one.agent.state for key, one in members if one.agent is not None and not one.ended.is_set()}
+
+
+def _spec(draw: Draw) -> Json:
+    pipeline = draw.choice(sorted(PRESETS))
+    return {
+        "fallback_models": draw.choice((("two",), ("two", "three"), ())),
+        "small_model": draw.choice((None, "three")),
+        "limits": {"seconds": 3_000, "steps": draw.choice((None, None, 9))},
+        "context_limit": draw.choice((4_000, 6_000)),
+        "pipeline": tuple(stage.model_dump() for stage in PRESETS[pipeline]),
+        "react_limit": draw.choice(("per_success", "per_turn")),
+        "after_compact": draw.choice(("continue", "end_turn")),
+    }
+
+
+@dataclass
+class Person:
+    """Somebody who talks, answers, interrupts, stops and compacts as it comes."""
+
+    session: HostedSession
+    draw: Draw
+    process: int
+    did: Counter[str]
+    said: int = 0
+
+    async def acts(self) -> None:
+        await self._prompt("Do it all.", "lead")
+        for number in range(self.draw.randint(0, 8)):
+            await anyio.sleep(self.draw.choice((0, 0.05, 1, 7, 60, 900)))
+            name = self.draw.choice(("lead", "lead", *NAMES))
+            if await self.session.world.store.get(agent_key(SESSION, name)) is None:
                 continue
-            what = draw.choice(("prompt", "prompt", "interrupt", "compact", "stop"))
-            await _act(session, what if name != "lead" or what != "stop" else "interrupt", name, f"word {number}")
+            await self._act(name, f"word {number}")
+
+    async def _act(self, name: str, text: str) -> None:
+        what = self.draw.choice(("prompt", "prompt", "answer", "interrupt", "compact", "undo", "stop", "new"))
+        self.did[what] += 1
+        try:
+            if what == "prompt":
+                await self._prompt(text, name)
+            elif what == "answer":
+                await self._answer()
+            elif what == "new":
+                await self._command("new", "lead", self.draw.choice(("", "carry")))
+            elif what == "stop" and name != "lead":
+                await self._command("stop", name)
+            elif what == "undo":
+                await self._command("undo", name, " ".join(map(str, range(1, 200))))
+            else:
+                await self._command("compact" if what == "compact" else "interrupt", name)
+        except UsageError:
+            pass  # nobody of that name any more
+
+    async def _prompt(self, text: str, name: str) -> None:
+        now, store = self.session.world.clock.now(), self.session.world.store
+        await send_prompt(store, SESSION, text, to=name, now=now, nonce=self._nonce())
+
+    async def _command(self, action: Action, name: str, text: str = "") -> None:
+        now, store = self.session.world.clock.now(), self.session.world.store
+        await send_command(store, SESSION, Command(action, name, text), now=now, nonce=self._nonce())
+
+    async def _answer(self) -> None:
+        """Any request, decided already or not, in any way."""
+        asked = [row for row in await _rows(self.session) if isinstance(row, Request)]
+        if asked:
+            one = self.draw.choice(asked)
+            said = Answer(self.draw.choice(("approved", "rejected", "answered")), "person", "by the way")
+            now = self.session.world.clock.now()
+            await answer_request(self.session.world.store, SESSION, one.id, said, now)
+
+    def _nonce(self) -> str:
+        self.said += 1
+        return f"{self.process}.{self.said}"
 
 
-async def _act(session: HostedSession, what: str, name: str, text: str) -> None:
+@contextmanager
+def _counted(counts: Counter[str]) -> Generator[None]:
+    """Count which rule of `decide` gave each step: they are measured, not changed."""
+    before = rules.RULES
+
+    def counted(rule: rules.Rule, state: AgentState, facts: Facts) -> Step | None:
+        step = rule(state, facts)
+        if step is not None:
+            counts[rule.__name__] += 1
+        return step
+
+    rules.RULES = tuple(partial(counted, rule) for rule in before)
     try:
-        if what == "prompt":
-            await session.prompt(text, to=name)
-        else:
-            await session.command(what, to=name)  # type: ignore[arg-type]
-    except UsageError:
-        pass  # nobody of that name any more
+        yield
+    finally:
+        rules.RULES = before

@@ -28,6 +28,8 @@ class Life:
     state: AgentState
     faults: Sequence[str]
     """Laws that were broken on the way: by a view at the moment when it was sent, by a call that passed the gate."""
+    parked: bool = False
+    """It crashed again and again, and lives no more in any process; its mail waits."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ async def gather(store: Store, session: str) -> Evidence:
         row.key.removeprefix(rows_prefix(session)): row.value or b"" for row in await store.keys(rows_prefix(session))
     }
     agents = [AgentRow.model_validate_json(value) for key, value in rows.items() if key.startswith("agent/")]
-    lives = [await _life(store, session, row.name, inc) for row in agents for inc in range(1, row.incarnation + 1)]
+    lives = [await _life(store, session, row, inc) for row in agents for inc in range(1, row.incarnation + 1)]
     return Evidence(
         lives=lives,
         tasks=[Task.model_validate_json(value) for key, value in rows.items() if key.startswith("task/")],
@@ -59,7 +61,8 @@ async def gather(store: Store, session: str) -> Evidence:
     )
 
 
-async def _life(store: Store, session: str, name: str, incarnation: int) -> Life:
+async def _life(store: Store, session: str, row: AgentRow, incarnation: int) -> Life:
+    name, parked = row.name, row.life == "crashed" and row.incarnation == incarnation
     events = await events_of(store, journal(session, name, incarnation))
     records = await store.read(mailbox(session, name, incarnation))
     mail = [Envelope.model_validate_json(record.data).model_copy(update={"seq": record.seq}) for record in records]
@@ -73,7 +76,7 @@ async def _life(store: Store, session: str, name: str, incarnation: int) -> Life
             faults += _passed_the_gate(state, event)
         state = apply(state, event)
     faults += [f"at the end: {law}" for law in invariants(state.conversation.messages, sent=False)]
-    return Life(name, incarnation, events, mail, state, faults)
+    return Life(name, incarnation, events, mail, state, faults, parked)
 
 
 def _passed_the_gate(state: AgentState, event: ev.ToolStarted) -> Iterator[str]:
@@ -82,13 +85,15 @@ def _passed_the_gate(state: AgentState, event: ev.ToolStarted) -> Iterator[str]:
         yield f"{name} started while the plan gate was {state.gate.gate}"
 
 
-def broken(evidence: Evidence) -> list[str]:
-    """Every promise that was broken, in words. Empty is what we want."""
+def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
+    """Every promise that was broken, in words. Empty is what we want. `at_rest`: all is quiet, and nothing is owed."""
     found: list[str] = []
     for life in evidence.lives:
         who = f"{life.name}.{life.incarnation}"
-        for check in (_mail, _calls, _turns, _ordinals, _ends):
+        for check in (_mail, _calls, _turns, _ordinals):
             found += [f"{who}: {fault}" for fault in check(life)]
+        if at_rest and not life.parked:
+            found += [f"{who}: {fault}" for fault in (*_unread(life), *_ends(life))]
         found += [f"{who}: {fault}" for fault in life.faults]
     found += [f"{task.id}: held by nobody alive" for task in evidence.tasks if _orphaned(task, evidence)]
     return found
@@ -98,10 +103,7 @@ def _mail(life: Life) -> Iterator[str]:
     """Every envelope is received once, in mailbox order, and then enters the conversation once, or is dropped once."""
     received = [event.envelope for event in life.events if isinstance(event, ev.EnvelopeReceived)]
     sent = list(life.mail)
-    alive = life.state.ended is None
-    if [one.seq for one in received] != [one.seq for one in sent[: len(received)]] or (
-        alive and len(received) < len(sent)
-    ):
+    if [one.seq for one in received] != [one.seq for one in sent[: len(received)]]:
         yield f"received {[one.seq for one in received]} of the mailbox {[one.seq for one in sent]}"
     if [one.id for one in received] != [one.id for one in sent[: len(received)]]:
         yield "what was received is not what was sent"
@@ -118,6 +120,12 @@ def _mail(life: Life) -> Iterator[str]:
             yield f"{one.type} {one.id} entered the conversation {taken[one.id]} times, not {expected}"
     if set(taken) - {one.id for one in received}:
         yield "mail that was never received entered the conversation"
+
+
+def _unread(life: Life) -> Iterator[str]:
+    """Whoever lives has received all its mail."""
+    if life.state.ended is None and life.state.position < len(life.mail):
+        yield f"received {life.state.position} of {len(life.mail)} envelopes"
 
 
 def _calls(life: Life) -> Iterator[str]:
@@ -162,5 +170,5 @@ def _ordinals(life: Life) -> Iterator[str]:
 
 
 def _orphaned(task: Task, evidence: Evidence) -> bool:
-    alive = {(row.name, row.incarnation) for row in evidence.rows if row.life != "stopped"}
+    alive = {(row.name, row.incarnation) for row in evidence.rows if row.life not in ("stopped", "crashed")}
     return task.status == "in_progress" and (task.owner, task.owner_incarnation) not in alive

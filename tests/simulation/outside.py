@@ -15,6 +15,7 @@ import anyio
 
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.words.errors import ToolRefused
+from callboard.words.events import FileSeen
 from callboard.words.values import Json
 
 Act = Callable[["Outside", Json, ToolContext], Awaitable[ToolOutcome]]
@@ -24,25 +25,25 @@ Act = Callable[["Outside", Json, ToolContext], Awaitable[ToolOutcome]]
 class Outside:
     """What really happened: never rolled back, never lost, counted by the id of the call."""
 
-    files: dict[str, str] = field(default_factory=dict)
-    written: Counter[str] = field(default_factory=Counter)
-    commanded: Counter[str] = field(default_factory=Counter)
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    written: Counter[str] = field(default_factory=Counter[str])
+    commanded: Counter[str] = field(default_factory=Counter[str])
     slow: float = 0.0
     """Seconds that a command takes; half of them before its effect."""
 
     def tools(self) -> dict[str, Tool]:
         """The three tools, on this world."""
         return {
-            "read_file": _Tool(ToolSpec("read_file", "Read.", _schema("path"), "read", "shared"), self, _read),
-            "write_file": _Tool(
-                ToolSpec("write_file", "Write.", _schema("path", "text"), "reconcile", "keyed"), self, _write
+            "read_file": OutsideTool(ToolSpec("read_file", "Read.", schema("path"), "read", "shared"), self, _read),
+            "write_file": OutsideTool(
+                ToolSpec("write_file", "Write.", schema("path", "text"), "reconcile", "keyed"), self, _write
             ),
-            "bash": _Tool(ToolSpec("bash", "Run.", _schema("command"), "unknown"), self, _bash),
+            "bash": OutsideTool(ToolSpec("bash", "Run.", schema("command"), "unknown"), self, bash),
         }
 
 
 @dataclass(frozen=True)
-class _Tool:
+class OutsideTool:
     """A `Tool` made of a function of the world outside."""
 
     spec: ToolSpec
@@ -79,10 +80,12 @@ async def _write(outside: Outside, given: Json, context: ToolContext) -> ToolOut
     outside.files[given["path"]] = given["text"]
     outside.written[context.call] += 1
     await anyio.lowlevel.checkpoint()
-    return ToolOutcome("written")
+    seen = FileSeen(at=context.now, path=given["path"], digest=_sha(given["text"]), changed=True)
+    return ToolOutcome("written", events=(seen,))
 
 
-async def _bash(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def bash(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+    """A command that is waited for: its effect stands in its middle."""
     if given["command"] == "refuse":
         raise ToolRefused("not this one")
     await anyio.sleep(outside.slow / 2)
@@ -91,7 +94,8 @@ async def _bash(outside: Outside, given: Json, context: ToolContext) -> ToolOutc
     return ToolOutcome(f"ran {given['command']}")
 
 
-def _schema(*fields: str) -> Json:
+def schema(*fields: str) -> Json:
+    """An input of so many texts, all needed."""
     properties = {name: {"type": "string"} for name in fields}
     return {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
 
