@@ -35,7 +35,7 @@ from callboard.ports.tool import Finished, Folders, SkillText, Tool, ToolSpec
 from callboard.ports.world import Approver, Observer, PromptParts, Ruling
 from callboard.words.errors import ToolRefused
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Fault, Json, SessionRow, ToolCall, Usage
+from callboard.words.values import Budget, Fault, Json, SessionRow, ToolCall, Usage
 
 __all__ = [
     "AllowAll",
@@ -244,6 +244,8 @@ class World:
     approvers: Sequence[Approver] = ()
     spec: Json = field(default_factory=dict[str, object])
     """Changes of every agent's spec."""
+    budget: Budget = Budget()
+    """Of the whole session."""
     seed: int = 0
 
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
@@ -278,7 +280,7 @@ class World:
             observers=self.observers,
             approvers=self.approvers,
         )
-        return Host(session, ports, None, self.spec_of)
+        return Host(session, ports, None, self.spec_of, budget=self.budget)
 
     @asynccontextmanager
     async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[HostedSession]:
