@@ -103,7 +103,7 @@ def test_a_subagent_names_the_call_that_made_it() -> None:
 
 def test_a_retry_carries_what_went_wrong() -> None:
     stream = Stream()
-    fault = Fault(kind="overloaded", status=529, message="busy")
+    fault = Fault(kind="overloaded", status=529, message="busy", may_bill=True)
     stream.on(
         "lead",
         started("lead"),
@@ -112,7 +112,7 @@ def test_a_retry_carries_what_went_wrong() -> None:
     )
     (retry,) = stream.of("system", "api_retry")
     assert (retry["error"], retry["error_status"], retry["retry_delay_ms"]) == ("overloaded", 529, 1500)
-    assert retry["max_retries"] == 3
+    assert (retry["max_retries"], retry["may_be_billed"]) == (3, True)
 
 
 def test_only_summaries_are_compact_boundaries() -> None:

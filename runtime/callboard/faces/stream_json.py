@@ -253,6 +253,7 @@ class StreamJson:
         wait = round(max(event.until - event.at, 0.0) * 1000)
         most = seen.spec.attempts if seen.spec else None
         what: Json = {"attempt": event.attempt, "max_retries": most, "retry_delay_ms": wait, "parked": event.parked}
+        what["may_be_billed"] = fault.may_bill  # the attempt that failed, beside the one that follows
         error = ERRORS.get(fault.kind, "server_error")
         self._system("api_retry", agent, **what, error_status=fault.status, error=error)
 
