@@ -149,7 +149,7 @@ class Session:
     def desk(self) -> Desk:
         """The same session as another process sees it: windows and edits, as the journals have them."""
         row = SessionRow(id=self.id, workspace=str(self.workspace), created_at=self._began)
-        return Desk(self._store, row, self._host.board)
+        return Desk(self._store, row, self._host.board, self._host.budget)
 
     async def answer(
         self, request_id: str, status: Literal["approved", "rejected", "answered"], reason: str = ""
@@ -352,7 +352,10 @@ async def _host(options: Options, opened: _Opened, wiring: Wiring, lease: Lease)
     definitions = load_agents(files).items
     types = AgentTypes(definitions, loaded, wiring.chosen, opened.attended)
     spec = types.lead("lead", options.disallowed)
-    if await store.get(session_key(row.id)) is None:
+    kept = await store.get(session_key(row.id))
+    if kept is not None and options.max_cost_usd is not None:  # a later resume keeps it
+        await store.commit(Put(kept.key, row.encode(), expected=kept.revision), fence=lease.fence)
+    elif kept is None:
         first = None
         if options.prompt is not None:
             row = named(row, options.prompt)

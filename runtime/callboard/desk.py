@@ -17,7 +17,8 @@ from typing import Literal
 import anyio
 
 from callboard.adapters.clock import SystemClock
-from callboard.assembly import Places, find_places, open_store
+from callboard.assembly import Places, find_places, open_store, session_budget
+from callboard.core.budget import Node
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
@@ -30,7 +31,7 @@ from callboard.engine.explaining import edits_of, window_of
 from callboard.engine.memory import recall
 from callboard.engine.requests import answer_request
 from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
-from callboard.engine.spending import session_spending
+from callboard.engine.spending import session_budgets, session_spending
 from callboard.engine.undoing import undo_answer, undo_unhosted
 from callboard.ports.store import LeaseHolder, Put, Store
 from callboard.ports.world import Answer
@@ -66,9 +67,10 @@ class Allowed:
 class Desk:
     """One session of a workspace, as an outside process sees it. Rows are as they were when the desk was opened."""
 
-    def __init__(self, store: Store, session: SessionRow, board: SessionBoard) -> None:
+    def __init__(self, store: Store, session: SessionRow, board: SessionBoard, budget: Budget | None = None) -> None:
+        """`budget`: of the session, as its host has it; None: as the settings and the session's flags say."""
         self.session = session
-        self._store, self._board, self._clock = store, board, SystemClock()
+        self._store, self._board, self._clock, self._budget = store, board, SystemClock(), budget
 
     async def team(self) -> list[AgentSummary]:
         """Every agent, with what its journal says it used."""
@@ -116,6 +118,17 @@ class Desk:
     async def cost(self) -> Spending:
         """What the session spent so far, by the journals of all its agents."""
         return await session_spending(self._store, self.session.id, self._board.agents())
+
+    async def budgets(self) -> tuple[Node, ...]:
+        """The budgets that are set for the session, its agents and schedules, with what was used of each."""
+        budget = self._session_budget() if self._budget is None else self._budget
+        return await session_budgets(self._store, self.session.id, self._board, self._clock, budget)
+
+    def _session_budget(self) -> Budget:
+        kept = self.session.settings
+        workspace, trusted = Path(self.session.workspace), bool(kept.get("trust"))
+        loaded = load_settings(os.environ, workspace=workspace, trusted=trusted, flags=kept.get("flags"))
+        return session_budget(loaded, kept.get("max_cost_usd"))
 
     async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
         """Every edit of an agent's view, oldest first. Raises as `context` does."""

@@ -176,6 +176,29 @@ def test_an_agent_may_look_at_what_it_costs(command: Command) -> None:
     assert begun(command).here("cost", CALLBOARD_TOOL="1").code == 0
 
 
+def test_budgets_stand_beside_with_what_is_left_of_them(command: Command) -> None:
+    config = command.workspace.parent / "config" / "callboard"
+    config.mkdir(parents=True)
+    settings = "budget: {tokens: 900000}\nbudgets: {teammate: {steps: 9}, explore: {depth: 2}}\n"
+    (config / "settings.yaml").write_text(settings)
+    ran = command.here("run", "--max-budget-usd", "2", "--model", model(command), "Go.")
+    assert ran.code == 0, ran.err
+    found = told(command)
+    session, alice, explore = found["budgets"]
+    assert (session["of"], session["limits"]) == ("session", {"tokens": 900_000, "cost_usd": 2.0})
+    whole = found["total"]["usage"]
+    assert session["spent"]["cost_usd"] == pytest.approx(whole["cost_usd"])
+    assert session["spent"]["tokens"] == sum(whole[kind] for kind in whole if kind != "cost_usd")
+    assert session["left"]["cost_usd"] == pytest.approx(2.0 - whole["cost_usd"])
+    below = found["agents"][0]["children"][0]["total"]["calls"]
+    assert (alice["limits"], alice["spent"]["steps"], alice["left"]["steps"]) == ({"steps": 9}, below, 9 - below)
+    assert explore["limits"] == {"depth": 2}
+    shown = command.here("cost").out
+    assert re.search(r"^budget of the session: \$0\.\d+ of \$2\.0000, \$1\.\d+ left; [\d,]+ of", shown, re.MULTILINE)
+    assert f"budget of alice: {below} of 9 calls, {9 - below} left\n" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
 def page(spent: Spent, **more: Any) -> list[str]:
     lead = AgentSpent("lead", "lead", 1, spent, spent, {"one": spent})
     found = Spending("s1", spent, (lead,), {"one": spent}, **more)

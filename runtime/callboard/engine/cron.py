@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 import anyio
 
 from callboard.core.mail import sending
-from callboard.core.names import schedule_key, short_id
+from callboard.core.names import schedule_key
 from callboard.core.schedule import CronInvalid, Slot, due, next_wake
 from callboard.engine.host import Host
+from callboard.engine.pausing import pause, used_up_schedule
 from callboard.ports.store import Put, Write
 from callboard.words.errors import Conflict
 from callboard.words.values import Envelope, Schedule
@@ -53,20 +54,15 @@ class Autorun:
         found = self._host.board.schedule(schedule)
         return next_wake(found[0]) if found and found[0].state == "active" else None
 
-    async def _pause(self, schedule: Schedule, why: str) -> None:
-        """A schedule that cannot be read does not fire and does not vanish: it is paused, and the lead is told."""
-        lead = self._host.board.agent("lead")
-        envelope = Envelope(
-            id=short_id("env", schedule.id, "paused", schedule.cron, schedule.timezone),
-            sender="schedule",
-            recipient="lead",
-            incarnation=lead[0].incarnation if lead else 1,
-            type="error",
-            content=f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) is paused: {why}",
-            cause="schedule",
-            sent_at=self._host.clock.now(),
-        )
-        await self._change(schedule.id, {"state": "paused"}, sending(self._host.session, envelope))
+    async def _pause(self, schedule: Schedule, why: str, *, wakes: bool) -> None:
+        """A schedule that cannot fire does not vanish: it is paused with the reason, and the lead is told."""
+        writes = pause(self._host, schedule.id, why, wakes=wakes)
+        if not writes:
+            return
+        try:
+            await self._host.commit(*writes)
+        except Conflict:
+            await self._host.refresh(schedule_key(self._host.session, schedule.id))
 
     async def _change(self, schedule_id: str, update: Mapping[str, object], *more: Write) -> None:
         """Change a schedule's row, and commit `more` with it. Lost a race: the row is read again, nothing is done."""
@@ -93,9 +89,13 @@ class Autorun:
         try:
             found = due(schedule, now)
         except CronInvalid as unreadable:
-            await self._pause(schedule, str(unreadable))
+            await self._pause(schedule, str(unreadable), wakes=True)
             return
         if found.last_slot == schedule.last_slot and not found.slots:
+            return
+        why = used_up_schedule(self._host, schedule) if found.slots else ""
+        if why:
+            await self._pause(schedule, why, wakes=False)
             return
         slots = found.slots if schedule.overlap in ("queue", "parallel") or not self._busy(schedule.id) else ()
         update: dict[str, object] = {"last_slot": found.last_slot, "fires": schedule.fires + len(slots)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import click
 
+from callboard.core.budget import Node
 from callboard.core.spending import Spending
 from callboard.desk import Desk
 from callboard.faces.cli_options import Given, as_json, everywhere, of_session
@@ -33,12 +35,12 @@ def cost(given: Given, /, id_: str | None, by: By, session: str | None, json_: b
     if id_ and session and id_ != session:
         raise UsageError(f"one session at a time: {id_} or {session}?")
 
-    async def read(desk: Desk) -> Spending:
-        return await desk.cost()
+    async def read(desk: Desk) -> tuple[Spending, Sequence[Node]]:
+        return await desk.cost(), await desk.budgets()
 
-    found = at_desk(given, id_ or session, read)
+    found, budgets = at_desk(given, id_ or session, read)
     with terminal_of(given) as terminal:
         if json_:
-            terminal.record(json.dumps(cost_json(found), indent=2))
+            terminal.record(json.dumps(cost_json(found, budgets), indent=2))
         else:
-            terminal.rows(cost_block(found, by))
+            terminal.rows(cost_block(found, by, budgets))

@@ -116,7 +116,8 @@ async def _stop(session: Session, words: str) -> Block:
 async def _cost(session: Session, words: str) -> Block:
     if words not in ("", "agent", "model"):
         return block("by what? /cost, or /cost model", "warn")
-    return cost_block(await session.desk.cost(), "model" if words == "model" else "agent")
+    spending, budgets = await session.desk.cost(), await session.desk.budgets()
+    return cost_block(spending, "model" if words == "model" else "agent", budgets)
 
 
 async def _context(session: Session, words: str) -> Block:

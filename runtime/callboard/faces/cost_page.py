@@ -6,10 +6,11 @@ was read from the service's prompt cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, Literal
 
+from callboard.core.budget import SESSION, Node
 from callboard.core.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused, Why
 from callboard.faces.lines import columns, shorten
 from callboard.faces.terminal import Block, Line, Style, plain
@@ -30,8 +31,8 @@ _WHYS: Mapping[Why, tuple[str, str]] = {
 }
 
 
-def cost_block(spending: Spending, by: By = "agent") -> Block:
-    """The session's calls, tokens and money, by agent or by model, and what was billed without use."""
+def cost_block(spending: Spending, by: By = "agent", budgets: Sequence[Node] = ()) -> Block:
+    """The session's calls, tokens and money, by agent or by model, what was billed without use, and its budgets."""
     rows = _by_agent(spending) if by == "agent" else _by_model(spending)
     heads = f"{'AGENT' if by == 'agent' else 'MODEL':<{_NAME}}{_cells(_HEADS)}"
     return Block(
@@ -41,11 +42,12 @@ def cost_block(spending: Spending, by: By = "agent") -> Block:
             *rows,
             _row("all", spending.total, "strong"),
             *(Line(words, "dim") for words in _notes(spending)),
+            *(Line(words, style) for node in budgets for words, style in _budget(node)),
         )
     )
 
 
-def cost_json(spending: Spending) -> dict[str, Any]:
+def cost_json(spending: Spending, budgets: Sequence[Node] = ()) -> dict[str, Any]:
     """The same for a script. Shares are from 0 to 1, money is US dollars."""
     return {
         "session": spending.session,
@@ -53,6 +55,7 @@ def cost_json(spending: Spending) -> dict[str, Any]:
         "agents": [_plain_agent(one) for one in spending.agents],
         "models": {name: spent_json(one) for name, one in spending.models.items()},
         "schedules": [{"id": one.id, "fires": one.fires, **spent_json(one.spent)} for one in spending.schedules],
+        "budgets": [_plain_budget(node) for node in budgets],
     }
 
 
@@ -174,6 +177,35 @@ def spent_words(one: ScheduleSpent) -> str:
     """`3 turns, 12 calls, 45,678 tokens, $0.1234`."""
     turns, calls = _several(one.fires, "turn", "turns"), _several(one.spent.calls, "call", "calls")
     return f"{turns}, {calls}, {_number(one.spent.tokens)} tokens, {_money(one.spent.usage.cost_usd)}"
+
+
+def _budget(node: Node) -> Iterator[tuple[str, Style]]:
+    """`budget of alice: $0.0226 of $0.5000, $0.4774 left; 3 of 9 calls, 6 left`. What calls in flight hold counts."""
+    used, limits = node.spent.plus(node.reserved), node.budget
+    parts: list[str] = []
+    if limits.cost_usd is not None:
+        rest = max(0.0, limits.cost_usd - used.cost_usd)
+        parts.append(f"{_money(used.cost_usd)} of {_money(limits.cost_usd)}, {_money(rest)} left")
+    for name, most, count in (("tokens", limits.tokens, used.tokens), ("calls", limits.steps, used.steps)):
+        if most is not None:
+            parts.append(f"{count:,} of {most:,} {name}, {max(0, most - count):,} left")
+    if limits.seconds is not None:
+        parts.append(f"{limits.seconds:,.0f} s since it began")
+    if limits.agents is not None:
+        parts.append(f"{node.agents:,} of {limits.agents:,} agents started")
+    style: Style = "warn" if any(words.endswith((" 0 left", "$0.0000 left")) for words in parts) else "dim"
+    of = "the session" if node.name == SESSION else node.name.replace("schedule:", "schedule ")
+    words = f"budget of {of}: {'; '.join(parts) or f'agents stand {limits.depth} below it at most'}"
+    for line in wrap(plain(words), _WIDTH, subsequent_indent="  "):
+        yield line, style
+
+
+def _plain_budget(node: Node) -> dict[str, Any]:
+    spent = {"tokens": node.spent.tokens, "cost_usd": node.spent.cost_usd, "steps": node.spent.steps}
+    held = {"tokens": node.reserved.tokens, "cost_usd": node.reserved.cost_usd, "steps": node.reserved.steps}
+    limits = node.budget.model_dump(exclude_none=True)
+    rest = {kind: max(0, limits[kind] - used - held[kind]) for kind, used in spent.items() if kind in limits}
+    return {"of": node.name, "limits": limits, "spent": spent, "reserved": held, "left": rest, "agents": node.agents}
 
 
 def _several(count: int, one: str, more: str) -> str:
