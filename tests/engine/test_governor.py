@@ -1,7 +1,10 @@
-"""Calls that share a prefix: one goes ahead, the others follow once it has begun; whatever happens, nobody hangs."""
+"""Calls that share a prefix: one goes ahead, the others follow once it has begun; whatever happens, nobody hangs.
+
+What the service's rate has to do with it stands in `test_rates.py`."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
@@ -9,8 +12,11 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from callboard.engine.governor import LONGEST_WAIT, Governor, Prefix
+from callboard.core.rate import Rank
+from callboard.engine.governor import LONGEST_WAIT, Asking, Governor, Prefix
+from callboard.ports.model import CallFault
 from callboard.testing import SteadyClock
+from callboard.words.values import Fault
 
 pytestmark = pytest.mark.anyio
 PREFIX, OTHER = Prefix("p", 300.0), Prefix("q", 300.0)
@@ -185,3 +191,69 @@ async def test_a_call_that_ends_leaves_no_line_behind() -> None:
             end(made)
             await one_by_one(made, "b")
             assert made.going == ["a", "b"], "at once, and not when the bound is over"
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+async def test_whatever_is_cancelled_refused_or_lost_no_place_is_and_nobody_hangs() -> None:
+    for seed in range(8):
+        await storm(random.Random(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+async def test_in_many_storms_no_place_is_lost(soak: int) -> None:
+    for seed in range(500 * soak):
+        await storm(random.Random(seed))
+
+
+async def storm(rand: random.Random) -> None:
+    """Calls that end in every way, at every moment; in the end the governor is as good as new."""
+    governor, most, ended = Governor(SteadyClock(), at_once=5), 0, 0
+    in_flight = 0
+    faults = (Fault(kind="rate_limited", retry_after=2.0), Fault(kind="overloaded"), Fault(kind="server"), None, None)
+
+    async def one() -> None:
+        nonlocal in_flight, most, ended
+        rank: Rank = rand.choice(("lead", "teammate", "background"))
+        prefix, fault = rand.choice((PREFIX, OTHER, None)), rand.choice(faults)
+        await anyio.sleep(rand.random() * 5)
+        with anyio.move_on_after(rand.choice((0.0, 0.5, 3.0, 1_000.0))):
+            try:
+                async with governor.slot(Asking(rand.choice(("m", "n")), rank), prefix) as call:
+                    in_flight += 1
+                    most = max(most, in_flight)
+                    try:
+                        await anyio.sleep(rand.random())
+                        if fault is not None:
+                            raise CallFault(fault)
+                        call.begun()
+                        await anyio.sleep(rand.random())
+                    finally:
+                        in_flight -= 1
+            except CallFault:
+                pass
+        ended += 1
+
+    with anyio.fail_after(3_000):
+        async with anyio.create_task_group() as group:
+            for _ in range(60):
+                group.start_soon(one)
+        assert (ended, in_flight) == (60, 0)
+        assert most <= 5
+        await anyio.sleep(100)  # what was parked is over
+        for model in ("m", "n", "m"):
+            async with governor.slot(Asking(model)) as call:
+                assert call.held == 0
+
+
+async def test_a_bug_in_a_call_frees_its_place() -> None:
+    governor = Governor(SteadyClock(), at_once=1)
+    for _ in range(3):
+        with anyio.fail_after(5):
+            with pytest.raises(ZeroDivisionError):
+                await divide(governor)
+
+
+async def divide(governor: Governor) -> None:
+    async with governor.slot():
+        raise ZeroDivisionError

@@ -246,6 +246,23 @@ async def test_processes_that_share_a_store_heed_each_other_and_a_restart_reads_
         group.cancel_scope.cancel()
 
 
+async def test_two_hosts_that_share_a_store_are_parked_together() -> None:
+    clock, store = SteadyClock(), MemoryStore()
+    slow = fault("rate_limited", retry_after=40.0, status=429, message="slow down")
+    model = Service(slow, clock=clock)
+    here, there = world(model, clock, store=store), world(model, clock, store=store)
+    async with here.session("here") as one, there.session("there") as other:
+        await one.prompt("go")
+        await anyio.sleep(5)
+        await other.prompt("go")
+        await other.quiet()
+        await one.quiet()
+        assert other.state("lead").last_text == one.state("lead").last_text == "done"
+    assert model.asked[0] < 1
+    assert len(model.asked) == 3
+    assert min(model.asked[1:]) >= 40, "each has a governor of its own, and heeds what the other one heard"
+
+
 async def test_a_flood_of_refusals_writes_few_rows() -> None:
     clock, store = SteadyClock(), MemoryStore()
     governor = Governor(clock, key="k")

@@ -1,0 +1,120 @@
+"""A team and a service that says slow down, over real HTTP: what reaches the service, as the service counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import anyio
+import pytest
+from tests.engine.test_one_agent import Echo, tools
+
+from callboard.adapters.anthropic import AnthropicModel
+from callboard.adapters.rehearsal.api import ApiError, ModelSpec, of_status
+from callboard.adapters.rehearsal.emulator import serve
+from callboard.adapters.rehearsal.replies import Reply, Request, call, say
+from callboard.adapters.rehearsal.scenario import Scenario
+from callboard.engine.governor import Governor
+from callboard.engine.host import Host
+from callboard.testing import ScriptedModel, SteadyClock, World
+
+pytestmark = pytest.mark.anyio
+AGENTS = 12
+LOOK_S = 0.3
+"""How long the one that goes alone is kept waiting: others that were sent would arrive meanwhile."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the SDK's transport runs nowhere else
+
+
+@dataclass
+class Service:
+    """Answers all first calls together, as `first` says; then refuses the next `down` ones, one by one."""
+
+    first: Sequence[ApiError | None]
+    down: int = 0
+    asked: int = 0
+    refused: int = 0
+    alone: list[bool] = field(default_factory=list[bool])
+    """Of each call that came after the refusal, until one was answered: no other one came beside it."""
+    open: bool = False
+    all_here: anyio.Event = field(default_factory=anyio.Event)
+
+    async def __call__(self, request: Request) -> Reply | ApiError:
+        self.asked += 1
+        mine = self.asked
+        if mine <= AGENTS:
+            if mine == AGENTS:
+                self.all_here.set()
+            await self.all_here.wait()
+            error = self.first[mine - 1]
+        elif not self.open:
+            await anyio.sleep(LOOK_S)
+            self.alone.append(self.asked == mine)
+            error = of_status(529) if len(self.alone) <= self.down else None
+            self.open = error is None
+        else:
+            error = None
+        self.refused += error is not None
+        if error is not None:
+            return error
+        return say("done") if request.results else call("echo", {"text": "x"})
+
+
+class Shared(World):
+    """A world whose host takes the governor that it is given."""
+
+    governor: Governor | None = None
+
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        host.ports = replace(host.ports, governor=self.governor)
+        host.governor = self.governor or host.governor
+        return host
+
+
+async def played(service: Callable[[Request], Awaitable[Reply | ApiError]]) -> list[str]:
+    """What the agents of one key say in the end."""
+    emulator = await serve(Scenario.from_callable(service, models={"rehearsal": ModelSpec("rehearsal")}))
+    model = AnthropicModel(base_url=emulator.url, api_key="test")
+    clock = SteadyClock()
+    governor, said = Governor(clock), list[str]()
+
+    async def live(number: int) -> None:
+        spec = {"model": "rehearsal", "attempts": 10, "pipeline": ()}
+        world = Shared(cast("ScriptedModel", cast("object", model)), tools(Echo()), clock=clock, spec=spec, seed=number)
+        world.governor = governor
+        async with world.session(f"s{number}") as team:
+            await team.prompt("go")
+            await team.quiet()
+            said.append(team.state("lead").last_text)
+
+    try:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for number in range(AGENTS):
+                    group.start_soon(live, number)
+    finally:
+        await model.aclose()
+        await emulator.aclose()
+    return said
+
+
+async def test_b25_a_429_with_a_wait_parks_the_team_once() -> None:
+    slow = ApiError("rate_limit_error", "slow down", 429, retry_after=1)
+    service = Service([slow, *[None] * (AGENTS - 1)])
+    assert await played(service) == ["done"] * AGENTS
+    assert service.alone == [True], "one goes first when the wait is over, and the others follow its answer"
+    assert service.refused == 1
+    assert service.asked == 2 * AGENTS + 1
+
+
+async def test_b25_after_an_outage_one_call_goes_and_not_a_herd() -> None:
+    service = Service([of_status(529)] * AGENTS, down=2)
+    assert await played(service) == ["done"] * AGENTS
+    assert service.alone == [True, True, True], "two that were refused, and the one that was answered"
+    assert service.refused == AGENTS + 2
+    assert service.asked == 2 * AGENTS + service.refused, "not one call more than the outage refused"
