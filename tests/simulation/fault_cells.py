@@ -139,6 +139,7 @@ def faults_of(outcome: Outcome) -> list[str]:
     """What went otherwise than it must. Empty is what we want."""
     service, watcher = outcome.service, outcome.watcher
     found = [
+        *_cause(outcome),
         *service.complaints,
         *watcher.faults,
         *outcome.broken,
@@ -161,7 +162,7 @@ def _ending(outcome: Outcome) -> list[str]:
     if ends_well(cell):
         if (first.exit_code, first.text) != (0, DONE):
             found.append(f"the run ended with {first.exit_code}: {first.text!r}, because {first.why!r}")
-    elif cell.role == "lead" or cell.kind.meaning == "outage":
+    elif cell.role == "lead" or cell.kind.meaning in ("outage", "key"):
         if first.exit_code != cell.kind.code:
             found.append(f"the run ended with {first.exit_code}, not {cell.kind.code}: {first.why!r}")
         found += [
@@ -170,17 +171,29 @@ def _ending(outcome: Outcome) -> list[str]:
     else:
         told = "\n".join(outcome.watcher.told_lead())
         found += [f"the lead is not told {word!r}: {told!r}" for word in cell.kind.words if word not in told]
-    over = ends_well(cell) or (cell.role == "subagent" and cell.kind.meaning != "outage")
+    over = ends_well(cell) or (cell.role == "subagent" and cell.kind.meaning not in ("outage", "key"))
     if (second.exit_code, second.text) != (0, NOTHING_ELSE if over else DONE):
         found.append(f"taken up again, it ended with {second.exit_code}: {second.text!r}, because {second.why!r}")
     return found
+
+
+def _cause(outcome: Outcome) -> list[str]:
+    """The journal names the fault as what it was, also where a retry mended it."""
+    kind = outcome.cell.kind
+    faults = [event.fault for _, event in outcome.watcher.events if isinstance(event, ev.CallFailed)]
+    said = [f"{fault.kind}: {fault.type} {fault.status}: {fault.message}" for fault in faults]
+    if kind.meaning != "transient" or kind.name == "max-tokens" or all(word in said[0] for word in kind.words):
+        return []
+    return [f"the fault is recorded as {said[:1]}, without {kind.words}"]
 
 
 def _summaries(outcome: Outcome) -> list[str]:
     """A summary that is given up is told; one that is not leaves no failure behind."""
     cell, failed = outcome.cell, [e.why for _, e in outcome.watcher.events if isinstance(e, ev.SummaryFailed)]
     stays = cell.mode == "forever" and cell.kind.meaning in ("transient", "too_long")
-    lost = cell.role == "summary" and (stays or cell.kind.meaning == "final") and cell.kind.name != "max-tokens"
+    lost = (
+        cell.role == "summary" and (stays or cell.kind.meaning in ("final", "key")) and cell.kind.name != "max-tokens"
+    )
     if cell.kind.meaning == "outage" or bool(failed) == lost:
         return []
     return [f"summaries that failed: {failed}"]
@@ -188,12 +201,12 @@ def _summaries(outcome: Outcome) -> list[str]:
 
 def ends_well(cell: Cell) -> bool:
     """Whether the run must come to its right result in spite of the fault."""
-    if cell.role == "summary" and cell.kind.meaning != "outage":
+    if cell.role == "summary" and cell.kind.meaning not in ("outage", "key"):
         return True  # there is always the oldest to be dropped
     if cell.kind.meaning == "too_long" and cell.step == "first":
         return False  # there is nothing yet that could be left out
     return cell.kind.meaning in ("harmless", "parked", "again") or (
-        cell.mode == "once" and cell.kind.meaning != "final"
+        cell.mode == "once" and cell.kind.meaning not in ("final", "key")
     )
 
 

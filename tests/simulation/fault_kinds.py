@@ -10,8 +10,8 @@ from typing import Literal
 from tests.simulation import fault_talk as talk
 
 TOO_LONG = "prompt is too long: 213000 tokens > 200000 maximum"
-Meaning = Literal["transient", "final", "too_long", "parked", "again", "harmless", "outage"]
-"""What must follow. `transient`: a retry; `outage`: the same, of everybody at once. `final`: the end of the turn.
+Meaning = Literal["transient", "outage", "final", "key", "too_long", "parked", "again", "harmless"]
+"""What must follow. `transient`: a retry; `outage`: everybody's. `final`: the end of the turn; `key`: everybody's.
 `too_long`: a compaction. `parked`: a long wait. `again`: the model is asked for another reply. `harmless`: nothing."""
 
 
@@ -25,6 +25,8 @@ class Kind:
     words: tuple[str, ...] = ()
     code: int = 6
     """The exit code of a run whose lead meets it for ever: 6, the service is unavailable."""
+    wait: float = 0.0
+    """Seconds that must pass before the same call comes again: what was asked for, else the shortest back-off."""
 
 
 def _status(
@@ -33,7 +35,8 @@ def _status(
 ) -> Kind:  # fmt: skip
     said = message or f"rehearsed {kind}"
     play = partial(talk.error, status=status, kind=kind, message=said, headers=headers)
-    return Kind(name, play, meaning, words or (kind, str(status), said), code)
+    asked = [float(one.partition(": ")[2]) for one in headers]
+    return Kind(name, play, meaning, words or (kind, str(status), said), code, max([0.0, *asked]))
 
 
 _FINAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
@@ -44,18 +47,21 @@ _FINAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "invalid_request_error": (1, ("refused the request as invalid",)),
 }
 """The API's errors that no retry mends: the exit code, and what a person is told to do."""
+_KEY = ("authentication_error", "permission_error", "billing_error")
+"""Those that are the key's own: no other call is made with it."""
 _FULL = ("does not fit",)
 
 
 def _final(status: int, kind: str) -> Kind:
     code, words = _FINAL[kind]
-    return _status(str(status), status, kind, meaning="final", code=code, words=(*words, f"rehearsed {kind}"))
+    meaning: Meaning = "key" if kind in _KEY else "final"
+    return _status(str(status), status, kind, meaning=meaning, code=code, words=(*words, f"rehearsed {kind}"))
 
 
 def _streamed(kind: str) -> Kind:
     name, play, words = f"event:{kind}", partial(talk.error_event, kind=kind), (f"in the middle: {kind}",)
     if kind in _FINAL:
-        return Kind(name, play, "final", (*_FINAL[kind][1], *words), _FINAL[kind][0])
+        return Kind(name, play, "key" if kind in _KEY else "final", (*_FINAL[kind][1], *words), _FINAL[kind][0])
     if kind == "request_too_large":
         return Kind(name, play, "too_long", _FULL, 5)
     return Kind(name, play, "transient", words)
@@ -66,7 +72,7 @@ _STATUSES = (
     _status("429", 429, "rate_limit_error"),
     _status("429-after", 429, "rate_limit_error", "", "retry-after: 7"),
     _status("429-parked", 429, "rate_limit_error", "", "retry-after: 600", meaning="parked"),
-    _status("429-spend", 429, "rate_limit_error", "You have reached your specified API usage limits.", meaning="final",
+    _status("429-spend", 429, "rate_limit_error", "You have reached your specified API usage limits.", meaning="key",
             code=5, words=("the spend limit of this key is reached",)),
     _status("529", 529, "overloaded_error"),
     _status("500", 500, "api_error"),

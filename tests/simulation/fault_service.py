@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote
 
+import anyio
 from tests.adapters.anthropic_wire import Exchange, Wire
 from tests.simulation.fault_kinds import Kind, kind_of
 from tests.simulation.fault_script import MODEL, ROLES, STEPS, TARGETS, Said, Script, blocks_of
@@ -28,6 +29,8 @@ Mode = Literal["once", "forever"]
 
 OUTAGE = 3.0
 """Seconds for which a service that is gone for once refuses connections."""
+BACK_OFF = 0.5
+"""Seconds before the first retry, at least."""
 PARKINGS = 4
 """How often a call is told to wait for ten minutes, at most: who is told so for ever waits for ever, by design."""
 RUNAWAY = 400
@@ -72,6 +75,7 @@ class FaultService:
     complaints: list[str] = field(default_factory=list[str])
     billed: Usage = field(default_factory=Usage)
     struck: int = 0
+    struck_at: float = 0.0
     asked: Counter[str] = field(default_factory=Counter[str])
     script: Script = field(default_factory=Script)
     server: asyncio.Server | None = None
@@ -134,13 +138,22 @@ class FaultService:
             return False
         if role == "summary" and int(ordinal) // 10_000 != STEPS.index(cell.step) + 1:
             return False
+        self._came_again(role)
         times = 1 if cell.mode == "once" else PARKINGS if cell.kind.meaning == "parked" else RUNAWAY
         if self.struck >= times:
             return False
-        self.struck += 1
+        self.struck, self.struck_at = self.struck + 1, anyio.current_time()
         if cell.kind.meaning == "outage":
             self._go_away()
         return True
+
+    def _came_again(self, role: str) -> None:
+        """Nobody comes back at once. (A summary may: in another form, once its tries in the first are used up.)"""
+        waits = self.cell.kind.meaning in ("transient", "parked") and self.cell.kind.name != "max-tokens"
+        least = max(BACK_OFF, self.cell.kind.wait) if waits and role != "summary" else 0.0
+        passed = anyio.current_time() - self.struck_at
+        if self.struck and passed < least:
+            self.complaints.append(f"asked again after {passed:.2f} s, not {least:g}")
 
     def _go_away(self) -> None:
         """Nobody gets through any more: whoever is connected is cut off, and new connections are refused."""

@@ -26,7 +26,7 @@ from tests.simulation.skipping import run_skipping
 
 def modes(kind: str) -> tuple[Mode, ...]:
     """How often a fault strikes: what ends the turn at once, and what is no failure, differs in nothing."""
-    return ("once",) if kind_of(kind).meaning in ("final", "harmless", "again") else ("once", "forever")
+    return ("once",) if kind_of(kind).meaning in ("final", "key", "harmless", "again") else ("once", "forever")
 
 
 def events(role: str, step: str) -> int:
