@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from callboard.core.limits import worst_case
 from callboard.settings import load_settings
 from callboard.words.errors import SettingsError, UnknownModel
 from callboard.words.settings_model import ModelSetting, Settings
@@ -142,6 +143,18 @@ def test_a_long_prompt_is_charged_at_the_higher_price_as_a_whole() -> None:
     assert limits.cost_of(long.plus(Usage(output_tokens=1_000_000))) == pytest.approx(
         0.040001 * 0.5 + 0.02 * 0.625 + 0.04 * 0.05 + 2.5
     )
+
+
+@pytest.mark.parametrize("tokens", [1_000, 92_000, 100_001, 900_000])
+def test_what_is_held_back_for_a_call_is_never_less_than_it_costs(tokens: int) -> None:
+    """Also where the service counts the prompt as a little longer than we do, and charges it as a long one."""
+    limits = SETTINGS.limits_of("claude-haiku-5-5")
+    held = worst_case(limits, tokens, 8_000).cost_usd
+    counted = Usage(cache_creation_input_tokens=tokens, output_tokens=8_000)
+    assert held >= limits.cost_of(counted)
+    if tokens == 92_000:
+        longer = Usage(cache_creation_input_tokens=100_001, output_tokens=8_000)
+        assert held >= 0.9 * limits.cost_of(longer)
 
 
 def test_the_cost_is_each_kind_of_token_at_its_price() -> None:

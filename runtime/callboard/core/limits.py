@@ -103,7 +103,13 @@ def planned_call(state: AgentState, budgets: Path, now: float) -> Call | Refusal
 def worst_case(limits: ModelLimits, tokens: int, output: int) -> Amount:
     """The most that one call of so many input and output tokens may use."""
     dearest = max(limits.price_input, limits.price_write, limits.price_read)
-    return Amount(tokens + output, (tokens * dearest + output * limits.price_output) / 1_000_000, 1)
+    price = (tokens * dearest + output * limits.price_output) * limits.factor(_counted_high(tokens))
+    return Amount(tokens + output, price / 1_000_000, 1)
+
+
+def _counted_high(tokens: int) -> int:
+    """A prompt that the service may count as longer than we do is charged as a long one before it is one."""
+    return tokens + tokens // 10
 
 
 def used_up_key(budget: str, kind: str, limit: float) -> str:
@@ -177,7 +183,8 @@ def _affordable(budgets: Path, now: float, limits: ModelLimits, rest: Amount) ->
     free = left(budgets, now, in_flight=False)
     found = [] if free.tokens is None else [free.tokens - rest.tokens]
     if free.cost_usd is not None and limits.price_output > 0:
-        found.append(int((free.cost_usd - rest.cost_usd) * 1_000_000 / limits.price_output))
+        price = limits.price_output * limits.factor(limits.window)  # the dearer one, whatever the prompt
+        found.append(int((free.cost_usd - rest.cost_usd) * 1_000_000 / price))
     return max(0, min(found, default=limits.max_output))
 
 

@@ -53,14 +53,17 @@ class ModelLimits(Value):
 
     def cost_of(self, usage: Usage) -> float:
         """What one call with this usage costs, in US dollars."""
-        long = self.long_over is not None and usage.prompt_tokens > self.long_over
         price = (
             usage.input_tokens * self.price_input
             + usage.cache_creation_input_tokens * self.price_write
             + usage.cache_read_input_tokens * self.price_read
             + usage.output_tokens * self.price_output
         )
-        return price * (self.long_factor if long else 1.0) / 1_000_000
+        return price * self.factor(usage.prompt_tokens) / 1_000_000
+
+    def factor(self, prompt_tokens: int) -> float:
+        """By what the prices are multiplied for a prompt of so many tokens."""
+        return self.long_factor if self.long_over is not None and prompt_tokens > self.long_over else 1.0
 
 
 class AgentSpec(Value):
