@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Literal
 
@@ -118,8 +119,7 @@ class Session:
 
     async def add_schedule(self, schedule: Schedule) -> None:
         """A schedule of this session. Raises `Conflict` when there is one of its id."""
-        put = Put(schedule_key(self.id, schedule.id), schedule.encode(), expected=0)
-        await self._store.commit(put, fence=self._host.fence)
+        await self._store.commit(Put(schedule_key(self.id, schedule.id), schedule.encode(), 0), fence=self._host.fence)
 
     async def go_on(self) -> None:
         """Go on with a turn that failed, reached a limit or was interrupted before this process hosted the session.
@@ -186,10 +186,7 @@ class Session:
 
     def usage(self) -> Usage:
         """What all agents have used."""
-        total = Usage()
-        for one in self.team():
-            total = total.plus(one.usage)
-        return total
+        return reduce(Usage.plus, (one.usage for one in self.team()), Usage())
 
     def tasks(self) -> list[Task]:
         return list(self._host.board.tasks())

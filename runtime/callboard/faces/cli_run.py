@@ -62,6 +62,7 @@ def run(given: Given, /, **asked: Any) -> int:
 @click.command()
 @click.argument("session", required=False)
 @click.option("--carry", is_flag=True, help="In a fresh conversation, with what matters of the one before.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that the session may cost in all.")
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
