@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
 
 from callboard.core.rate import Rank
-from callboard.engine.governor import LONGEST_WAIT, Asking, Governor, Prefix
+from callboard.engine.governor import LONGEST_WAIT, Asking, Call, Governor, Prefix
 from callboard.ports.model import CallFault
 from callboard.testing import SteadyClock
 from callboard.words.values import Fault
@@ -206,43 +206,50 @@ async def test_in_many_storms_no_place_is_lost(soak: int) -> None:
         await storm(random.Random(seed))
 
 
+class Storm:
+    """Calls that end in every way, at every moment."""
+
+    def __init__(self, rand: random.Random) -> None:
+        self.governor = Governor(SteadyClock(), at_once=5)
+        self.rand = rand
+        self.in_flight = self.most = self.ended = 0
+
+    async def one(self) -> None:
+        rank: Rank = self.rand.choice(("lead", "teammate", "background"))
+        asking = Asking(self.rand.choice(("m", "n")), rank)
+        await anyio.sleep(self.rand.random() * 5)
+        with anyio.move_on_after(self.rand.choice((0.0, 0.5, 3.0, 1_000.0))), suppress(CallFault):
+            async with self.governor.slot(asking, self.rand.choice((PREFIX, OTHER, None))) as call:
+                await self.fly(call)
+        self.ended += 1
+
+    async def fly(self, call: Call) -> None:
+        limited, overloaded = Fault(kind="rate_limited", retry_after=2.0), Fault(kind="overloaded")
+        fault = self.rand.choice((limited, overloaded, Fault(kind="server"), None, None))
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            await anyio.sleep(self.rand.random())
+            if fault is not None:
+                raise CallFault(fault)
+            call.begun()
+            await anyio.sleep(self.rand.random())
+        finally:
+            self.in_flight -= 1
+
+
 async def storm(rand: random.Random) -> None:
-    """Calls that end in every way, at every moment; in the end the governor is as good as new."""
-    governor, most, ended = Governor(SteadyClock(), at_once=5), 0, 0
-    in_flight = 0
-    faults = (Fault(kind="rate_limited", retry_after=2.0), Fault(kind="overloaded"), Fault(kind="server"), None, None)
-
-    async def one() -> None:
-        nonlocal in_flight, most, ended
-        rank: Rank = rand.choice(("lead", "teammate", "background"))
-        prefix, fault = rand.choice((PREFIX, OTHER, None)), rand.choice(faults)
-        await anyio.sleep(rand.random() * 5)
-        with anyio.move_on_after(rand.choice((0.0, 0.5, 3.0, 1_000.0))):
-            try:
-                async with governor.slot(Asking(rand.choice(("m", "n")), rank), prefix) as call:
-                    in_flight += 1
-                    most = max(most, in_flight)
-                    try:
-                        await anyio.sleep(rand.random())
-                        if fault is not None:
-                            raise CallFault(fault)
-                        call.begun()
-                        await anyio.sleep(rand.random())
-                    finally:
-                        in_flight -= 1
-            except CallFault:
-                pass
-        ended += 1
-
+    """In the end the governor is as good as new."""
+    made = Storm(rand)
     with anyio.fail_after(3_000):
         async with anyio.create_task_group() as group:
             for _ in range(60):
-                group.start_soon(one)
-        assert (ended, in_flight) == (60, 0)
-        assert most <= 5
+                group.start_soon(made.one)
+        assert (made.ended, made.in_flight) == (60, 0)
+        assert made.most <= 5
         await anyio.sleep(100)  # what was parked is over
         for model in ("m", "n", "m"):
-            async with governor.slot(Asking(model)) as call:
+            async with made.governor.slot(Asking(model)) as call:
                 assert call.held == 0
 
 
