@@ -118,6 +118,7 @@ class Run:
     def __post_init__(self) -> None:
         self.looks, self.service, self.clock = Looks(), Service(self.seed), SteadyClock()
         self.outside.open(self.clock, self.seed)
+        self.moody = Moody(self.seed, self.clock)
         self.tools = team_world(WildModel(self.service, 0), *self.outside.tools().values()).tools
         self.sqlite = self.seed % 10 == 7
 
@@ -163,7 +164,7 @@ class Run:
             hooks=wild_hooks(self.seed) if self.seed % 2 else HookRegistry(),
             clock=self.clock,
             observers=[Bugs(fate.bugs, raised=self.seen.bugs)],
-            approvers=[Moody(self.seed)],
+            approvers=[self.moody],
             spec={**_spec(Draw(f"{self.seed}/spec")), "budget": Draw(f"{self.seed}/budget").choice(BUDGETS)},
             seed=self.seed + number,
             lease=lease,
@@ -203,7 +204,7 @@ class Run:
         deadline."""
         while True:
             rows = await _rows(session)
-            due = _next_due(rows, self.clock.now(), self.outside)
+            due = _next_due(rows, self.clock.now(), self.moody)
             before, left = self.looks.commits, max(0.0, min(due, self.clock.now() + 4_000) - self.clock.now() - 1)
             await anyio.sleep(left)
             if self.looks.commits != before:
@@ -241,14 +242,14 @@ async def _rows(session: HostedSession) -> list[Request | Schedule]:
     return found
 
 
-def _next_due(rows: list[Request | Schedule], now: float, outside: Wilderness) -> float:
+def _next_due(rows: list[Request | Schedule], now: float, moody: Moody) -> float:
     """When the next thing happens by time alone."""
     times = [now + 10_000.0]
     for one in rows:
         if isinstance(one, Schedule) and one.state == "active" and one.enabled:
             times.append(next_wake(one) or now)
         if isinstance(one, Request) and one.status == "pending":
-            times += [one.expires_at or now, *(one.created_at + more for more in (0, 1, 40, 1_000))]
+            times += [one.expires_at or now, moody.due.get(one.id, now)]
     return min(at for at in times if at >= now)
 
 

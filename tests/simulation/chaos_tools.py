@@ -168,10 +168,15 @@ class Moody:
     """Answers most requests, one way or the other, sooner or later."""
 
     seed: int
+    clock: SteadyClock
+    due: dict[str, float] = field(default_factory=dict[str, float])
+    """When which request is answered (Unix seconds), if nobody is faster."""
 
     async def answer(self, request: Request) -> Answer | None:
         draw = Draw(f"{self.seed}/{request.id}")
-        await anyio.sleep(draw.choice((0, 1, 40, 1_000)))
+        after = draw.choice((0, 1, 40, 1_000))
+        self.due[request.id] = self.clock.now() + after
+        await anyio.sleep(after)
         if request.kind == "shutdown" or draw.random() < 0.15:
             return None
         yes = "answered" if request.kind == "question" else draw.choice(("approved", "approved", "rejected"))
