@@ -113,6 +113,18 @@ def test_a_summary_is_paid_for_at_the_small_model_and_a_failed_one_is_no_use() -
     assert spent(untouched) == spent(life), "an edit without a call costs nothing"
 
 
+def test_calls_of_a_summary_that_are_recorded_are_counted_once_and_told_when_their_process_ends() -> None:
+    life = began(prompted(small_model="small").said("hi"))
+    call: dict[str, Any] = {"ordinal": 10_001, "attempt": 1, "model": "small", "max_tokens": 9, "purpose": "summary"}
+    asked = life.on(ev.ModelCalled, **call, reserved_usd=0.5)
+    assert (spent(asked).under_way, spent(asked).reserved_usd) == (1, 0.5)
+    again = asked.on(ev.ModelCalled, **call, used=used(1))
+    kept = again.on(ev.ContextEdited, stage="summarize_all", revision=0, usage=used(5), why="full")
+    assert life_spent("alice", 1, kept.events).booked["", "small"] == Spent(calls=2, usage=used(5), summaries=used(5))
+    lost = spent(asked.on(ev.AgentResumed, pid=2))
+    assert (lost.under_way, lost.unused) == (0, {"lost": Unused(1, unknown=1, at_most_usd=0.5)})
+
+
 def test_tries_again_waits_switches_and_refusals_are_counted_apart() -> None:
     life = failed(prompted().asked(), "overloaded")
     life = life.on(ev.RetryPlanned, until=1.0, attempt=2).on(ev.RetryPlanned, until=9.0, attempt=2, parked=True)

@@ -210,6 +210,10 @@ class _Fold:
         """Of the newest call of a turn."""
         self._small: str | None = None
         self._call: ev.ModelCalled | None = None
+        self._summary: ev.ModelCalled | None = None
+        """The call of a summary that is under way, where a budget has it recorded."""
+        self._counted = False
+        """The calls of the summary under way were recorded one by one."""
 
     def take(self, event: ev.Event) -> None:
         """Book one event."""
@@ -235,8 +239,9 @@ class _Fold:
 
     def done(self) -> Life:
         """All of it, with what is still under way."""
-        if self._call is not None:
-            self._book(Spent(under_way=1, reserved_usd=self._call.reserved_usd), self._call.model)
+        for call in (self._call, self._summary):
+            if call is not None:
+                self._book(Spent(under_way=1, reserved_usd=call.reserved_usd), call.model)
         return replace(self._life, booked=self._booked, fires=self._fires)
 
     def _started(self, event: ev.AgentStarted) -> None:
@@ -261,10 +266,27 @@ class _Fold:
                 self._call = None
             case ev.CallFailed():
                 self._failed(event)
+            case _:
+                self._take_summary(event)
+
+    def _take_summary(self, event: ev.Event) -> None:
+        match event:
+            case ev.ModelCalled():
+                self._summary, self._counted = event, True
+                self._book(Spent(calls=1), event.model)
+            case ev.AgentResumed() if self._summary is not None:  # its process is gone, and the call with it
+                unused: dict[Why, Unused] = {"lost": Unused(1, unknown=1, at_most_usd=self._summary.reserved_usd)}
+                self._book(Spent(unused=unused), self._summary.model)
+                self._summary = None
             case ev.ContextEdited() if not event.undoes and _used(event.usage):
-                self._book(Spent(calls=1, usage=event.usage, summaries=event.usage), self._small or self._model)
-            case ev.SummaryFailed() if _used(event.usage):
-                self._waste("summary", event.usage, self._small or self._model, calls=1)
+                self._book(
+                    Spent(calls=self._new(), usage=event.usage, summaries=event.usage), self._small or self._model
+                )
+                self._summary, self._counted = None, False
+            case ev.SummaryFailed():
+                if _used(event.usage):
+                    self._waste("summary", event.usage, self._small or self._model, calls=self._new())
+                self._summary, self._counted = None, False
             case _:
                 pass
 
@@ -274,15 +296,21 @@ class _Fold:
         unknown = fault.usage is None and (fault.may_bill or why == "lost")
         usage = None if unknown else fault.usage or Usage()
         if event.purpose == "summary":
-            self._waste(why, usage, event.model, calls=1)
+            self._waste(why, usage, event.model, calls=self._new())
+            self._summary = None
         else:
             self._waste(why, usage, event.model)
             self._call = None
 
+    def _new(self) -> int:
+        """A summary's call that was not recorded when it was made is counted when it has ended."""
+        return 0 if self._counted else 1
+
     def _waste(self, why: Why, usage: Usage | None, model: str = "", *, calls: int = 0) -> None:
         """A call that brought nothing. `usage` None: nobody knows what it used."""
         if usage is None:
-            lost = Unused(calls=1, unknown=1, at_most_usd=self._call.reserved_usd if self._call else 0.0)
+            call = self._call or self._summary
+            lost = Unused(calls=1, unknown=1, at_most_usd=call.reserved_usd if call else 0.0)
         else:
             lost = Unused(calls=1, usage=usage)
         unused: dict[Why, Unused] = {why: lost}
