@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
@@ -204,13 +205,23 @@ def _budget(reading: _Reading) -> Budget:
     limits: dict[str, float] = {}
     for name, limit in cast("dict[object, object]", value).items():
         whole = name not in ("cost_usd", "seconds")
+        number = _number(limit)
         if name not in Budget.model_fields:
             reading.ignored(f"budget.{name}", f"is no limit: there are {', '.join(Budget.model_fields)}")
-        elif isinstance(limit, bool) or not isinstance(limit, int if whole else (int, float)) or not limit >= 0:
+        elif number is None or (whole and not number.is_integer()):
             reading.ignored(f"budget.{name}", f"write a {'whole ' if whole else ''}number from 0")
         else:
-            limits[str(name)] = limit
+            limits[str(name)] = number
     return Budget.model_validate(limits)
+
+
+def _number(value: object) -> float | None:
+    """A finite number from 0; a fraction is a text as it comes out of a file."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
+    except ValueError:
+        return None
+    return number if isfinite(number) and number >= 0 else None
 
 
 def _tell_rest(reading: _Reading) -> None:
