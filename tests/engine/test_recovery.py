@@ -253,7 +253,9 @@ async def test_b9_a_subagent_whose_call_fails_is_an_error_to_its_caller_with_the
         def _entry(self, request: ModelRequest) -> Any:
             if request.agent != "lead":
                 begins = request.ordinal == 1 and words
-                return use("list_tasks", text=words) if begins else fault("invalid", status=400, message="no such field")
+                return (
+                    use("list_tasks", text=words) if begins else fault("invalid", status=400, message="no such field")
+                )
             return super()._entry(request)
 
     task = ("task", {"description": "look", "prompt": "look", "agent_type": "explore"})
