@@ -8,10 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# No test fails because a machine is slow. The same code gets the same examples each time; `make soak SOAK=2` and more
+# draw new ones.
+settings.register_profile(
+    "callboard",
+    deadline=None,
+    derandomize=int(os.environ.get("SOAK", "1")) <= 1,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile("callboard")
 
 
 def pytest_configure(config: pytest.Config) -> None:
