@@ -337,7 +337,8 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
     end = deadline(facts.budgets) if state.turn is not None else None
     if end is not None:
         times.append(end)
-    return min(times) if times else None
+    # What is past is decided on already: to wait for it would be to ask again at once, for ever.
+    return min((time for time in times if time > facts.now), default=None)
 
 
 def _waiting_for(state: AgentState) -> str:

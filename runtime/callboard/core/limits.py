@@ -150,7 +150,7 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
     """When time alone ends the wait."""
     turn, seconds = state.turn, state.me.limits.seconds
     ends = [deadline(facts.budgets), turn.began_at + seconds if turn and seconds is not None else None]
-    return min((end for end in ends if end is not None), default=None)
+    return min((end for end in ends if end is not None and end > facts.now), default=None)
 
 
 def _too_late(facts: Facts) -> st.ReachBudget:
