@@ -42,6 +42,8 @@ from callboard.words.values import Json, Request, Schedule
 SESSION = "s1"
 PATIENCE = 400_000.0
 """Virtual seconds after which a run is taken to hang."""
+STEPS = 50_000
+"""Decisions after which it is taken to turn on the spot; a run takes a tenth of that at most."""
 BUDGETS: tuple[Json, ...] = (
     {},
     {},
@@ -57,6 +59,10 @@ Draw = random.Random
 
 
 _WRONG: tuple[Wrong, ...] = ("killed_before", "killed_after", "killed_before", "killed_after", "full", "")
+
+
+class Spins(BaseException):
+    """Decisions follow each other and time stands still: like a kill, it passes every `except Exception`."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,8 @@ class Run:
     seconds: float = 0.0
     """Virtual, of the whole run."""
     broken: list[str] = field(default_factory=list[str])
+    ended: list[anyio.Event] = field(default_factory=list[anyio.Event])
+    """Of each process but the last."""
 
     def __post_init__(self) -> None:
         self.looks, self.service, self.clock = Looks(), Service(self.seed), SteadyClock()
@@ -138,6 +146,7 @@ class Run:
         async with anyio.create_task_group() as zombies:
             for number, fate in enumerate(fates(self.seed, shared=disk.shared)):
                 world, ended = await self._world(inner, number, fate), anyio.Event()
+                self.ended.append(ended)
                 assert isinstance(world.store, Unkind)
                 stops = world.store.stops
                 zombies.start_soon(self._until_dead, world, number, fate, ended)
@@ -146,7 +155,8 @@ class Run:
                 if not ended.is_set():
                     self.seen.frozen = True
                     self.seen.died.add(number)
-                self.broken += broken_ever(await gather(inner, SESSION), self.seen, self.service)
+                else:  # a frozen process may still write while we read
+                    self.broken += broken_ever(await gather(inner, SESSION), self.seen, self.service)
             last = await self._world(inner, 99, Fate())
             await self._live(last, 99)
         return await gather(inner, SESSION)
@@ -201,7 +211,10 @@ class Run:
 
     async def _to_the_end(self, session: HostedSession) -> None:
         """Quiet is quiet: nothing is written before something is due; and what waits for a word runs into its
-        deadline."""
+        deadline. Whoever sits before a process that was frozen has gone first."""
+        for ended in self.ended:
+            await ended.wait()
+        await session.quiet()
         while True:
             rows = await _rows(session)
             due = _next_due(rows, self.clock.now(), self.moody)
@@ -341,6 +354,8 @@ def _counted(counts: Counter[str]) -> Generator[None]:
         step = rule(state, facts)
         if step is not None:
             counts[rule.__name__] += 1
+            if counts.total() > STEPS:
+                raise Spins(f"{state.me.name} is told {step} without end, at {facts.now}")
         return step
 
     rules.RULES = tuple(partial(counted, rule) for rule in before)
