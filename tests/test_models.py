@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from callboard.core.limits import worst_case
+from callboard.core.budget.limits import worst_case
 from callboard.settings import load_settings
 from callboard.words.errors import SettingsError, UnknownModel
 from callboard.words.settings_model import ModelSetting, Settings

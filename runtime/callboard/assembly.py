@@ -20,7 +20,7 @@ import platformdirs
 
 from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.stage_files import load_stage
-from callboard.core.budget import narrower
+from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for

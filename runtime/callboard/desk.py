@@ -18,12 +18,12 @@ import anyio
 
 from callboard.adapters.clock import SystemClock
 from callboard.assembly import Places, find_places, open_store, session_budget
-from callboard.core.budget import Node
+from callboard.core.budget.spending import Spending
+from callboard.core.budget.tree import Node
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
 from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron, resumed
-from callboard.core.spending import Spending
 from callboard.core.state import AgentState
 from callboard.ending import AgentSummary, summarise
 from callboard.engine.board import SessionBoard

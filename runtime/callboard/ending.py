@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from callboard.core.budget.limits import out_of_time
 from callboard.core.context.told.metrics import Metrics, metrics_of
-from callboard.core.limits import out_of_time
 from callboard.core.names import agent_key
 from callboard.core.state import AgentState
 from callboard.engine.memory import recall

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from callboard.core import recovery as rec
-from callboard.core.fallback import Demand
-from callboard.core.recovery import RecoveryState, recover
+from callboard.core.recovery import turns as rec
+from callboard.core.recovery.fallback import Demand
+from callboard.core.recovery.turns import RecoveryState, recover
 from callboard.words.events import CallFailed
 from callboard.words.specs import AgentSpec
 from callboard.words.steps import EndTurn, PlanRetry, Step, SwitchModel

@@ -17,7 +17,7 @@ from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.view.conversation import invariants
 from callboard.core.decide import decide
 from callboard.core.mail import placed
-from callboard.core.recovery import next_output_limit
+from callboard.core.recovery.turns import next_output_limit
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import StateBlock

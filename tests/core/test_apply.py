@@ -8,7 +8,7 @@ import pytest
 from tests.core.agent_states import Life, done, finished, judged, settled, started
 
 from callboard.core.apply import RUNTIME_MAIL, apply, fold
-from callboard.core.recovery import CONTINUATION_PROMPT
+from callboard.core.recovery.turns import CONTINUATION_PROMPT
 from callboard.core.state import AgentState, Ended
 from callboard.words import events as ev
 from callboard.words.context import Injection

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from callboard.core.budget import (
+from callboard.core.budget.tree import (
     NOTHING,
     SESSION,
     Amount,

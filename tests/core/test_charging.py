@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.agent_states import Life
 
-from callboard.core.budget import NOTHING, Amount
+from callboard.core.budget.tree import NOTHING, Amount
 from callboard.words import events as ev
 from callboard.words.context import SummaryWanted
 from callboard.words.values import Fault, Usage

@@ -22,7 +22,7 @@ from callboard.core.context.view.conversation import (
 )
 from callboard.core.context.view.messages import FULL, Messages
 from callboard.core.context.view.sending import wire_for
-from callboard.core.fallback import TAKES_NONE, reader_of
+from callboard.core.recovery.fallback import TAKES_NONE, reader_of
 from callboard.words.context import Edit, Placed
 from callboard.words.specs import AgentSpec, ModelLimits
 from callboard.words.values import Json

@@ -6,10 +6,10 @@ import pytest
 from tests.core.agent_states import Life, done, facts, finished, judged, settled, started
 from tests.core.decisions import HI, failing, prompted, step
 
-from callboard.core import recovery as rec
-from callboard.core.budget import Amount, Node
+from callboard.core.budget.limits import limit_reached
+from callboard.core.budget.tree import Amount, Node
 from callboard.core.decide import MAX_DEPTH, RULES
-from callboard.core.limits import limit_reached
+from callboard.core.recovery import turns as rec
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import Injection

@@ -6,7 +6,7 @@ import pytest
 from tests.core.agent_states import Life
 from tests.core.decisions import prompted, step
 
-from callboard.core.budget import Amount, Node
+from callboard.core.budget.tree import Amount, Node
 from callboard.core.decide import MODEL, PROMPT_HOOKS
 from callboard.words import steps as st
 from callboard.words.values import Budget

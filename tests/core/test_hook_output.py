@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from callboard.core.hook_output import output_meaning
-from callboard.core.hook_rules import Misfit
-from callboard.core.hook_wire import event_json, in_our_fields, told_to_handlers
+from callboard.core.hooks.output import output_meaning
+from callboard.core.hooks.rules import Misfit
+from callboard.core.hooks.wire import event_json, in_our_fields, told_to_handlers
 from callboard.words.context import Message
 from callboard.words.hooks import (
     AddContext,

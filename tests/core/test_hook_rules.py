@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from callboard.core.hook_names import compatible_name, from_compatible, to_compatible
-from callboard.core.hook_rules import (
+from callboard.core.hooks.names import compatible_name, from_compatible, to_compatible
+from callboard.core.hooks.rules import (
     MOST_CHARACTERS,
     Heard,
     Misfit,

@@ -8,9 +8,9 @@ import pytest
 from tests.core.agent_states import Life, facts
 from tests.core.decisions import prompted, step
 
-from callboard.core.budget import Amount, Node
+from callboard.core.budget.limits import LAST_OUTPUT, LEAST_OUTPUT, REMINDER, Call, planned_call, worst_case
+from callboard.core.budget.tree import Amount, Node
 from callboard.core.context.view.conversation import size
-from callboard.core.limits import LAST_OUTPUT, LEAST_OUTPUT, REMINDER, Call, planned_call, worst_case
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.specs import ModelLimits

@@ -1,4 +1,4 @@
-"""Who goes next, and when: the table of `callboard.core.rate`, row by row."""
+"""Who goes next, and when: the table of `callboard.core.rate.lane`, row by row."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from callboard.core import rate
-from callboard.core.rate import AT_FIRST, PATIENCE, End, Lane, Rank, end_of
-from callboard.core.rate_key import ALL_MODELS, TRY_AGAIN, Refusal, known_fault, may_go, scope_of
+from callboard.core.rate import lane as rate
+from callboard.core.rate.key import ALL_MODELS, TRY_AGAIN, Refusal, known_fault, may_go, scope_of
+from callboard.core.rate.lane import AT_FIRST, PATIENCE, End, Lane, Rank, end_of
 from callboard.words.rates import Allowance, Rates
 from callboard.words.values import Fault, Usage
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from callboard.adapters.anthropic_rates import rates_of
 from callboard.adapters.rehearsal.rates import Limits, RateMeter
-from callboard.core import rate
-from callboard.core.rate import ALLOWANCE, End, Lane, Rank, Waiter
+from callboard.core.rate import lane as rate
+from callboard.core.rate.lane import ALLOWANCE, End, Lane, Rank, Waiter
 
 SOAK = int(os.environ.get("SOAK", "1"))
 NOW = 1_800_000_000.0

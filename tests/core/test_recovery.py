@@ -15,10 +15,10 @@ from hypothesis import strategies as hy
 from tests.core.agent_states import Life, facts, table
 from tests.core.failures import FINAL, NOW, TRANSIENT, TWO, after, failed, is_end, is_retry, is_switch, spec
 
-from callboard.core import recovery as rec
 from callboard.core.decide import decide
-from callboard.core.fallback import Demand, next_model
-from callboard.core.recovery import RecoveryState, back_off, recover
+from callboard.core.recovery import turns as rec
+from callboard.core.recovery.fallback import Demand, next_model
+from callboard.core.recovery.turns import RecoveryState, back_off, recover
 from callboard.words import events as ev
 from callboard.words.specs import AgentSpec, ModelLimits
 from callboard.words.steps import AskModel, Continue, EndTurn, PlanRetry, React, Step, SwitchModel

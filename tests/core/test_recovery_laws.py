@@ -10,9 +10,9 @@ from hypothesis import strategies as hy
 from tests.core.agent_states import Life, facts
 from tests.core.failures import FINAL, NOW, TRANSIENT, failed, spec
 
-from callboard.core import recovery as rec
 from callboard.core.decide import decide
-from callboard.core.recovery import RecoveryState, recover
+from callboard.core.recovery import turns as rec
+from callboard.core.recovery.turns import RecoveryState, recover
 from callboard.words import events as ev
 from callboard.words.specs import ModelLimits
 from callboard.words.steps import AskModel, Continue, EndTurn, PlanRetry, React, Step, SwitchModel, Wait

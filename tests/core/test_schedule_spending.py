@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.core.budget import NOTHING, Amount, Node
+from callboard.core.budget.tree import NOTHING, Amount, Node
 from callboard.core.schedule import budget_words, no_more_fires, paused, resumed
 from callboard.words.values import Budget, Schedule
 

@@ -15,8 +15,8 @@ from tests.core.decisions import prompted
 from tests.core.interpreter import Interpreter
 
 from callboard.core.apply import fold
-from callboard.core.spending import Life as LifeSpent
-from callboard.core.spending import Spent, Unused, Why, life_spent, spending_of, total
+from callboard.core.budget.spending import Life as LifeSpent
+from callboard.core.budget.spending import Spent, Unused, Why, life_spent, spending_of, total
 from callboard.words import events as ev
 from callboard.words.context import SummaryWanted
 from callboard.words.values import Fault, Usage

@@ -12,7 +12,6 @@ from hypothesis import strategies as hy
 from tests.core.agent_states import Life, table
 from tests.core.context_histories import Session, call, result, said, text
 
-from callboard.core import summary_recovery
 from callboard.core.context.cache.state import CacheState
 from callboard.core.context.summary.request import riding_text
 from callboard.core.context.summary.riding import (
@@ -26,7 +25,8 @@ from callboard.core.context.summary.riding import (
     riding,
 )
 from callboard.core.context.view.conversation import Conversation
-from callboard.core.summary_recovery import (
+from callboard.core.recovery import summaries as summary_recovery
+from callboard.core.recovery.summaries import (
     Next,
     Tried,
     after_bad_answer,

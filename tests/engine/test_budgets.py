@@ -9,7 +9,7 @@ import pytest
 from tests.engine.team_world import TeamWorld, spawn, team_world
 from tests.engine.test_one_agent import Echo
 
-from callboard.core.budget import NOTHING
+from callboard.core.budget.tree import NOTHING
 from callboard.engine.memory import events_of
 from callboard.ports.model import ModelRequest, Reply
 from callboard.testing import HostedSession, ScriptedModel, fault, say, use

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from callboard.core.rate import Rank
+from callboard.core.rate.lane import Rank
 from callboard.engine.governor import LONGEST_WAIT, Asking, Call, Governor, Prefix
 from callboard.ports.model import CallFault
 from callboard.testing import SteadyClock

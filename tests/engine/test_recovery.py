@@ -12,7 +12,7 @@ from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo, texts, tools
 
 from callboard.core.context.view.conversation import invariants
-from callboard.core.recovery import MAX_PAUSES
+from callboard.core.recovery.turns import MAX_PAUSES
 from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
 from callboard.testing import ScriptedModel, SteadyClock, World, fault, say, use
 from callboard.words import events as ev

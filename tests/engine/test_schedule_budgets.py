@@ -10,9 +10,9 @@ from tests.engine.team_world import spawn, team_world
 from tests.engine.test_schedules import add, prompts, row
 
 from callboard.adapters.memory import MemoryStore
+from callboard.core.budget.spending import ScheduleSpent, Spent
 from callboard.core.names import schedule_key
 from callboard.core.schedule import resumed
-from callboard.core.spending import ScheduleSpent, Spent
 from callboard.engine.memory import events_of
 from callboard.engine.spending import session_spending
 from callboard.ports.store import Append, Fence, Put, Write

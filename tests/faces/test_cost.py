@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.faces.command import Command
 
-from callboard.core.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused
+from callboard.core.budget.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused
 from callboard.faces.cost_page import cost_block
 from callboard.words.values import Usage
 

@@ -19,7 +19,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from callboard.adapters.processes import kill_session
 from callboard.adapters.programs import clean_environment, find_program
-from callboard.core.hook_output import output_meaning
+from callboard.core.hooks.output import output_meaning
 from callboard.words.hooks import HandlerResult
 from callboard.words.values import Json
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 from callboard.adapters.commands import CommandHandler
 from callboard.adapters.files import LARGEST_FILE, Note
 from callboard.adapters.yaml_files import Address, dotted
-from callboard.core.hook_rules import Misfit, never_fits, read_matcher
+from callboard.core.hooks.rules import Misfit, never_fits, read_matcher
 from callboard.words.errors import SettingsError
 from callboard.words.hooks import FITTING, TOOL_EVENTS
 

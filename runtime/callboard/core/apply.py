@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from callboard.core import recovery as rec
 from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_limits import LIMIT_RULES
 from callboard.core.apply_tools import TOOL_RULES
+from callboard.core.budget.charging import charged
 from callboard.core.changes import Rule, queue, said_to
-from callboard.core.charging import charged
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
 from callboard.core.noticing import watched
+from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
 from callboard.core.undoing import undo_asked
 from callboard.words import events as ev

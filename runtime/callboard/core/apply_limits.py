@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.core.budget import used_up
+from callboard.core.budget.limits import last_words_asked, used_up_key
+from callboard.core.budget.tree import used_up
 from callboard.core.changes import Rule, queue
 from callboard.core.frozen import replace
-from callboard.core.limits import last_words_asked, used_up_key
 from callboard.core.state import AgentState
 from callboard.core.stuck import nudge_words, told
 from callboard.words import events as ev

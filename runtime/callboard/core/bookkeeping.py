@@ -10,7 +10,7 @@ from callboard.core.context.cache.cycle import edit_made, step_made
 from callboard.core.context.cache.forgotten import called, taken_away
 from callboard.core.context.view.conversation import size
 from callboard.core.frozen import replace
-from callboard.core.recovery import model_in_use
+from callboard.core.recovery.turns import model_in_use
 from callboard.core.state import AgentState
 from callboard.words.events import ContextEdited, ModelReplied
 from callboard.words.values import Usage

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from callboard.core import recovery as rec
+from callboard.core.budget.limits import limit_reached
 from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.last_resort import blame
 from callboard.core.counting import room
-from callboard.core.limits import limit_reached
+from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st
 

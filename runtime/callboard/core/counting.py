@@ -7,10 +7,10 @@ was counted is no longer uncounted, and a service that could not count is not as
 
 from __future__ import annotations
 
-from callboard.core import recovery as rec
+from callboard.core.budget.limits import limit_reached
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.view.conversation import Conversation, held
-from callboard.core.limits import limit_reached
+from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st
 

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from callboard.core import recovery as rec
-from callboard.core.budget import NOTHING, deadline
+from callboard.core.budget.limits import Call, next_call, time_is_up
+from callboard.core.budget.tree import NOTHING, deadline
 from callboard.core.compacting import compaction
 from callboard.core.context.view.conversation import size
 from callboard.core.counting import COUNT, count
 from callboard.core.delivery import await_recorded, deliverable
-from callboard.core.fallback import Demand
 from callboard.core.gate import NOT_RUN
-from callboard.core.limits import Call, next_call, time_is_up
+from callboard.core.recovery import turns as rec
+from callboard.core.recovery.fallback import Demand
 from callboard.core.standing import final_words
 from callboard.core.state import AgentState, CallState, Facts
 from callboard.core.stuck import noticed

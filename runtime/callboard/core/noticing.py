@@ -11,7 +11,7 @@ from typing import Any
 from callboard.core import stuck as st
 from callboard.core.changes import Rule
 from callboard.core.frozen import replace
-from callboard.core.recovery import GOES_ON
+from callboard.core.recovery.turns import GOES_ON
 from callboard.core.state import AgentState
 from callboard.words import events as ev
 

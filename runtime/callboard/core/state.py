@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from callboard.core.account import Account
-from callboard.core.budget import Node
+from callboard.core.budget.account import Account
+from callboard.core.budget.tree import Node
 from callboard.core.context.cache.cycle import Cycle
 from callboard.core.context.cache.forgotten import Forgotten
 from callboard.core.context.cache.health import CacheHealth
@@ -19,7 +19,7 @@ from callboard.core.context.situation import OwnStage
 from callboard.core.context.view.conversation import Conversation
 from callboard.core.context.view.spare import Spared
 from callboard.core.keyed import Keyed
-from callboard.core.recovery import RecoveryState
+from callboard.core.recovery.turns import RecoveryState
 from callboard.core.stuck import Stuck
 from callboard.words.context import Injection, StateBlock, SummaryWanted
 from callboard.words.events import BackgroundStarted, ModelCalled

@@ -1,7 +1,7 @@
 """The session's tree of budgets in this process: who holds how much, made anew from the journals at a resume.
 
 One process hosts a session at a time, so the tree lives here and nothing of it is stored: what an agent has used and
-holds is folded from its own journal (`core.account`), and the tree adds that up. It refuses nothing by itself: `decide`
+holds is folded from its own journal (`core.budget.account`), and the tree adds that up. It refuses nothing by itself: `decide`
 does, by the path of the agent (`path_of`), and `reserve` asks once more in the same moment in which it takes.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from callboard.core.account import Account
-from callboard.core.budget import (
+from callboard.core.budget.account import Account
+from callboard.core.budget.tree import (
     NOTHING,
     SESSION,
     Amount,

@@ -9,8 +9,8 @@ import anyio
 
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.counting import COUNT
-from callboard.core.fallback import reader_of
-from callboard.core.recovery import model_in_use
+from callboard.core.recovery.fallback import reader_of
+from callboard.core.recovery.turns import model_in_use
 from callboard.engine.loop import Agent
 from callboard.ports.model import CannotCount, ModelRequest
 from callboard.words import events as ev

@@ -2,7 +2,7 @@
 
 One registry guards every agent of a session, whatever its kind. Handlers that are no callables start together, on what
 the model asked for; then the callables speak one by one, in the order of their sources, each on what was rewritten so
-far. All of them run, and `core/hook_rules.py` merges. A hook that fails never raises into the loop: it is a `Heard`.
+far. All of them run, and `core/hooks/rules.py` merges. A hook that fails never raises into the loop: it is a `Heard`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from callboard.core.hook_rules import (
+from callboard.core.hooks.rules import (
     Heard,
     Matcher,
     Misfit,
@@ -31,7 +31,7 @@ from callboard.core.hook_rules import (
     stop_verdict,
     understood,
 )
-from callboard.core.hook_wire import event_json, in_our_fields, told_to_handlers
+from callboard.core.hooks.wire import event_json, in_our_fields, told_to_handlers
 from callboard.ports.hooks import HookHandler
 from callboard.words.errors import UsageError
 from callboard.words.hooks import (

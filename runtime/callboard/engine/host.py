@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from callboard.core.budget import Refusal
+from callboard.core.budget.limits import planned_call
+from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
-from callboard.core.limits import planned_call
 from callboard.core.names import claim_envelope_id, mailbox, rows_prefix
-from callboard.core.recovery import model_in_use
+from callboard.core.recovery.turns import model_in_use
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
 from callboard.core.tasks import by_id, ready

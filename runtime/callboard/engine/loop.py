@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard.core.apply import apply
+from callboard.core.budget.limits import BUDGET
 from callboard.core.decide import decide
-from callboard.core.limits import BUDGET
 from callboard.core.names import agent_key, journal, snapshot_key
 from callboard.core.snapshot import due, dump
 from callboard.core.standing import life, waiting_for

@@ -5,7 +5,7 @@ A schedule that is paused stays in the list; a person lets it fire again (`callb
 
 from __future__ import annotations
 
-from callboard.core.budget import used_up
+from callboard.core.budget.tree import used_up
 from callboard.core.mail import sending
 from callboard.core.names import schedule_key, short_id
 from callboard.core.schedule import no_more_fires, paused

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from callboard.core.budget import beyond, fire_of, left, narrower
+from callboard.core.budget.tree import beyond, fire_of, left, narrower
 from callboard.core.mail import sending
 from callboard.core.names import agent_key, short_id
 from callboard.core.standing import cause_of

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from callboard.core.budget import Node
+from callboard.core.budget.spending import Life, Spending, life_spent, spending_of
+from callboard.core.budget.tree import Node
 from callboard.core.names import journal
-from callboard.core.spending import Life, Spending, life_spent, spending_of
 from callboard.engine.board import SessionBoard
 from callboard.engine.budgets import Budgets, recall_budgets
 from callboard.engine.memory import events_of

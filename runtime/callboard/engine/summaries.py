@@ -1,7 +1,7 @@
 """Summaries as operations: the transcript first, then the calls, then the edit. A summary never ends the loop.
 
 What is asked and what its answer becomes is decided in `core.context.summary`, by which form and model in
-`core.context.riding`, what follows a failure in `core.summary_recovery`. A summary that was under way when its process
+`core.context.summary`, what follows a failure in `core.recovery.summaries`. A summary that was under way when its process
 ended is made again from its beginning (`SummaryBegan` is in the journal); each wait ends with the operation.
 """
 
@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import anyio
 
-from callboard.core.budget import amount_of, used_up
+from callboard.core.budget.limits import worst_case
+from callboard.core.budget.tree import amount_of, used_up
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.stages import regions
 from callboard.core.context.stages.summarizing import FROM_THE_START
@@ -30,11 +31,10 @@ from callboard.core.context.summary.riding import ASKING, Choice, chunk_tokens, 
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.decide import SUMMARY
-from callboard.core.fallback import reader_of
-from callboard.core.limits import worst_case
-from callboard.core.recovery import model_in_use, output_limit, told_of
+from callboard.core.recovery.fallback import reader_of
+from callboard.core.recovery.summaries import Next, Tried, after_bad_answer, after_fault, models_for_summary
+from callboard.core.recovery.turns import model_in_use, output_limit, told_of
 from callboard.core.state import AgentState
-from callboard.core.summary_recovery import Next, Tried, after_bad_answer, after_fault, models_for_summary
 from callboard.engine import transcripts
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history

@@ -8,13 +8,13 @@ from typing import cast
 
 import anyio
 
-from callboard.core.budget import Amount
+from callboard.core.budget.tree import Amount
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.context.cache.health import Sent
 from callboard.core.decide import MODEL
-from callboard.core.fallback import reader_of
 from callboard.core.names import call_id
-from callboard.core.recovery import is_too_long, model_in_use, next_output_limit, output_limit
+from callboard.core.recovery.fallback import reader_of
+from callboard.core.recovery.turns import is_too_long, model_in_use, next_output_limit, output_limit
 from callboard.engine.governor import HELD, asking_of
 from callboard.engine.loop import Agent
 from callboard.engine.pausing import pause_for

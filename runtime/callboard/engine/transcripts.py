@@ -9,7 +9,7 @@ from callboard.core.context.told.why import rewritten, why_edited
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.transcript import transcript_lines
 from callboard.core.counting import room
-from callboard.core.recovery import model_in_use
+from callboard.core.recovery.turns import model_in_use
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history

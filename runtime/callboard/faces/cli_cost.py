@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from callboard.core.budget import Node
-from callboard.core.spending import Spending
+from callboard.core.budget.spending import Spending
+from callboard.core.budget.tree import Node
 from callboard.desk import Desk
 from callboard.faces.cli_options import Given, as_json, everywhere, of_session
 from callboard.faces.cli_run import terminal_of

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from callboard.core.spending import ScheduleSpent, Spent
+from callboard.core.budget.spending import ScheduleSpent, Spent
 from callboard.desk import Allowed, Desk, schedule_words
 from callboard.faces.cli_options import Given, as_json, everywhere, of_session, refuse_tools
 from callboard.faces.cli_run import terminal_of

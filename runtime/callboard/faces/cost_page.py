@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, Literal
 
-from callboard.core.budget import SESSION, Node
-from callboard.core.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused, Why
+from callboard.core.budget.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused, Why
+from callboard.core.budget.tree import SESSION, Node
 from callboard.faces.lines import columns, shorten
 from callboard.faces.terminal import Block, Line, Style, plain
 from callboard.words.values import Usage

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from callboard.core.budget import used_up
+from callboard.core.budget.tree import used_up
 from callboard.faces.terminal import Block, Line, Style, block, plain
 from callboard.words.events import (
     AgentResumed,

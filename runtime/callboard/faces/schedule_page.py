@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from callboard.core.budget.spending import ScheduleSpent
 from callboard.core.schedule import CronInvalid, budget_words
-from callboard.core.spending import ScheduleSpent
 from callboard.desk import schedule_words
 from callboard.faces.cost_page import spent_json, spent_words
 from callboard.faces.listings import plain_row, standing, when

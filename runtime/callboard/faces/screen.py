@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from callboard.core.recovery import KNOWN_STOPS
+from callboard.core.recovery.turns import KNOWN_STOPS
 from callboard.faces.lines import call_words, lines_of, mail_line, text_of, usage_words
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.ports.model import Delta

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
-from callboard.core.budget import used_up
+from callboard.core.budget.tree import used_up
 from callboard.faces.stream_parts import ERRORS, ending, model_usage, origin, result_block, usage_part
 from callboard.ports.model import Delta
 from callboard.words.events import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from callboard.adapters.tools.store_tool import Input
-from callboard.core.budget import used_up
+from callboard.core.budget.tree import used_up
 from callboard.ports.tool import ToolContext, ToolOutcome
 from callboard.words.events import BudgetReached
 from callboard.words.specs import AgentSpec

@@ -6,7 +6,7 @@ the second ends the turn of a fire, and the next fire has as much again.
 
 from __future__ import annotations
 
-from callboard.core.budget import DUST, Amount, Node, fits, used_up
+from callboard.core.budget.tree import DUST, Amount, Node, fits, used_up
 from callboard.words.values import Budget, Schedule
 
 LEAST = Amount(1, 2 * DUST, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callboard.core.rate import Rank
+from callboard.core.rate.lane import Rank
 from callboard.core.state import AgentState
 from callboard.engine.governor.governor import Asking
 from callboard.ports.model import ModelRequest

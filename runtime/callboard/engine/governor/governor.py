@@ -1,4 +1,4 @@
-"""The I/O shell of `callboard.core.rate`: calls of all sessions of a process wait here until they may go.
+"""The I/O shell of `callboard.core.rate.lane`: calls of all sessions of a process wait here until they may go.
 
 Who may go, and when, is decided there; here are the tasks that wait, and what they hear. Nothing polls: a call waits
 for its turn, and the first in line also sleeps until the moment at which time alone lets it go. However a call ends,
@@ -14,9 +14,9 @@ from itertools import count
 
 import anyio
 
-from callboard.core import rate
-from callboard.core.rate import End, Held, Lane, Rank
-from callboard.core.rate_key import ALL_MODELS, Refusal, known_fault, may_go, scope_of
+from callboard.core.rate import lane as rate
+from callboard.core.rate.key import ALL_MODELS, Refusal, known_fault, may_go, scope_of
+from callboard.core.rate.lane import End, Held, Lane, Rank
 from callboard.engine.governor.prefixes import Prefix, Prefixes, PrefixPlace
 from callboard.ports.model import CallFault
 from callboard.ports.world import Clock

@@ -15,7 +15,7 @@ from typing import cast
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.view.conversation import calls_of, is_result, size
 from callboard.core.context.view.tokens import estimate_json
-from callboard.core.recovery import model_in_use, output_limit
+from callboard.core.recovery.turns import model_in_use, output_limit
 from callboard.core.state import AgentState
 from callboard.words.context import Block, Edit, Message, Source
 from callboard.words.errors import UsageError

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callboard.core.budget import Amount, Path, Refusal, deadline, fits, left
+from callboard.core.budget.tree import Amount, Path, Refusal, deadline, fits, left
 from callboard.core.context.view.conversation import size
-from callboard.core.recovery import model_in_use, output_limit
+from callboard.core.recovery.turns import model_in_use, output_limit
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st
 from callboard.words.specs import AgentSpec, ModelLimits

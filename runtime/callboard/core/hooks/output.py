@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from callboard.core.hook_rules import Misfit, capped, plain_json
+from callboard.core.hooks.rules import Misfit, capped, plain_json
 from callboard.words.hooks import AddContext, Allow, Answer, Ask, Deny, GoOn, Halt, HandlerResult, Rewrite
 from callboard.words.values import Json
 

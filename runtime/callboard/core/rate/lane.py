@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from callboard.core.frozen import replace
-from callboard.core.rate_bucket import Bucket, enough, enough_at, left, refused, spent, told
-from callboard.core.recovery import back_off
+from callboard.core.rate.bucket import Bucket, enough, enough_at, left, refused, spent, told
+from callboard.core.recovery.turns import back_off
 from callboard.words.rates import RATE_KINDS, RateKind, Rates
 from callboard.words.values import Fault
 

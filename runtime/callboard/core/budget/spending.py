@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from callboard.core.budget import schedule_of
+from callboard.core.budget.tree import schedule_of
 from callboard.words import events as ev
 from callboard.words.values import Usage
 

@@ -6,8 +6,8 @@ context for a prompt and else nothing. Everything else is a fault: a wrong field
 
 from __future__ import annotations
 
-from callboard.core.hook_names import compatible_name, from_compatible, to_compatible
-from callboard.core.hook_rules import Misfit, checked, plain_json
+from callboard.core.hooks.names import compatible_name, from_compatible, to_compatible
+from callboard.core.hooks.rules import Misfit, checked, plain_json
 from callboard.words.hooks import (
     FITTING,
     Answer,

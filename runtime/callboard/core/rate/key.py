@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callboard.core.summary_recovery import KEY
+from callboard.core.recovery.summaries import KEY
 from callboard.words.values import Fault
 
 TRY_AGAIN = 60.0

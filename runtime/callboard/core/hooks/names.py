@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from callboard.core.hook_rules import names_of
+from callboard.core.hooks.rules import names_of
 from callboard.words.values import Json
 
 _FILE = MappingProxyType({"path": "file_path"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from callboard.core.budget import NOTHING, Amount, schedule_of
+from callboard.core.budget.tree import NOTHING, Amount, schedule_of
 from callboard.core.frozen import replace
 
 

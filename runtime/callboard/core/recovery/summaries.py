@@ -32,7 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.core.recovery import back_off, is_final, model_in_use
+from callboard.core.recovery.turns import back_off, is_final, model_in_use
 from callboard.core.state import AgentState
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Fault

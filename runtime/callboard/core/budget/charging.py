@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callboard.core.account import Account
-from callboard.core.budget import NOTHING, Amount, amount_of
+from callboard.core.budget.account import Account
+from callboard.core.budget.tree import NOTHING, Amount, amount_of
 from callboard.core.changes import Rule
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState

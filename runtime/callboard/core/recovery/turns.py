@@ -51,8 +51,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callboard.core.fallback import Choice, Demand, next_model
 from callboard.core.frozen import replace
+from callboard.core.recovery.fallback import Choice, Demand, next_model
 from callboard.words.events import CallFailed
 from callboard.words.specs import AgentSpec
 from callboard.words.steps import Continue, EndTurn, PlanRetry, React, Step, SwitchModel
