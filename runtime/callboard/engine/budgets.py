@@ -1,8 +1,8 @@
 """The session's tree of budgets in this process: who holds how much, made anew from the journals at a resume.
 
 One process hosts a session at a time, so the tree lives here and nothing of it is stored: what an agent has used and
-holds is folded from its own journal (`core.budget.account`), and the tree adds that up. It refuses nothing by itself: `decide`
-does, by the path of the agent (`path_of`), and `reserve` asks once more in the same moment in which it takes.
+holds is folded from its own journal (`core.budget.account`), and the tree adds that up. It refuses nothing by itself:
+`decide` does, by the path of the agent (`path_of`), and `reserve` asks once more in the same moment in which it takes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Summaries as operations: the transcript first, then the calls, then the edit. A summary never ends the loop.
 
 What is asked and what its answer becomes is decided in `core.context.summary`, by which form and model in
-`core.context.summary`, what follows a failure in `core.recovery.summaries`. A summary that was under way when its process
+`core.context.summary.riding`, what follows a failure in `core.recovery.summaries`. A summary under way when its process
 ended is made again from its beginning (`SummaryBegan` is in the journal); each wait ends with the operation.
 """
 
