@@ -12,6 +12,7 @@ import anyio
 import pytest
 from tests.engine.hook_handlers import Handler, answering, call, result
 
+from callboard.engine import hooks
 from callboard.engine.hooks import HookRegistry
 from callboard.words.context import Block, Message
 from callboard.words.hooks import (
@@ -117,18 +118,19 @@ async def test_b13_a_guard_that_takes_too_long_denies(kind: str) -> None:
     assert "no answer within 0.05 s" in verdict.why
 
 
-async def test_a_guard_that_waits_for_a_thread_has_not_begun_its_time() -> None:
-    registry = HookRegistry(timeout=0.5)
-    registry.add("PreToolUse", lambda _: time.sleep(0.1))
+async def test_a_guard_that_waits_for_a_thread_has_not_begun_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "THREADS", 1)
+    registry = HookRegistry(timeout=2.0)
+    registry.add("PreToolUse", lambda _: time.sleep(0.2))
     verdicts: list[str | None] = []
 
     async def ask() -> None:
         verdicts.append((await registry.pre_tool_use(call())).decision)
 
     async with anyio.create_task_group() as group:
-        for _ in range(300):  # 0.1 s each, 40 at once: the last waits longer than its time
+        for _ in range(15):  # one at once: the last waits longer for its thread than its time
             group.start_soon(ask)
-    assert verdicts == [None] * 300
+    assert verdicts == [None] * 15
 
 
 async def test_callables_speak_in_the_order_of_their_sources_on_what_was_rewritten() -> None:
