@@ -86,3 +86,26 @@ async def answered_and_interrupted() -> None:
         await team.quiet()
         assert (await team.journal("lead")).count("agent_resumed") == 0, "it crashed"
         assert team.state("lead").last_reason == "interrupted"
+
+
+class BreaksWhenCancelled(AllowAll):
+    """A judge with a bug that shows only where its call is cancelled."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+
+    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+        self.asked.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise ZeroDivisionError("a bug of ours") from cancelled
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_crashes_as_its_session_closes_does_not_fail_the_session() -> None:
+    model = ScriptedModel({"lead": [use("write_file", {"text": "x"})]})
+    judge = BreaksWhenCancelled()
+    async with team_world(model, Echo(name="write_file"), judge=judge).session() as team:
+        await team.prompt("go")
+        await judge.asked.wait()  # leaving the block closes the session

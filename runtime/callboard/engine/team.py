@@ -164,12 +164,16 @@ class Team:
         """Live; a crash of its code is returned. What nobody can act on (damage, a full disk) ends the session."""
         try:
             member.result = await self._live_once(member)
-        except Exception as crash:  # whatever an agent's code raises must not end its team-mates
+        except BaseException as raised:  # whatever an agent's code raises must not end its team-mates
             member.awake = False
-            fatal = _fatal(crash)
+            fatal, crash, cancelled = _fatal(raised), *_parted(raised)
             if fatal is not None:
-                raise fatal from crash
-            return crash
+                raise fatal from raised
+            if cancelled is None:
+                return crash
+            if crash is not None:  # in the moment in which the session is closed: its journal says how far it came
+                log.exception("agent crashed", agent=member.row.name, exc_info=crash)
+            raise cancelled from None
         return None
 
     async def _live_once(self, member: Member) -> tuple[str, str]:
@@ -333,6 +337,17 @@ def _fatal(crash: BaseException) -> NobodyCanAct | None:
         return crash
     found = (_fatal(one) for one in _inside(crash))
     return next((one for one in found if one is not None), None)
+
+
+def _parted(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
+    """What of it is a crash, and what is a cancellation or an exit: both come at once where one meets the other."""
+    if isinstance(raised, Exception):
+        return raised, None
+    inside = [_parted(one) for one in _inside(raised)]
+    if not inside:
+        return None, raised
+    crash = next((one for one, _ in inside if one is not None), None)
+    return crash, next((one for _, one in inside if one is not None), None)
 
 
 def _first(crash: BaseException) -> str:
