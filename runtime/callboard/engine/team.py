@@ -210,6 +210,11 @@ class Team:
         new = [task for task in held if task.id not in agent.state.tasks]
         if new:  # given to it with its assignment, in the commit that made it
             await agent.record(*(TaskHeld(at=now, task=task.id, subject=task.subject) for task in new))
+        gone = agent.state.tasks.keys() - {task.id for task in held}
+        if gone:  # it was parked, which freed its tasks, and a person has resumed it
+            subjects = agent.state.tasks
+            freed = [TaskHeld(at=now, task=one, subject=subjects[one], held=False) for one in sorted(gone)]
+            await agent.record(*freed)
         await self._set_prompt(agent, agent.state.me)
 
     async def _set_prompt(self, agent: Agent, spec: AgentSpec) -> None:
