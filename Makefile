@@ -33,7 +33,7 @@ check-rest:
 	@$(BIN)/ruff format --check runtime tests bench
 	@$(BIN)/ruff check runtime tests bench
 	@$(BIN)/lint-imports --no-cache --config .importlinter
-	@$(BIN)/python -m pytest tests/core tests/test_architecture.py tests/test_docs.py
+	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py
 
 test: setup
 	@$(BIN)/python -m pytest -n 2

@@ -194,6 +194,23 @@ async def test_a_follower_hears_even_where_the_doorbell_is_broken(tmp_path: Path
     await there.aclose()
 
 
+async def test_a_bell_whose_name_was_swept_away_while_nobody_followed_still_hears_and_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread sleeps without an end then: to wake it must not need the name."""
+    monkeypatch.setattr(doorbell, "LOOK_SECONDS", 0.02)
+    here, there = await open_store(tmp_path / "s"), await open_store(tmp_path / "s")
+    await hears(here, there)
+    await anyio.sleep(0.2)  # the last look is over: it sleeps until somebody follows again
+    for name in (tmp_path / "s" / "run").iterdir():
+        name.unlink()
+    await hears(here, there)
+    await anyio.sleep(0.2)
+    with anyio.fail_after(30):
+        await here.aclose()
+        await there.aclose()
+
+
 async def test_sockets_of_the_dead_are_swept_up(tmp_path: Path) -> None:
     store = await open_store(tmp_path / "s")
     with child(tmp_path / "s", "follow") as follower:

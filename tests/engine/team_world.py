@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.control import control_tools
 from callboard.adapters.tools.cron import cron_tools
@@ -9,6 +11,8 @@ from callboard.adapters.tools.plan import plan_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.todo import todo_tools
 from callboard.core.toolset import tools_for
+from callboard.engine.governor import Governor
+from callboard.engine.host import Host
 from callboard.ports.tool import Tool
 from callboard.testing import ScriptedModel, World
 from callboard.words.specs import AgentSpec
@@ -34,3 +38,15 @@ def team_world(model: ScriptedModel, *more: Tool, **kwargs: object) -> TeamWorld
 def spawn(name: str, prompt: str = "do it", **more: object) -> tuple[str, Json]:
     """A call of spawn_teammate."""
     return "spawn_teammate", {"name": name, "role": "worker", "prompt": prompt, **more}
+
+
+class Shared(World):
+    """A world whose host takes the governor that it is given."""
+
+    governor: Governor | None = None
+
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        host.ports = replace(host.ports, governor=self.governor)
+        host.governor = self.governor or host.governor
+        return host

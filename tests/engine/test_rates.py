@@ -4,16 +4,15 @@ processes heard."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import anyio
 import pytest
+from tests.engine.team_world import Shared
 from tests.engine.test_one_agent import Echo, tools
 
 from callboard.adapters.memory import MemoryStore
 from callboard.engine.governor import Asking, Governor, Governors, catch_up, share
-from callboard.engine.host import Host
 from callboard.ports.model import CallFault, ModelRequest, Reply
 from callboard.ports.store import Put
 from callboard.testing import HostedSession, ScriptedModel, SteadyClock, World, fault, say
@@ -43,18 +42,6 @@ class Service(ScriptedModel):
         if refused is not None:
             raise CallFault(refused)
         return say("done")
-
-
-class Shared(World):
-    """A world whose host takes the governor that it is given."""
-
-    governor: Governor | None = None
-
-    def host(self, session: str) -> Host:
-        host = super().host(session)
-        host.ports = replace(host.ports, governor=self.governor)
-        host.governor = self.governor or host.governor
-        return host
 
 
 def world(model: ScriptedModel, clock: SteadyClock, governor: Governor | None = None, **more: object) -> Shared:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 import anyio
 import pytest
+from tests.engine.team_world import Shared
 from tests.engine.test_one_agent import Echo, tools
 
 from callboard.adapters.anthropic import AnthropicModel
@@ -16,8 +17,7 @@ from callboard.adapters.rehearsal.emulator import serve
 from callboard.adapters.rehearsal.replies import Reply, Request, call, say
 from callboard.adapters.rehearsal.scenario import Scenario
 from callboard.engine.governor import Governor
-from callboard.engine.host import Host
-from callboard.testing import ScriptedModel, SteadyClock, World
+from callboard.testing import ScriptedModel, SteadyClock
 
 pytestmark = pytest.mark.anyio
 AGENTS = 12
@@ -62,18 +62,6 @@ class Service:
         if error is not None:
             return error
         return say("done") if request.results else call("echo", {"text": "x"})
-
-
-class Shared(World):
-    """A world whose host takes the governor that it is given."""
-
-    governor: Governor | None = None
-
-    def host(self, session: str) -> Host:
-        host = super().host(session)
-        host.ports = replace(host.ports, governor=self.governor)
-        host.governor = self.governor or host.governor
-        return host
 
 
 async def played(service: Callable[[Request], Awaitable[Reply | ApiError]]) -> list[str]:

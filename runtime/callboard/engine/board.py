@@ -62,6 +62,11 @@ class SessionBoard:
     def schedule(self, schedule_id: str) -> tuple[Schedule, int] | None:
         return self._one("schedule", schedule_id, Schedule)
 
+    def schedule_row(self, schedule_id: str) -> Schedule | None:
+        """The row without its revision, for who only reads it."""
+        found = self.schedule(schedule_id)
+        return found[0] if found else None
+
     def schedules(self) -> Sequence[Schedule]:
         """Oldest first."""
         return sorted(self._all("schedule", Schedule), key=lambda one: (one.created_at, one.id))

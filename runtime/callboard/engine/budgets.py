@@ -32,13 +32,15 @@ from callboard.core.budget.tree import (
 from callboard.core.context.view.conversation import Conversation
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState
+from callboard.engine.board import SessionBoard
 from callboard.engine.memory import recall
 from callboard.engine.specs import load_spec
 from callboard.ports.store import Store
 from callboard.ports.world import Clock
 from callboard.words.events import BudgetReached
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Budget, Schedule
+from callboard.words.steps import ReachBudget
+from callboard.words.values import AgentRow, Budget
 
 Life = tuple[str, int]
 """A name and its incarnation."""
@@ -60,12 +62,11 @@ class _Known:
 
 @dataclass(eq=False)
 class Budgets:
-    """The tree, and who waits for room in it. `all_schedules`: their rows as they stand."""
+    """The tree, and who waits for room in it. `board`: the schedules' rows as they stand."""
 
     clock: Clock
     session: Budget
-    schedule: Callable[[str], Schedule | None]
-    all_schedules: Callable[[], Sequence[Schedule]]
+    board: SessionBoard
     tree: dict[str, Node] = field(init=False)
     in_force: bool = field(init=False)
     """Some budget limits calls; without any, no path is looked at."""
@@ -231,7 +232,7 @@ class Budgets:
             schedule = name
         else:
             return ()
-        row = self.schedule(schedule.removeprefix("schedule:"))
+        row = self.board.schedule_row(schedule.removeprefix("schedule:"))
         began = row.created_at if row else self.clock.now()
         self._limit(schedule, (SESSION,), row.budget if row else Budget(), began)
         if kind == "fire":
@@ -271,7 +272,7 @@ class Budgets:
         self.tree.update({node.name: node for node in nodes})
 
 
-def reached(refused: Refusal, now: float, *, winds_down: bool = False) -> BudgetReached:
+def reached(refused: Refusal | ReachBudget, now: float, *, winds_down: bool = False) -> BudgetReached:
     """The record of a refusal."""
     return BudgetReached(
         at=now,
@@ -310,7 +311,7 @@ async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[A
     """Whether anything limits what this session's agents may still use."""
     if budgets.session != Budget():
         return True
-    if any(one.budget != Budget() or one.fire_budget != Budget() for one in budgets.all_schedules()):
+    if any(one.budget != Budget() or one.fire_budget != Budget() for one in budgets.board.schedules()):
         return True
     specs = {row.spec for row in rows if row.life != "stopped" and row.spec}
     return any([(await load_spec(store, session, one)).budget != Budget() for one in sorted(specs)])

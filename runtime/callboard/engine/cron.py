@@ -57,24 +57,24 @@ class Autorun:
     async def _pause(self, schedule: Schedule, why: str, *, wakes: bool) -> None:
         """A schedule that cannot fire does not vanish: it is paused with the reason, and the lead is told."""
         writes = pause(self._host, schedule.id, why, wakes=wakes)
-        if not writes:
-            return
-        try:
-            await self._host.commit(*writes)
-        except Conflict:
-            await self._host.refresh(schedule_key(self._host.session, schedule.id))
+        if writes:
+            await self._commit(*writes)
 
     async def _change(self, schedule_id: str, update: Mapping[str, object], *more: Write) -> None:
-        """Change a schedule's row, and commit `more` with it. Lost a race: the row is read again, nothing is done."""
+        """Change a schedule's row, and commit `more` with it."""
         row = self._host.board.schedule(schedule_id)
         if row is None:
             return
         key = schedule_key(self._host.session, schedule_id)
         changed = row[0].model_copy(update=dict(update))
+        await self._commit(*more, Put(key, changed.encode(), expected=row[1]))
+
+    async def _commit(self, *writes: Write) -> None:
+        """Lost a race: the row is read again, nothing is done."""
         try:
-            await self._host.commit(*more, Put(key, changed.encode(), expected=row[1]))
-        except Conflict:
-            await self._host.refresh(key)
+            await self._host.commit(*writes)
+        except Conflict as lost:
+            await self._host.refresh(lost.what)
 
     async def _sleep(self, until: float | None) -> None:
         if until is None:

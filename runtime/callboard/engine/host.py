@@ -28,7 +28,7 @@ from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observe
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Budget, Envelope, Request, Schedule
+from callboard.words.values import Budget, Envelope, Request
 
 AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
 """Lives of an agent that somebody may watch; who waits for an answer goes on when it comes."""
@@ -87,7 +87,7 @@ class Host:
     def __post_init__(self) -> None:
         self.governor = self.ports.governor or Governor(self.ports.clock)
         self.board = SessionBoard(self.session, self._row_changed)
-        self.budgets = Budgets(self.ports.clock, self.budget, self._schedule, self.board.schedules)
+        self.budgets = Budgets(self.ports.clock, self.budget, self.board)
 
     @property
     def clock(self) -> Clock:
@@ -160,10 +160,6 @@ class Host:
         known = state_block(state, board.agents(), board.schedules(), tasks, board.requests())
         script = self.ports.script
         return script.known(state.me.name, state.incarnation, state.compactions, known) if script else known
-
-    def _schedule(self, schedule: str) -> Schedule | None:
-        row = self.board.schedule(schedule)
-        return row[0] if row else None
 
     def observed(self, agent: str, seq: int, event: Event) -> None:
         for observer in self.ports.observers:

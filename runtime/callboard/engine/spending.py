@@ -16,7 +16,7 @@ from callboard.engine.budgets import Budgets, recall_budgets
 from callboard.engine.memory import events_of
 from callboard.ports.store import Store
 from callboard.ports.world import Clock
-from callboard.words.values import AgentRow, Budget, Schedule
+from callboard.words.values import AgentRow, Budget
 
 
 async def session_spending(store: Store, session: str, rows: Sequence[AgentRow]) -> Spending:
@@ -36,12 +36,7 @@ async def session_budgets(
 
     `budget`: of the whole session. Of schedules the budget for all fires, not that of each. Raises `StoreDamaged`.
     """
-
-    def row(schedule: str) -> Schedule | None:
-        found = board.schedule(schedule)
-        return found[0] if found else None
-
-    budgets = Budgets(clock, budget, row, board.schedules)
+    budgets = Budgets(clock, budget, board)
     await recall_budgets(budgets, store, session, board.agents())
     for one in board.schedules():
         budgets.of_schedule(one.id)

@@ -43,7 +43,7 @@ from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import Message, SummaryWanted
-from callboard.words.values import Fault, Json, Usage
+from callboard.words.values import Fault, Usage
 
 CALLS = 10_000
 """Calls of one summary, at most: their numbers begin at that multiple of the summary's own."""
@@ -171,8 +171,8 @@ class _Asking:
                 pending = deque(half for piece in pending for half in halves(piece))
             else:
                 self._models.popleft()
-                switch: Json = {"model": self._models[0], "why": found.why, "purpose": "summary"}
-                await self._tell(ev.ModelSwitched, switch)
+                now, model = self._agent.host.clock.now(), self._models[0]
+                await self._tell(ev.ModelSwitched(at=now, model=model, why=found.why, purpose="summary"))
         return text
 
     async def _pieces(self) -> list[str]:
@@ -218,14 +218,13 @@ class _Asking:
                 raise _NoSummary(found.why)
             if found.do != "again":
                 return found
-            until = host.clock.now() + found.wait
-            retry: Json = {"until": until, "attempt": tried.attempts, "why": found.why, "purpose": "summary"}
-            await self._tell(ev.RetryPlanned, retry)
+            now, number = host.clock.now(), tried.attempts
+            until = now + found.wait
+            await self._tell(ev.RetryPlanned(at=now, until=until, attempt=number, why=found.why, purpose="summary"))
             await host.clock.sleep_until(until)
 
-    async def _tell(self, kind: type[ev.RetryPlanned | ev.ModelSwitched], fields: Json) -> None:
-        """What is done next, as an event; not once the summary is over, however it ended."""
-        event = kind.model_validate({"at": self._agent.host.clock.now(), **fields})
+    async def _tell(self, event: ev.RetryPlanned | ev.ModelSwitched) -> None:
+        """What is done next; not once the summary is over, however it ended."""
         await self._agent.record(event, unless=lambda now: now.summary != self._wanted)
 
     async def _once(self, request: ModelRequest, tried: Tried) -> str | Next:

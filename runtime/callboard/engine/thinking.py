@@ -15,6 +15,7 @@ from callboard.core.decide import MODEL
 from callboard.core.names import call_id
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.turns import is_too_long, model_in_use, next_output_limit, output_limit
+from callboard.engine.budgets import reached
 from callboard.engine.governor import HELD, asking_of
 from callboard.engine.loop import Agent
 from callboard.engine.pausing import pause_for
@@ -32,7 +33,8 @@ async def ask_model(agent: Agent, step: st.AskModel) -> None:
     Where a budget holds, the worst that it may cost is held back first, and the note is durable before the call: what
     is in flight when the process dies counts as spent.
     """
-    if step.reserved_tokens and agent.host.budgets.reserve(agent.state, worst_of(step)):
+    worst = Amount(step.reserved_tokens, step.reserved_usd, 1)
+    if step.reserved_tokens and agent.host.budgets.reserve(agent.state, worst):
         return  # another agent was faster: `decide` sees it
     called = ev.ModelCalled(
         at=agent.host.clock.now(),
@@ -48,25 +50,12 @@ async def ask_model(agent: Agent, step: st.AskModel) -> None:
     agent.start(MODEL, lambda: _turn_call(agent, step))
 
 
-def worst_of(step: st.AskModel) -> Amount:
-    """What is held back for the call."""
-    return Amount(step.reserved_tokens, step.reserved_usd, 1)
-
-
 async def reach_budget(agent: Agent, step: st.ReachBudget) -> None:
     """The next call does not fit: say so; the state knows whether a last one is left. A schedule whose own budget is
     used up pauses with it."""
-    reached = ev.BudgetReached(
-        at=agent.host.clock.now(),
-        budget=step.budget,
-        kind=step.kind,
-        limit=step.limit,
-        spent=step.spent,
-        wanted=step.wanted,
-        winds_down=step.winds_down,
-    )
+    event = reached(step, agent.host.clock.now(), winds_down=step.winds_down)
     try:
-        await agent.record(reached, writes=pause_for(agent.host, step))
+        await agent.record(event, writes=pause_for(agent.host, step))
     except Conflict as lost:  # a person has changed the schedule: `decide` sees it as it stands now
         await agent.host.refresh(lost.what)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
 import threading
 import time
@@ -34,6 +35,10 @@ class Doorbell:
         self._rung, self._look = rung, look
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        # its thread is woken by a pair of its own: the socket's name may be swept away, or never have been there
+        self._wakes, self._woken = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for one in (self._socket, self._wakes, self._woken):
+            one.setblocking(False)
         self._directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._name = f"{os.getpid()}-{os.urandom(4).hex()}.sock"  # two containers on one folder may have equal pids
         self._bound = False
@@ -78,8 +83,8 @@ class Doorbell:
             self._thread.join()
         if self._bound:
             (self._folder / self._name).unlink(missing_ok=True)
-        self._socket.close()
-        self._out.close()
+        for one in (self._socket, self._out, self._wakes, self._woken):
+            one.close()
         os.close(self._directory)
 
     def _address(self, name: str) -> str:
@@ -111,31 +116,34 @@ class Doorbell:
             return  # its queue is full, so it wakes anyway, or it just left
 
     def _nudge(self) -> None:
-        if self._bound:
-            self._send(b"", self._name)
+        with contextlib.suppress(BlockingIOError):  # nudged often enough already
+            self._wakes.send(b"")
 
     def _run(self) -> None:
-        looked = time.monotonic()
-        while not self._stopped:
-            waits = LOOK_SECONDS if self._listening or not self._bound else None
-            self._socket.settimeout(None if waits is None else max(0.001, looked + waits - time.monotonic()))
-            try:
-                self._hear(self._socket.recv(2 * _LARGEST))
-            except TimeoutError:
-                pass  # nobody rang: that is what the look is for
-            if self._listening and time.monotonic() - looked >= LOOK_SECONDS:
-                looked = time.monotonic()
-                self._look()
-            elif not self._listening:
-                looked = time.monotonic()
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._socket, selectors.EVENT_READ)
+            ready.register(self._woken, selectors.EVENT_READ)
+            looked = time.monotonic()
+            while not self._stopped:
+                wait = max(0.0, looked + LOOK_SECONDS - time.monotonic()) if self._listening else None
+                ready.select(wait)
+                self._taken(self._woken)
+                self._hear(self._taken(self._socket))
+                if not self._listening:
+                    looked = time.monotonic()
+                elif time.monotonic() - looked >= LOOK_SECONDS:
+                    looked = time.monotonic()
+                    self._look()
 
-    def _hear(self, first: bytes) -> None:
-        """Take this ring and all that wait behind it as one."""
-        rings = [first]
-        self._socket.setblocking(False)
+    def _taken(self, bell: socket.socket) -> list[bytes]:
+        """What waits there, taken as one; what is left after so many wakes the thread again."""
+        rings: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
             while len(rings) < 10 * _FULL_QUEUE:
-                rings.append(self._socket.recv(2 * _LARGEST))
+                rings.append(bell.recv(2 * _LARGEST))
+        return rings
+
+    def _hear(self, rings: list[bytes]) -> None:
         if EVERYTHING in rings or len(rings) >= _FULL_QUEUE:
             self._rung(None)
             return
