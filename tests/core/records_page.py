@@ -28,6 +28,7 @@ PARTS = (
     values.Usage,
     values.Fault,
     values.Todo,
+    values.Said,
     values.Budget,
     context.Placed,
     context.Injection,

@@ -24,7 +24,7 @@ from callboard.core.stuck import Stuck
 from callboard.words.context import Injection, StateBlock, SummaryWanted
 from callboard.words.events import BackgroundStarted, ModelCalled
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Json, Request, Todo, ToolCall, Usage
+from callboard.words.values import Cause, Envelope, Json, Request, Todo, ToolCall, Usage
 
 CallStage = Literal["proposed", "asking", "allowed", "started", "finished", "settled"]
 
@@ -64,6 +64,7 @@ class Turn:
     began_at: float
     cause: str
     depth: int = 0
+    authority: Cause = "person"
     steps: int = 0
     usage: Usage = Usage()
     interrupted: bool = False
@@ -102,7 +103,7 @@ class Background:
     """A background command of this agent."""
 
     began: BackgroundStarted
-    status: Literal["running", "completed", "failed", "stopped", "timed_out"] = "running"
+    status: Literal["running", "completed", "failed", "stopped", "timed_out", "lost"] = "running"
     exit_code: int | None = None
 
 

@@ -63,7 +63,7 @@ class BackgroundTask:
     pid: int
     started: float
     output: str
-    status: Literal["running", "completed", "failed", "stopped", "timed_out"]
+    status: Literal["running", "completed", "failed", "stopped", "timed_out", "lost"]
     exit_code: int | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from callboard.words.context import Injection, Placed
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Value
+from callboard.words.values import Cause, Envelope, Value
 
 
 class Base(Value):
@@ -101,6 +101,8 @@ class TurnBegan(Base):
     cause: str
     """The envelope that woke it."""
     depth: int = 0
+    authority: Cause = "person"
+    """What the envelopes that it sends may claim at most."""
 
 
 class Interrupted(Base):

@@ -112,6 +112,8 @@ class AgentSpec(Value):
     ask_deadline: float | None = 1_800.0
     """Seconds a permission or question waits; 0: nobody can answer, refuse at once; None: for ever."""
     stop_hook_cap: int = 8
+    isolation: Literal["", "worktree"] = ""
+    """`worktree`: it gets a git worktree of its own, and its file and shell tools run there."""
     folder: str = ""
     """Where its file and shell tools run; empty: the workspace."""
     claims_tasks: bool = False

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from callboard.words.agent_events import Base
-from callboard.words.values import Json, Todo
+from callboard.words.values import Cause, Json, Todo
 
 
 class CallJudged(Base):
@@ -155,12 +155,16 @@ class BackgroundStarted(Base):
     output: str
     """The file that collects its whole output."""
     deadline: float | None = None
+    authority: Cause = "person"
+    """Of the turn that started it: what its end sets going may claim no more."""
 
 
 class BackgroundEnded(Base):
+    """`lost`: it is gone, and nobody knows how it ended."""
+
     t: Literal["background_ended"] = "background_ended"
     id: str
-    status: Literal["completed", "failed", "stopped", "timed_out"]
+    status: Literal["completed", "failed", "stopped", "timed_out", "lost"]
     exit_code: int | None = None
 
 

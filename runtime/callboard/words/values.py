@@ -51,8 +51,10 @@ EnvelopeType = Literal[
     "question",
     "answer",
     "command",
+    "dead_letter",
 ]
-"""`command` is ours: /compact, stop, interrupt and the like, for the runtime and never for the model."""
+"""`command` is ours: /compact, stop, interrupt and the like, for the runtime and never for the model. So is
+`dead_letter`: the runtime tells a sender that its envelope was never read."""
 
 
 class Envelope(Value):
@@ -69,6 +71,8 @@ class Envelope(Value):
     request_id: str | None = None
     reply_to: str | None = None
     cause: Cause = "person"
+    caused_by: str = ""
+    """The envelope that began the turn in which it was sent; empty: a person, a schedule or the runtime sent it."""
     depth: int = 0
     """Hops since a person, a schedule, or a change to a task or file."""
     metadata: Json = Field(default_factory=dict)
@@ -79,6 +83,16 @@ class Envelope(Value):
 
 RequestKind = Literal["plan", "permission", "shutdown", "question"]
 RequestStatus = Literal["pending", "approved", "rejected", "answered", "expired", "withdrawn"]
+
+
+class Said(Value):
+    """One word on a request: who said what of it, and when."""
+
+    at: float
+    by: str
+    what: Literal["asked", "approved", "rejected", "answered", "expired", "withdrawn", "escalated", "edited", "refused"]
+    """`refused`: a word that did not count, with the reason."""
+    reason: str = ""
 
 
 class Request(Value):
@@ -105,6 +119,14 @@ class Request(Value):
     """Feedback to a plan, why a permission was refused, or the answer to a question."""
     created_at: float = 0.0
     expires_at: float | None = None
+    cause: Cause = "person"
+    """The authority of the turn that asks."""
+    person_only: bool = False
+    """No lead and no policy may answer it."""
+    choice: str = ""
+    """Which of the options was approved; empty: the plan as it stands."""
+    history: tuple[Said, ...] = ()
+    """Every word on it, oldest first."""
 
 
 TaskStatus = Literal["pending", "in_progress", "completed", "failed", "cancelled"]
@@ -127,6 +149,15 @@ class Task(Value):
     created_by: str = "lead"
     created_at: float = 0.0
     updated_at: float = 0.0
+    check: str = ""
+    """A command that must end with exit code 0 before the task may be completed; empty: none."""
+    files: tuple[str, ...] = ()
+    """Paths and globs, relative to the workspace, that its owner works on: others see them."""
+    reserved_for: str = ""
+    """The only agent that may claim it; empty: any."""
+    lease: str = ""
+    """The lease of the process that its owner lives in, and its number: when nobody holds that, the task is free."""
+    lease_number: int = 0
 
 
 class Budget(Value):
@@ -195,6 +226,12 @@ class AgentRow(Value):
     created_at: float = 0.0
     outcome: str = ""
     """How it ended: `done`, `failed`, `limit`, `stopped`; empty while it lives."""
+    since: float = 0.0
+    """When its life or what it waits for last changed (Unix seconds)."""
+    depth: int = 0
+    """How far below the lead it stands; 0: the lead itself."""
+    worktree: str = ""
+    """The worktree that its tools work in; empty: the workspace."""
 
 
 class SessionRow(Value):
