@@ -1,0 +1,77 @@
+"""A process that hosts a session: `python bench/hosting.py MODEL [SETTING=VALUE ...]`, in the current folder.
+
+Says "Go." to the lead, and prints as JSON how it went once nothing is left to do. Then it hosts on until a line comes
+on stdin. The values of settings are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import anyio
+
+from callboard.app import Options, open_session
+from callboard.ports.model import Delta
+from callboard.words.events import Event
+from callboard.words.values import Envelope
+
+
+class Calls:
+    """Looks on: when model calls of others than the lead began and when such lives ended, in seconds of the clock."""
+
+    def __init__(self) -> None:
+        self.asked = self.ended = 0.0
+        self.replies = 0
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        if agent == "lead":
+            if event.t == "model_replied" and not self.asked:
+                self.asked = time.monotonic()
+        elif event.t == "model_replied":
+            self.replies += 1
+        elif event.t == "agent_stopped":
+            self.ended = time.monotonic()
+
+    def on_delta(self, agent: str, delta: Delta) -> None: ...
+    def on_mail(self, envelope: Envelope) -> None: ...
+
+
+def cpu() -> float:
+    """CPU seconds of this process so far, all threads, system included."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def main(model: str, flags: dict[str, object]) -> None:
+    seen = Calls()
+    async with open_session(Options(Path.cwd(), model=model, flags=flags), observers=[seen]) as session:
+        began, used, size = time.monotonic(), cpu(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        await session.say("Go.")
+        end = await session.finished()
+        told = {
+            "code": end.exit_code,
+            "why": end.why,
+            "lives": Counter(f"{one.kind} {one.life} {one.outcome}".strip() for one in end.agents),
+            "wall": time.monotonic() - began,
+            "fan_out": seen.ended - seen.asked,
+            "replies": seen.replies,
+            "cpu": cpu() - used,
+            "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - size,
+        }
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+        await anyio.wait_readable(sys.stdin)
+
+
+def setting(text: str) -> tuple[str, object]:
+    name, _, value = text.partition("=")
+    return name, json.loads(value)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], dict(map(setting, sys.argv[2:])))
