@@ -12,6 +12,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ EFFECTS = ("changes/split.md", "changes/parse.md", "changes/summary.md", "build/
 """Files that commands of the demo make: a kill as soon as one is there cuts the effect off from its result."""
 KILLS = 25 - len(EFFECTS)
 """Kills that are spread over the whole length; with those at the effects they are 25."""
+IN_A_ROW = 3
+"""Kills of one demo: each at another part of its length, by the process that took it up after the one before."""
 AT_ONCE = 3
 PATIENCE = 60.0
 """Seconds after which a demo is taken to hang."""
@@ -49,6 +52,8 @@ class Played:
 
     name: str
     code: int | None = None
+    kills: int = 0
+    """Processes that were at work when they were killed."""
     files: dict[str, str] = field(default_factory=dict[str, str])
     wrong: list[str] = field(default_factory=list[str])
     said: str = ""
@@ -117,21 +122,21 @@ Moment = float | str
 """Seconds after the demo has named its folder; or a file of the project, as soon as it is there."""
 
 
-def killed_at(place: Place, moment: Moment) -> str:
-    """Begin a demo, kill it at that moment, and return what it said until then."""
-    process = place.start("demo", "--yes", "--keep")
+def killed_at(place: Place, moment: Moment, *arguments: str) -> tuple[bool, str]:
+    """Begin a demo or take it up, and kill it at that moment: whether it was still at work, and what it said."""
+    process = place.start(*arguments)
     assert process.stdout is not None
     first = process.stdout.readline()
-    assert first.startswith(ANNOUNCED), first + process.stdout.read()
     if isinstance(moment, str):
         awaited, end = place.project / moment, time.monotonic() + PATIENCE
         while not awaited.exists() and time.monotonic() < end:
             time.sleep(0.001)
     else:
-        time.sleep(moment)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
     process.kill()
     said, _ = process.communicate()
-    return (first + said).decode()
+    return process.returncode == -signal.SIGKILL, (first + said).decode()
 
 
 def taken_up(place: Place, *, by_demo: bool) -> tuple[int | None, str]:
@@ -190,22 +195,22 @@ async def wrong_with(store: Store, session: str, agent: AgentRow) -> list[str]:
     return found
 
 
-def one_kill(root: Path, number: int, moment: Moment, *again: float, by_demo: bool) -> Played:
+def killed(root: Path, number: int, moment: Moment, *again: float, by_demo: bool) -> Played:
     """Begin, kill, perhaps take up and kill again, take up, look."""
     place = Place(root / str(number))
     place.root.mkdir()
-    said = killed_at(place, moment)
+    alive, said = killed_at(place, moment, "demo", "--yes", "--keep")
+    assert said.encode().startswith(ANNOUNCED), said
+    played = Played(f"killed at {(moment, *again)}", kills=int(alive))
     for seconds in again:
-        process = place.start("demo", "--yes", "--resume", str(place.project))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        process.kill()
-        said += process.communicate()[0].decode()
-    code, more = taken_up(place, by_demo=by_demo)
+        alive, more = killed_at(place, seconds, "demo", "--yes", "--resume", str(place.project))
+        played.kills, said = played.kills + alive, said + more
+    played.code, more = taken_up(place, by_demo=by_demo)
     if "there is no session in" in more or not place.project.exists():  # killed before it had made one, or the folder
-        code, more = taken_up(place, by_demo=True)
-    played = look(place, Played(f"killed at {(moment, *again)}", code, said=said + more))
-    if code == 0 and not played.wrong:
+        played.code, more = taken_up(place, by_demo=True)
+    played.said = said + more
+    look(place, played)
+    if played.code == 0 and not played.wrong:
         shutil.rmtree(place.root)
     return played
 
@@ -244,21 +249,26 @@ def test_a_demo_that_nobody_disturbs_shows_all_it_promises(unkilled: Played) -> 
 
 
 def test_a_demo_killed_at_any_moment_comes_to_the_same_end(unkilled: Played, tmp_path: Path) -> None:
-    draw = random.Random(25)
-    moments = [unkilled.seconds * (place + draw.random()) / KILLS for place in range(KILLS)]
+    draw, length = random.Random(25), unkilled.seconds
+    runs: list[Played] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = [
-            pool.submit(one_kill, tmp_path, number, moment, by_demo=bool(number % 2))
-            for number, moment in enumerate(moments)
-        ]
-    check(unkilled, [run.result() for run in runs])
+        while (missing := KILLS - sum(run.kills for run in runs)) > 0:  # one that came too late was none
+            count = -(-missing // IN_A_ROW)
+            waits = [[length * (n + draw.random()) / count / IN_A_ROW for _ in range(IN_A_ROW)] for n in range(count)]
+            ahead = [
+                pool.submit(killed, tmp_path, len(runs) + n, *wait, by_demo=bool(n % 2)) for n, wait in enumerate(waits)
+            ]
+            runs += [one.result() for one in ahead]
+    check(unkilled, runs)
 
 
 def test_an_effect_that_a_kill_cut_off_from_its_result_is_not_made_again(unkilled: Played, tmp_path: Path) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = [pool.submit(one_kill, tmp_path, n, file, by_demo=False) for n, file in enumerate(EFFECTS)]
-    check(unkilled, [run.result() for run in runs])
-    assert any("The runtime stopped while this command" in run.result().said for run in runs)
+        ahead = [pool.submit(killed, tmp_path, n, file, by_demo=False) for n, file in enumerate(EFFECTS)]
+    runs = [one.result() for one in ahead]
+    check(unkilled, runs)
+    assert [run.kills for run in runs] == [1] * len(EFFECTS)
+    assert any("The runtime stopped while this command" in run.said for run in runs)
 
 
 @pytest.mark.soak
@@ -267,5 +277,5 @@ def test_a_demo_killed_again_and_again_comes_to_the_same_end(unkilled: Played, t
     times = 50 * int(os.environ.get("SOAK", "1"))
     moments = [tuple(draw.uniform(0, unkilled.seconds) for _ in range(draw.randint(1, 3))) for _ in range(times)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = [pool.submit(one_kill, tmp_path, n, *moment, by_demo=True) for n, moment in enumerate(moments)]
+        runs = [pool.submit(killed, tmp_path, n, *moment, by_demo=True) for n, moment in enumerate(moments)]
     check(unkilled, [run.result() for run in runs])
