@@ -72,7 +72,10 @@ class Envelope(Value):
     reply_to: str | None = None
     cause: Cause = "person"
     caused_by: str = ""
-    """The envelope that began the turn in which it was sent; empty: a person, a schedule or the runtime sent it."""
+    """The envelope that began the turn in which it was sent; empty: a person, a schedule or the runtime sent it. Of a
+    dead letter: the envelope that was not read."""
+    sender_incarnation: int = 0
+    """Which life of the sender's name sent it; 0: no agent did, or it is not known."""
     depth: int = 0
     """Hops since a person, a schedule, or a change to a task or file."""
     metadata: Json = Field(default_factory=dict)
