@@ -22,9 +22,9 @@ from callboard.core.budget.spending import Spending
 from callboard.core.budget.tree import Node
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
-from callboard.core.names import host_lease, rows_prefix, schedule_key, short_id
-from callboard.core.schedule import CronInvalid, describe, next_three, parse_cron, resumed
+from callboard.core.names import host_lease, rows_prefix
 from callboard.core.state import AgentState
+from callboard.cron_desk import CronDesk
 from callboard.ending import AgentSummary, summarise
 from callboard.engine.board import SessionBoard
 from callboard.engine.explaining import edits_of, window_of
@@ -33,15 +33,12 @@ from callboard.engine.requests import answer_request
 from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
 from callboard.engine.spending import session_budgets, session_spending
 from callboard.engine.undoing import undo_answer, undo_unhosted
-from callboard.ports.store import LeaseHolder, Put, Store
+from callboard.persons import refuse_inside_tool
+from callboard.ports.store import LeaseHolder, Store
 from callboard.ports.world import Answer
 from callboard.settings import load_settings
 from callboard.words.errors import PersonCanAct, UsageError
 from callboard.words.values import AgentRow, Budget, Request, Schedule, SessionRow, Task
-
-INSIDE_TOOL = "CALLBOARD_TOOL"
-"""Set in the environment of every process that a tool starts: such a process may look, and may not answer."""
-
 
 UNDO_WAIT = 5.0
 """Seconds that an undo waits for the host's answer: it comes at once, unless a model call is under way."""
@@ -56,14 +53,6 @@ class Context:
     session: Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What a schedule may spend: in all, and for each fire."""
-
-    in_all: Budget = Budget()
-    each_fire: Budget = Budget()
-
-
 class Desk:
     """One session of a workspace, as an outside process sees it. Rows are as they were when the desk was opened."""
 
@@ -71,6 +60,7 @@ class Desk:
         """`budget`: of the session, as its host has it; None: as the settings and the session's flags say."""
         self.session = session
         self._store, self._board, self._clock, self._budget = store, board, SystemClock(), budget
+        self.cron = CronDesk(store, session.id, board)
 
     async def team(self) -> list[AgentSummary]:
         """Every agent, with what its journal says it used."""
@@ -178,78 +168,6 @@ class Desk:
             known = ", ".join(one.name for one in self._board.agents())
             raise UsageError(f"there is no agent {name!r} in session {self.session.id}; there are: {known or 'none'}")
         return found[0], await recall(self._store, self.session.id, name, found[0].incarnation)
-
-    async def add_schedule(
-        self, cron: str, prompt: str, timezone: str = "UTC", *, recurring: bool = True, allowed: Allowed = Allowed()
-    ) -> Schedule:
-        """A new schedule of this session. Raises `UsageError` naming the field of the expression that is wrong."""
-        refuse_inside_tool("add a schedule")
-        try:
-            parse_cron(cron, timezone)
-        except CronInvalid as wrong:
-            raise UsageError(str(wrong)) from wrong
-        if not prompt.strip():
-            raise UsageError("a schedule needs a prompt: what is to be done when it fires?")
-        now = self._clock.now()
-        schedule = Schedule(
-            id=short_id("cron", self.session.id, cron, prompt, secrets.token_hex(8)),
-            cron=cron,
-            prompt=prompt,
-            timezone=timezone,
-            recurring=recurring,
-            created_at=now,
-            budget=allowed.in_all,
-            fire_budget=allowed.each_fire,
-        )
-        await self._store.commit(Put(schedule_key(self.session.id, schedule.id), schedule.encode(), expected=0))
-        return schedule
-
-    async def cancel_schedule(self, schedule_id: str) -> None:
-        """End a schedule; its row stays, for the history. Raises `UsageError` for an unknown one."""
-        refuse_inside_tool("remove a schedule")
-        schedule, revision = self._schedule(schedule_id)
-        ended = schedule.model_copy(update={"state": "cancelled", "enabled": False})
-        await self._store.commit(Put(schedule_key(self.session.id, schedule.id), ended.encode(), expected=revision))
-
-    async def resume_schedule(self, schedule_id: str, allowed: Allowed = Allowed()) -> Schedule:
-        """Let a paused schedule fire again, with these limits in place of its own. Raises `UsageError` for one that
-        is unknown, or not paused."""
-        refuse_inside_tool("resume a schedule")
-        schedule, revision = self._schedule(schedule_id)
-        if schedule.state != "paused":
-            raise UsageError(f"{schedule_id} is not paused, it is {schedule.state}")
-        active = resumed(schedule, self._clock.now(), allowed.in_all, allowed.each_fire)
-        await self._store.commit(Put(schedule_key(self.session.id, schedule.id), active.encode(), expected=revision))
-        return active
-
-    def schedule(self, schedule_id: str) -> Schedule:
-        """One schedule. Raises `UsageError` for an unknown one."""
-        return self._schedule(schedule_id)[0]
-
-    async def run_schedule(self, schedule_id: str) -> None:
-        """Send a schedule's prompt to the lead now, beside its times."""
-        refuse_inside_tool("run a schedule")
-        schedule, _ = self._schedule(schedule_id)
-        await self.send(schedule.prompt)
-
-    def _schedule(self, schedule_id: str) -> tuple[Schedule, int]:
-        found = self._board.schedule(schedule_id)
-        if found is None:
-            known = ", ".join(one.id for one in self._board.schedules()) or "none"
-            raise UsageError(f"there is no schedule {schedule_id}; there are: {known}")
-        return found
-
-
-def refuse_inside_tool(what: str) -> None:
-    """Nobody approves himself: a process that a tool started may not act as the person. Raises `UsageError`."""
-    if os.environ.get(INSIDE_TOOL):
-        raise UsageError(f"a command that an agent runs may not {what}: a person does that in a terminal of their own")
-
-
-def schedule_words(schedule: Schedule, now: float) -> tuple[str, list[float]]:
-    """What a schedule says in words, and its next three times (Unix seconds)."""
-    cron = parse_cron(schedule.cron, schedule.timezone)
-    return describe(cron), next_three(cron, now)
 
 
 @asynccontextmanager

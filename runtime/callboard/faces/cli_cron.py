@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import click
 
 from callboard.core.budget.spending import ScheduleSpent, Spent
-from callboard.desk import Allowed, Desk, schedule_words
+from callboard.cron_desk import Allowed, CronDesk, schedule_words
+from callboard.desk import Desk
 from callboard.faces.cli_options import Given, as_json, everywhere, of_session, refuse_tools
 from callboard.faces.cli_run import terminal_of
 from callboard.faces.cli_team import at_desk, print_rows
@@ -84,7 +85,7 @@ def add(given: Given, /, expression: str, prompt: str, session: str | None, **as
 
     async def adding(desk: Desk) -> Schedule:
         zone, recurring = str(asked["timezone"]), not asked["once"]
-        return await desk.add_schedule(expression, prompt, zone, recurring=recurring, allowed=allowed)
+        return await desk.cron.add(expression, prompt, zone, recurring=recurring, allowed=allowed)
 
     added = at_desk(given, session, adding)
     meaning, times = schedule_words(added, added.created_at)
@@ -117,7 +118,7 @@ def show(given: Given, /, schedule_id: str, session: str | None, json_: bool) ->
     """Show a schedule: how it stands, when it fires, what it may spend and has spent."""
 
     async def read(desk: Desk) -> tuple[Schedule, ScheduleSpent]:
-        schedule, spending = desk.schedule(schedule_id), await desk.cost()
+        schedule, spending = desk.cron.one(schedule_id), await desk.cost()
         nothing = ScheduleSpent(schedule.id, 0, Spent())
         return schedule, next((one for one in spending.schedules if one.id == schedule.id), nothing)
 
@@ -145,7 +146,7 @@ def resume(given: Given, /, schedule_id: str, session: str | None, **asked: Sequ
     allowed = _allowed(asked["budget"], asked["fire_budget"])
 
     async def resuming(desk: Desk) -> Schedule:
-        return await desk.resume_schedule(schedule_id, allowed)
+        return await desk.cron.resume(schedule_id, allowed)
 
     at_desk(given, session, resuming)
     with terminal_of(given) as terminal:
@@ -161,7 +162,7 @@ def remove(given: Given, /, schedule_id: str, session: str | None) -> None:
     """Cancel a schedule. It is kept as history."""
     refuse_tools("Removing a schedule")
 
-    _change(given, session, Desk.cancel_schedule, schedule_id, "is cancelled")
+    _change(given, session, CronDesk.cancel, schedule_id, "is cancelled")
 
 
 @cron.command()
@@ -172,14 +173,14 @@ def remove(given: Given, /, schedule_id: str, session: str | None) -> None:
 def run(given: Given, /, schedule_id: str, session: str | None) -> None:
     """Give a schedule's prompt to the lead now, beside its times."""
     refuse_tools("Running a schedule")
-    _change(given, session, Desk.run_schedule, schedule_id, "is in the lead's mailbox")
+    _change(given, session, CronDesk.run, schedule_id, "is in the lead's mailbox")
 
 
 def _change(
-    given: Given, session: str | None, act: Callable[[Desk, str], Awaitable[None]], schedule_id: str, said: str
+    given: Given, session: str | None, act: Callable[[CronDesk, str], Awaitable[None]], schedule_id: str, said: str
 ) -> None:
     async def changing(desk: Desk) -> None:
-        await act(desk, schedule_id)
+        await act(desk.cron, schedule_id)
 
     at_desk(given, session, changing)
     with terminal_of(given) as terminal:

@@ -7,7 +7,7 @@ from typing import Any
 
 from callboard.core.budget.spending import ScheduleSpent
 from callboard.core.schedule import CronInvalid, budget_words
-from callboard.desk import schedule_words
+from callboard.cron_desk import schedule_words
 from callboard.faces.cost_page import spent_json, spent_words
 from callboard.faces.listings import plain_row, standing, when
 from callboard.faces.terminal import Block, Line, plain

@@ -1,0 +1,104 @@
+"""Hosting a session: the one lease, everything that its agents share, and the team that lives while the block lasts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from callboard.adapters.agent_files import load_agents
+from callboard.adapters.archive import FileArchive
+from callboard.adapters.clock import SystemClock, SystemDice
+from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.judging import PolicyJudge, parse_rules
+from callboard.adapters.launcher import ShellLauncher
+from callboard.adapters.prompting import WorkspacePrompts
+from callboard.adapters.skill_files import SkillLibrary
+from callboard.adapters.surroundings import WorkspaceSurroundings
+from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget
+from callboard.core.names import host_lease, session_key
+from callboard.core.permission.values import Floor
+from callboard.engine.governor import Governors
+from callboard.engine.host import Host, Ports
+from callboard.engine.sessions import create_session, named, prompt_envelope
+from callboard.engine.team import Team
+from callboard.hooking import fill_registry
+from callboard.opening import Opened, Options
+from callboard.ports.store import Lease, LeaseHolder, Put, Store
+from callboard.taping import Wiring
+from callboard.words.errors import SessionHosted, heart_of
+
+
+async def take_lease(store: Store, session: str) -> Lease:
+    """The right to host this session. Raises `SessionHosted` with the process that has it."""
+    lease = await store.acquire(host_lease(session))
+    if isinstance(lease, LeaseHolder):
+        raise SessionHosted(
+            f"session {session} is hosted by process {lease.pid}: use `callboard plans`, `approve` and `team` beside "
+            "it, or stop that process first",
+            lease.pid,
+        )
+    return lease
+
+
+async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease) -> Host:
+    """Everything that the agents of the session share; a new session gets its first records."""
+    places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
+    settings = loaded.settings
+    files = FilePlaces(workspace=places.workspace, config=places.config, home=Path.home(), trusted=options.trust)
+    definitions = load_agents(files).items
+    types = AgentTypes(definitions, loaded, wiring.chosen, opened.attended)
+    spec = types.lead("lead", options.disallowed)
+    kept = await store.get(session_key(row.id))
+    if kept is not None and options.max_cost_usd is not None:  # a later resume keeps it
+        await store.commit(Put(kept.key, row.encode(), expected=kept.revision), fence=lease.fence)
+    elif kept is None:
+        first = None
+        if options.prompt is not None:
+            row = named(row, options.prompt)
+            nonce = wiring.nonce(secrets.token_hex(8))
+            first = prompt_envelope(row.id, options.prompt, now=SystemClock().now(), nonce=nonce)
+        await create_session(store, row, spec, lease.fence, first)
+    permission = settings.permission
+    floor = Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
+    skills = SkillLibrary(files)
+    ports = Ports(
+        store=store,
+        model=wiring.chosen.model,
+        clock=SystemClock(),
+        dice=SystemDice(),
+        tools=all_tools(types.descriptions(), places.workspace),
+        judge=PolicyJudge(
+            parse_rules(permission.allow, "permission.allow"),
+            parse_rules(permission.ask, "permission.ask"),
+            parse_rules(permission.deny, "permission.deny"),
+            floor,
+        ),
+        surroundings=WorkspaceSurroundings(places.workspace, os.environ),
+        prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
+        archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
+        launcher=ShellLauncher(places.workspace, os.environ),
+        skills=skills,
+        hooks=fill_registry(loaded, places.workspace, dict(os.environ), trusted=options.trust),
+        stages=own_stages(loaded, places),
+        governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
+    )
+    budget = session_budget(loaded, row.settings.get("max_cost_usd"))
+    return Host(row.id, ports, lease.fence, types.spawned, settings.team.max_agents, budget, types.budget_of)
+
+
+@asynccontextmanager
+async def hosting(team: Team, wiring: Wiring) -> AsyncGenerator[None]:
+    """The team lives while the block lasts. What nobody can act on leaves as itself, not as a group."""
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(team.run, wiring.schedules)
+            group.start_soon(wiring.feed, team.host)
+            yield
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failed:
+        raise heart_of(failed) from failed
