@@ -177,7 +177,7 @@ async def fault_of(
 
     async with wired(a_fault_then_hello) as wire, model_at(wire.url, **options) as model:
         for screen in (shown or Shown(), Shown()):
-            with anyio.fail_after(8):
+            with anyio.fail_after(30):
                 with pytest.raises(CallFault) as caught:
                     await model.complete(asked or request(), screen)
                 assert (await model.complete(request(), Shown())).stop_reason == "end_turn"

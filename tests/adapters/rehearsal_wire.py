@@ -44,7 +44,7 @@ async def served(scenario: Scenario | Callable[[Request], Reply], **options: Any
 
 @asynccontextmanager
 async def sdk(emulator: Emulator, **more: Any) -> AsyncIterator[AsyncAnthropic]:
-    async with AsyncAnthropic(base_url=emulator.url, api_key="k", max_retries=0, timeout=5.0, **more) as client:
+    async with AsyncAnthropic(base_url=emulator.url, api_key="k", max_retries=0, timeout=60.0, **more) as client:
         yield client
 
 

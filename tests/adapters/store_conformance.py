@@ -201,7 +201,7 @@ class StoreConformance:
             with anyio.move_on_after(0.05):
                 await anext(records)
             await there.commit(Append("s", b"hello"))
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 assert await anext(records) == Record(1, b"hello")
 
     async def test_a_watcher_gets_the_rows_there_are_then_each_change(self, tmp_path: Path) -> None:

@@ -68,9 +68,13 @@ async def test_what_cannot_be_started_is_a_fault(tmp_path: Path) -> None:
 
 
 async def test_b16_a_time_out_ends_the_whole_session_of_the_command(tmp_path: Path) -> None:
-    with anyio.fail_after(10):
-        result = await run("sleep 60 & echo $! > pid; (sleep 61 & echo $! > pid2; wait); wait", tmp_path, timeout=0.4)
-    assert "no answer within 0.4 s" in result.fault
+    for patience in (0.4, 5.0, 40.0):  # on a slow machine they are not both there in time
+        with anyio.fail_after(50):
+            command = "sleep 60 & echo $! > pid; (sleep 61 & echo $! > pid2; wait); wait"
+            result = await run(command, tmp_path, timeout=patience)
+        if (tmp_path / "pid2").exists() and (tmp_path / "pid2").read_text():
+            break
+    assert f"no answer within {patience:g} s" in result.fault
     for name in ("pid", "pid2"):
         assert started_at(int((tmp_path / name).read_text())) is None
 
@@ -86,8 +90,8 @@ async def test_a_cancelled_command_is_ended(tmp_path: Path) -> None:
 
 
 async def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
-    with anyio.fail_after(5):
-        result = await run("sleep 20 & echo $! > pid; echo text", tmp_path, name="UserPromptSubmit")
+    with anyio.fail_after(20):
+        result = await run("sleep 120 & echo $! > pid; echo text", tmp_path, name="UserPromptSubmit")
     assert result.answers == (AddContext("text"),)
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
@@ -116,7 +120,7 @@ async def test_a_program_is_run_without_a_shell_and_never_out_of_the_workspace(
 
 
 async def test_commands_of_one_event_run_together_in_the_registry(tmp_path: Path) -> None:
-    registry = HookRegistry(timeout=10)
+    registry = HookRegistry(timeout=40)
     for mine, other in (("a", "b"), ("b", "a")):
         os.mkfifo(tmp_path / mine)
         # Each opens its own pipe for writing, which blocks until the other one reads it.
@@ -125,7 +129,7 @@ async def test_commands_of_one_event_run_together_in_the_registry(tmp_path: Path
     refusing = "echo 'not on a Friday' >&2; exit 2"
     registry.add("PreToolUse", CommandHandler(refusing, str(tmp_path)), "bash")
     call = ToolCall(id="c", use_id="u", name="bash", input={"command": "deploy"})
-    with anyio.fail_after(8):
+    with anyio.fail_after(30):
         verdict = await registry.pre_tool_use(PreToolUse(call, Caller(folder=str(tmp_path))))
     assert (verdict.decision, verdict.why) == ("deny", "not on a Friday")
     assert verdict.notices == ()

@@ -62,13 +62,13 @@ def place(tmp_path: Path) -> Place:
 
 
 async def gone(pid: int) -> bool:
-    """Whether the process has ended, or does within 3 s."""
+    """Whether the process has ended, or does within 30 s."""
     started = started_at(pid)
     descriptor = None if started is None else open_pid(pid, started)
     if descriptor is None:
         return True
     try:
-        with anyio.move_on_after(3):
+        with anyio.move_on_after(30):
             await anyio.wait_readable(descriptor)
             return True
     finally:
@@ -140,11 +140,15 @@ async def test_a_closed_pipe_ends_a_writer_as_in_any_shell(place: Place) -> None
 
 async def test_b16_a_time_out_ends_grandchildren_in_sessions_of_their_own(place: Place) -> None:
     stubborn = "trap '' TERM; echo $$ >> pids; sleep 300"
-    finished = await place.run(
-        f'echo $$ >> pids; setsid bash -c "{stubborn.replace("$", chr(92) + "$")}; sleep 300" &\n'
-        "(setsid sleep 300 & echo $! >> pids); sleep 300",
-        timeout=1.5,
-    )
+    for patience in (1.5, 6.0, 24.0):  # on a slow machine they are not all there in time
+        (place.folder / "pids").unlink(missing_ok=True)
+        finished = await place.run(
+            f'echo $$ >> pids; setsid bash -c "{stubborn.replace("$", chr(92) + "$")}; sleep 300" &\n'
+            "(setsid sleep 300 & echo $! >> pids); sleep 300",
+            timeout=patience,
+        )
+        if len(place.pids("pids")) == 3:
+            break
     assert finished.timed_out
     assert finished.exit_code == 128 + signal.SIGTERM
     assert len(place.pids("pids")) == 3
@@ -152,9 +156,10 @@ async def test_b16_a_time_out_ends_grandchildren_in_sessions_of_their_own(place:
 
 
 async def test_a_cancelled_command_is_ended(place: Place) -> None:
-    with anyio.move_on_after(0.3) as scope:
-        await place.run("echo $$ > pids; sleep 300")
-    assert scope.cancelled_caught
+    async with anyio.create_task_group() as group:
+        group.start_soon(place.run, "echo $$ > pids; echo > ready; sleep 300")
+        await place.ready()
+        group.cancel_scope.cancel()
     assert await gone(place.pids("pids")[0])
 
 

@@ -199,7 +199,7 @@ def outside(world: OutsideWorld) -> Path:
 async def test_b15_nothing_outside_is_shown_or_changed(world: OutsideWorld, path: str) -> None:
     secret = outside(world)
     before = {one.name: one.stat().st_mtime_ns for one in (*secret.iterdir(), *(world.base / "state").iterdir())}
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         for tool, fields in (
             (READ, {}),
             (WRITE, {"content": "CHANGED"}),

@@ -280,7 +280,7 @@ async def test_a_pattern_that_never_ends_is_ended(
 
 async def test_a_cancelled_search_ends(world: OutsideWorld, grep: Tool) -> None:
     world.write("trap.txt", "a" * 40 + "!\n")
-    with anyio.fail_after(5), anyio.move_on_after(0.3) as scope:
+    with anyio.fail_after(30), anyio.move_on_after(0.3) as scope:
         await world.run(grep, pattern=r"^(?=a)(a+)+$", path="trap.txt")
     assert scope.cancelled_caught
 

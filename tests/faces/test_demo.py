@@ -146,7 +146,7 @@ def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) 
         try:
             said += os.read(ours, 65_536)
         except OSError:  # the other end is closed: it has ended, or is about to
-            process.wait(10)
+            process.wait(60)
             break
         plans = list(re.finditer(rb"plan (req_\w+) waits for approval", said))
         if waiting and len(plans) > asked and b"]> " in said[plans[asked].end() :]:

@@ -135,7 +135,7 @@ async def test_a_team_is_replayed_in_another_workspace_without_running_anything(
 
 async def test_another_prompt_is_told_as_the_first_difference(place: Place) -> None:
     await place.record()
-    with anyio.fail_after(15):
+    with anyio.fail_after(30):
         end = await place.replay("Do something else")
     assert end.exit_code == 1
     assert "call 1 of lead (turn)" in end.why
