@@ -12,9 +12,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ClassVar
 
 import anyio
 from tests.engine.team_world import TeamWorld, team_world
+from tests.simulation.chaos_person import SESSION, Person, rows_of
 from tests.simulation.chaos_replies import NAMES
 from tests.simulation.chaos_service import Service, WildModel
 from tests.simulation.chaos_store import Disk, Inner, Looks, Unkind, Wrong
@@ -25,21 +27,17 @@ from tests.simulation.promises import Seen, broken_at_rest, broken_ever
 from callboard.adapters.memory import Crashed
 from callboard.core import decide as rules
 from callboard.core.context.presets import PRESETS
-from callboard.core.names import agent_key, host_lease, rows_prefix, session_key
+from callboard.core.names import host_lease, session_key
 from callboard.core.schedule import next_wake
 from callboard.core.state import AgentState, Facts
 from callboard.engine.hooks import HookRegistry
 from callboard.engine.host import Host
-from callboard.engine.requests import answer_request
-from callboard.engine.sessions import Action, Command, send_command, send_prompt
 from callboard.ports.store import Lease, LeaseHolder
-from callboard.ports.world import Answer
 from callboard.testing import AllowAll, HostedSession, SteadyClock
-from callboard.words.errors import Fenced, StoreFull, UsageError
+from callboard.words.errors import Fenced, StoreFull
 from callboard.words.steps import Step
 from callboard.words.values import Json, Request, Schedule
 
-SESSION = "s1"
 PATIENCE = 400_000.0
 """Virtual seconds after which a run is taken to hang."""
 STEPS = 50_000
@@ -123,8 +121,11 @@ class Run:
     ended: list[anyio.Event] = field(default_factory=list[anyio.Event])
     """Of each process but the last."""
 
+    names: ClassVar[tuple[str, ...]] = NAMES
+    """Of the mates that a person may talk to."""
+
     def __post_init__(self) -> None:
-        self.looks, self.service, self.clock = Looks(), Service(self.seed), SteadyClock()
+        self.looks, self.service, self.clock = Looks(), self.served(), SteadyClock()
         self.outside.open(self.clock, self.seed)
         self.moody = Moody(self.seed, self.clock)
         self.tools = team_world(WildModel(self.service, 0), *self.outside.tools().values()).tools
@@ -138,13 +139,33 @@ class Run:
         self.seconds = anyio.current_time()
         for life in evidence.lives:
             self.events.update(event.t for event in life.events)
-        self.broken += broken_at_rest(evidence, self.seen, self.service, self.outside, self.looks)
+        self.broken += self.judged(evidence)
         return evidence
+
+    def served(self) -> Service:
+        """The model service of the run."""
+        return Service(self.seed)
+
+    def fates(self, *, shared: bool) -> list[Fate]:
+        """Of the processes before the last one, which nothing befalls."""
+        return fates(self.seed, shared=shared)
+
+    def store(self, inner: Inner, number: int, fate: Fate) -> Unkind:
+        """The store as one process has it."""
+        return Unkind(inner, self.looks, fate.wrong, fate.at, fate.thaw)
+
+    def spec(self) -> Json:
+        """What is special of every agent."""
+        return {**_spec(Draw(f"{self.seed}/spec")), "budget": Draw(f"{self.seed}/budget").choice(BUDGETS)}
+
+    def judged(self, evidence: Evidence) -> list[str]:
+        """What is broken when all is quiet."""
+        return broken_at_rest(evidence, self.seen, self.service, self.outside, self.looks)
 
     async def _processes(self, disk: Disk) -> Evidence:
         inner = disk.reopened()
         async with anyio.create_task_group() as zombies:
-            for number, fate in enumerate(fates(self.seed, shared=disk.shared)):
+            for number, fate in enumerate(self.fates(shared=disk.shared)):
                 world, ended = await self._world(inner, number, fate), anyio.Event()
                 self.ended.append(ended)
                 assert isinstance(world.store, Unkind)
@@ -163,7 +184,7 @@ class Run:
 
     async def _world(self, inner: Inner, number: int, fate: Fate) -> ChaosWorld:
         """The world of one process, with the lease."""
-        model, store = WildModel(self.service, number), Unkind(inner, self.looks, fate.wrong, fate.at, fate.thaw)
+        model, store = WildModel(self.service, number), self.store(inner, number, fate)
         lease = await store.acquire(host_lease(SESSION))
         assert not isinstance(lease, LeaseHolder), f"process {number} finds the session hosted by {lease}"
         return ChaosWorld(
@@ -175,7 +196,7 @@ class Run:
             clock=self.clock,
             observers=[Bugs(fate.bugs, raised=self.seen.bugs)],
             approvers=[self.moody],
-            spec={**_spec(Draw(f"{self.seed}/spec")), "budget": Draw(f"{self.seed}/budget").choice(BUDGETS)},
+            spec=self.spec(),
             seed=self.seed + number,
             lease=lease,
             outside=self.outside,
@@ -184,7 +205,7 @@ class Run:
     async def _until_dead(self, world: ChaosWorld, number: int, fate: Fate, ended: anyio.Event) -> None:
         how = "closed"
         try:
-            await self._live(world, number)
+            how = await self._live_or_drop(world, number, fate)
         except* Crashed:
             how = "killed"
         except* StoreFull:
@@ -196,11 +217,23 @@ class Run:
             self.seen.died.add(number)
         ended.set()
 
+    async def _live_or_drop(self, world: ChaosWorld, number: int, fate: Fate) -> str:
+        """One that is dropped is told to end in the middle of everything, as by a second Ctrl-C."""
+        assert isinstance(world.store, Unkind)
+        if fate.wrong != "dropped":
+            await self._live(world, number)
+            return "closed"
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cancel_at, world.store.stops, group.cancel_scope)
+            await self._live(world, number)
+            group.cancel_scope.cancel()
+        return "dropped" if world.store.stops.is_set() else "closed"
+
     async def _live(self, world: ChaosWorld, number: int) -> None:
         begun = await world.store.get(session_key(SESSION)) is not None
         draw = Draw(f"{self.seed}/person/{number}")
         async with world.session(SESSION, resume=begun) as session:
-            person = Person(session, draw, number, self.ends)
+            person = Person(session, draw, number, self.ends, self.names)
             await person.acts()
             await session.quiet()
             if number == 99:
@@ -216,7 +249,7 @@ class Run:
             await ended.wait()
         await session.quiet()
         while True:
-            rows = await _rows(session)
+            rows = await rows_of(session)
             due = _next_due(rows, self.clock.now(), self.moody)
             before, left = self.looks.commits, max(0.0, min(due, self.clock.now() + 4_000) - self.clock.now() - 1)
             await anyio.sleep(left)
@@ -233,26 +266,15 @@ class Run:
                 return
 
 
+async def _cancel_at(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
 async def _either(one: anyio.Event, other: anyio.Event) -> None:
     async with anyio.create_task_group() as group:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            group.cancel_scope.cancel()
-
-        group.start_soon(wait, one)
-        group.start_soon(wait, other)
-
-
-async def _rows(session: HostedSession) -> list[Request | Schedule]:
-    """The requests and schedules of the session."""
-    found: list[Request | Schedule] = []
-    for row in await session.world.store.keys(rows_prefix(SESSION)):
-        if "/request/" in row.key:
-            found.append(Request.model_validate_json(row.value or b""))
-        if "/schedule/" in row.key:
-            found.append(Schedule.model_validate_json(row.value or b""))
-    return found
+        group.start_soon(_cancel_at, one, group.cancel_scope)
+        group.start_soon(_cancel_at, other, group.cancel_scope)
 
 
 def _next_due(rows: list[Request | Schedule], now: float, moody: Moody) -> float:
@@ -283,66 +305,6 @@ def _spec(draw: Draw) -> Json:
         "react_limit": draw.choice(("per_success", "per_turn")),
         "after_compact": draw.choice(("continue", "end_turn")),
     }
-
-
-@dataclass
-class Person:
-    """Somebody who talks, answers, interrupts, stops and compacts as it comes."""
-
-    session: HostedSession
-    draw: Draw
-    process: int
-    did: Counter[str]
-    said: int = 0
-
-    async def acts(self) -> None:
-        await self._prompt("Do it all.", "lead")
-        for number in range(self.draw.randint(0, 8)):
-            await anyio.sleep(self.draw.choice((0, 0.05, 1, 7, 60, 900)))
-            name = self.draw.choice(("lead", "lead", *NAMES))
-            if await self.session.world.store.get(agent_key(SESSION, name)) is None:
-                continue
-            await self._act(name, f"word {number}")
-
-    async def _act(self, name: str, text: str) -> None:
-        what = self.draw.choice(("prompt", "prompt", "answer", "interrupt", "compact", "undo", "stop", "new"))
-        self.did[what] += 1
-        try:
-            if what == "prompt":
-                await self._prompt(text, name)
-            elif what == "answer":
-                await self._answer()
-            elif what == "new":
-                await self._command("new", "lead", self.draw.choice(("", "carry")))
-            elif what == "stop" and name != "lead":
-                await self._command("stop", name)
-            elif what == "undo":
-                await self._command("undo", name, " ".join(map(str, range(1, 200))))
-            else:
-                await self._command("compact" if what == "compact" else "interrupt", name)
-        except UsageError:
-            pass  # nobody of that name any more
-
-    async def _prompt(self, text: str, name: str) -> None:
-        now, store = self.session.world.clock.now(), self.session.world.store
-        await send_prompt(store, SESSION, text, to=name, now=now, nonce=self._nonce())
-
-    async def _command(self, action: Action, name: str, text: str = "") -> None:
-        now, store = self.session.world.clock.now(), self.session.world.store
-        await send_command(store, SESSION, Command(action, name, text), now=now, nonce=self._nonce())
-
-    async def _answer(self) -> None:
-        """Any request, decided already or not, in any way."""
-        asked = [row for row in await _rows(self.session) if isinstance(row, Request)]
-        if asked:
-            one = self.draw.choice(asked)
-            said = Answer(self.draw.choice(("approved", "rejected", "answered")), "person", "by the way")
-            now = self.session.world.clock.now()
-            await answer_request(self.session.world.store, SESSION, one.id, said, now)
-
-    def _nonce(self) -> str:
-        self.said += 1
-        return f"{self.process}.{self.said}"
 
 
 @contextmanager

@@ -24,7 +24,7 @@ Draw = random.Random
 Call = tuple[str, Json]
 
 
-def reply_of(seed: int, request: ModelRequest, *, overflowed: bool = False) -> Reply:
+def reply_of(seed: int, request: ModelRequest, overflowed: bool = False) -> Reply:
     """The reply to a call of a turn. `overflowed`: this call filled the window before."""
     draw = Draw(f"{seed}/{request.agent}/{request.ordinal}")
     said = b"\n".join(request.messages).decode()

@@ -28,6 +28,8 @@ FAULTS_IN_A_ROW = 4
 """Faults of one call, at most: then it goes through, so that every run ends."""
 _KNOWN = {name: ModelSpec(name) for name in MODELS}
 Draw = random.Random
+Says = Callable[[int, ModelRequest, bool], Reply]
+"""(seed, request, whether this call filled the window before) -> the reply to a call of a turn."""
 
 TRANSIENT: tuple[Fault, ...] = (
     fault("overloaded", status=529, type="overloaded_error"),
@@ -76,6 +78,9 @@ class Service:
     """What the service knows, whoever calls it."""
 
     seed: int
+    says: Says = reply_of
+    faults_of: float = 0.25
+    """The share of tries that fail."""
     bills: list[Bill] = field(default_factory=list[Bill])
     complaints: list[str] = field(default_factory=list[str])
     faults: Counter[str] = field(default_factory=Counter[str])
@@ -136,12 +141,10 @@ class WildModel(ScriptedModel):
         tried = service.tries[call]
         draw = Draw(f"{service.seed}/{call}/{tried}")
         await anyio.sleep(draw.choice((0, 0, 0.1, 3, 20)))
-        if tried <= FAULTS_IN_A_ROW and draw.random() < 0.25:
+        if tried <= FAULTS_IN_A_ROW and draw.random() < service.faults_of:
             await self._fail(request, on_delta, draw)
         overflowed = call in service.overflowed
-        reply = (
-            _summary(draw) if request.purpose == "summary" else reply_of(service.seed, request, overflowed=overflowed)
-        )
+        reply = _summary(draw) if request.purpose == "summary" else service.says(service.seed, request, overflowed)
         if reply.stop_reason == OVERFLOW:
             service.overflowed.add(call)
         await _stream(reply, on_delta, draw)

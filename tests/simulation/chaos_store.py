@@ -24,7 +24,7 @@ from callboard.ports.store import Append, Delete, Fence, Lease, LeaseHolder, Put
 from callboard.words.errors import StoreFull
 
 T = TypeVar("T")
-Wrong = Literal["", "killed_before", "killed_after", "full", "frozen"]
+Wrong = Literal["", "killed_before", "killed_after", "full", "frozen", "dropped"]
 
 
 class Inner(Store, Protocol):
@@ -65,6 +65,8 @@ class Unkind:
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         self.writes += 1
         due = self.writes == self._at
+        if due and self._wrong == "dropped":
+            self.stops.set()
         if due and self._wrong == "full":
             self.stops.set()
             raise StoreFull("the store is full (a fault of the chaos): nothing was written")
