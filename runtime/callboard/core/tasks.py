@@ -1,14 +1,18 @@
 """The task board's laws: who may claim, complete, fail, release and change a task, and what that frees. Pure.
 
-1. A task in progress has one owner, a life of a name; only that life completes, fails or releases it.
+1. A task in progress has one owner, a life of a name; only that life completes, fails or releases it. The lead and the
+   person may take it away and give it to another.
 2. A teammate has one task in progress at a time.
 3. Only a completed task lifts what it blocks; a completed or cancelled one never changes again.
 4. `blocked_by` names tasks that there are, and never comes round to the task itself.
+5. A task with a check is completed only by whoever says that this very command has passed; the owner that is to pass it
+   never changes it, and nobody changes one that was set by a higher one (person, lead, creator).
+6. A task that is kept for an agent is claimed by nobody else.
 
 Each change returns the new task, to be written with the revision it was read at: of two claims one loses the
 compare-and-swap. What breaks a law is refused with a `ToolRefused` that says what to do instead.
 
-    pending -> in_progress (claim) -> completed | failed | pending (release)
+    pending -> in_progress (claim) -> completed | failed | pending (release, assign, its owner is gone)
     pending -> cancelled        failed -> pending (reopen) | cancelled
 """
 
@@ -16,12 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from callboard.core.file_claims import normal_paths
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Task
 
 Tasks = Mapping[str, Task]
 """The board: every task of the session by its id."""
+MOST_ATTEMPTS = 3
+"""Claims of one task until an owner that could not go on leaves it failed: the lead or a person looks at it then."""
+PERSON, LEAD = "person", "lead"
+_LONGEST_CHECK = 4_000
+"""Characters of a check: one command line, no script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,11 @@ class Holder:
 
     name: str
     incarnation: int = 1
+    lease: str = ""
+    """The lease of the process that it lives in, and its number; empty in a world without leases."""
+    lease_number: int = 0
+    shell: bool = True
+    """It may run commands: without that it takes no task with a check."""
 
     def holds(self, task: Task) -> bool:
         """Whether `task` is in progress in the hands of this life."""
@@ -44,6 +60,10 @@ class Change:
     description: str | None = None
     blocked_by: tuple[str, ...] | None = None
     """The whole new list."""
+    files: tuple[str, ...] | None = None
+    """The whole new list."""
+    check: str | None = None
+    """The new command; empty: none any more."""
 
 
 def by_id(tasks: Iterable[Task]) -> dict[str, Task]:
@@ -65,6 +85,27 @@ def ready(board: Tasks) -> list[Task]:
     """The tasks that may be claimed, oldest first."""
     found = (task for task in board.values() if is_ready(task, board))
     return sorted(found, key=lambda task: (task.created_at, task.id))
+
+
+def fits(task: Task, holder: Holder) -> bool:
+    """Whether this agent may be the one: it is kept for nobody else, and its check can be run by it."""
+    return task.reserved_for in {"", holder.name} and (holder.shell or not task.check)
+
+
+def ready_for(board: Tasks, holder: Holder) -> list[Task]:
+    """The ready tasks that this agent may claim: those that are kept for it first, then the oldest."""
+    return sorted((task for task in ready(board) if fits(task, holder)), key=lambda task: not task.reserved_for)
+
+
+def offers(board: Tasks, waiting: Sequence[Holder]) -> tuple[str, ...]:
+    """Whom to wake for the ready tasks: one of those that wait for each task that somebody may claim, and no more."""
+    left, chosen = list(waiting), list[str]()
+    for task in ready(board):
+        taker = next((holder for holder in left if fits(task, holder)), None)
+        if taker is not None:
+            left.remove(taker)
+            chosen.append(taker.name)
+    return tuple(chosen)
 
 
 def held_by(board: Tasks, holder: Holder) -> list[Task]:
@@ -101,16 +142,24 @@ def behind(blocked_by: Iterable[str], board: Tasks) -> tuple[str, ...]:
 
 
 def create(task: Task, board: Tasks) -> Task:
-    """A new pending task. Refused: no subject, an unknown id in `blocked_by`, an id that there is already."""
+    """A new pending task. Refused: no subject, an unknown id in `blocked_by`, an id that there is already, files that
+    are no paths of the workspace, a check that is no command line."""
     if task.id in board:
         raise ToolRefused(f"{task.id} is on the board already")
-    subject = _subject(task.subject)
-    blocked_by = _blocked_by(task.id, task.blocked_by, board)
-    return task.model_copy(update={"subject": subject, "blocked_by": blocked_by, "status": "pending", "owner": None})
+    updates = {
+        "subject": _subject(task.subject),
+        "blocked_by": _blocked_by(task.id, task.blocked_by, board),
+        "files": normal_paths(task.files),
+        "check": _check(task.check),
+        "check_by": task.created_by if task.check.strip() else "",
+        "status": "pending",
+        **_NOBODY,
+    }
+    return task.model_copy(update=updates)
 
 
-def update(task: Task, change: Change, board: Tasks, now: float) -> Task:
-    """Change what a task says or waits for, while it has not ended."""
+def update(task: Task, change: Change, board: Tasks, now: float, by: str = LEAD) -> Task:
+    """Change what a task says, waits for, touches or must pass, while it has not ended. `by`: who changes it."""
     _refuse_ended(task)
     updates: dict[str, object] = {"updated_at": now}
     if change.subject is not None:
@@ -119,7 +168,34 @@ def update(task: Task, change: Change, board: Tasks, now: float) -> Task:
         updates["description"] = change.description
     if change.blocked_by is not None:
         updates["blocked_by"] = _new_blockers(task, change.blocked_by, board)
+    if change.files is not None:
+        if by != task.owner:
+            _refuse_stranger(task, by, "change the files of")
+        updates["files"] = normal_paths(change.files)
+    if change.check is not None:
+        _refuse_check(task, by)
+        check = _check(change.check)
+        updates |= {"check": check, "check_by": by if check else ""}
     return task.model_copy(update=updates)
+
+
+def assign(task: Task, to: str, by: str, now: float) -> Task:
+    """Keep a task for one agent (`to` empty: for anybody again), and take it from whoever has it in progress.
+
+    What is in progress is taken by the lead or the person alone; a pending one is also its creator's to give.
+    """
+    _refuse_ended(task)
+    if task.status == "failed":
+        raise ToolRefused(f"{task.id} has failed: open it for another try (status 'pending') to give it to somebody")
+    if task.status == "in_progress":
+        if by not in _ABOVE:
+            raise ToolRefused(f"{task.id} is in the hands of {task.owner}: only the lead or the person takes it away")
+        if to == task.owner:
+            raise ToolRefused(f"{task.id} is in the hands of {to} already")
+        task = free(task, now, f"{by} took it from {task.owner} before it was done.")
+    else:
+        _refuse_stranger(task, by, "give away")
+    return task.model_copy(update={"reserved_for": to, "updated_at": now})
 
 
 def cancel(task: Task, by: str, now: float) -> Task:
@@ -127,8 +203,8 @@ def cancel(task: Task, by: str, now: float) -> Task:
     _refuse_ended(task)
     _refuse_stranger(task, by, "cancel")
     if task.status == "in_progress":
-        raise ToolRefused(f"{task.id} is in progress: ask {task.owner} to release it first")
-    return task.model_copy(update={"status": "cancelled", "owner": None, "owner_incarnation": 0, "updated_at": now})
+        raise ToolRefused(f"{task.id} is in progress: {task.owner} must release it first, or it is taken from it")
+    return task.model_copy(update={"status": "cancelled", "updated_at": now, "reserved_for": "", **_NOBODY})
 
 
 def reopen(task: Task, by: str, now: float) -> Task:
@@ -136,7 +212,7 @@ def reopen(task: Task, by: str, now: float) -> Task:
     if task.status != "failed":
         raise ToolRefused(f"{task.id} is {task.status}: only a failed task is reopened")
     _refuse_stranger(task, by, "reopen")
-    return task.model_copy(update={"status": "pending", "owner": None, "owner_incarnation": 0, "updated_at": now})
+    return task.model_copy(update={"status": "pending", "updated_at": now, **_NOBODY})
 
 
 def claim(task: Task, holder: Holder, board: Tasks, now: float, *, one_at_a_time: bool = True) -> Task:
@@ -148,6 +224,10 @@ def claim(task: Task, holder: Holder, board: Tasks, now: float, *, one_at_a_time
         raise ToolRefused(f"{task.id} is {task.status}{_others(board)}")
     if waits := blockers(task, board):
         raise ToolRefused(f"{task.id} waits for {', '.join(waits)}{_others(board)}")
+    if task.reserved_for not in {"", holder.name}:
+        raise ToolRefused(f"{task.id} is kept for {task.reserved_for}{_others(board)}")
+    if not fits(task, holder):
+        raise ToolRefused(f"{task.id} has a check, which is a command, and you may run none{_others(board)}")
     held = held_by(board, holder)
     if one_at_a_time and held:
         raise ToolRefused(f"you have {held[0].id} in progress: complete, fail or release it before you claim another")
@@ -155,23 +235,37 @@ def claim(task: Task, holder: Holder, board: Tasks, now: float, *, one_at_a_time
         "status": "in_progress",
         "owner": holder.name,
         "owner_incarnation": holder.incarnation,
+        "lease": holder.lease,
+        "lease_number": holder.lease_number,
+        "reserved_for": "",
         "attempts": task.attempts + 1,
         "updated_at": now,
     }
     return task.model_copy(update=updates)
 
 
-def complete(task: Task, holder: Holder, now: float, result: str = "", evidence: str = "") -> Task:
-    """It is done. `evidence`: what shows that (a test run, a file)."""
+def may_complete(task: Task, holder: Holder) -> None:
+    """Raise `ToolRefused` when this life may not complete it, whatever a check says."""
     _refuse_foreign(task, holder, "complete")
+
+
+def complete(
+    task: Task, holder: Holder, now: float, result: str = "", evidence: str = "", passed: str | None = None
+) -> Task:
+    """It is done. `evidence`: what shows that (a test run, a file). `passed`: the check that was run, and passed."""
+    may_complete(task, holder)
+    if task.check and task.check != passed:
+        changed = passed is not None
+        why = "its check was changed while you ran the old one" if changed else "its check has not passed"
+        raise ToolRefused(f"{task.id} is not completed: {why}. Call complete_task again, which runs it")
     updates = {"status": "completed", "result": result or None, "evidence": evidence or None, "updated_at": now}
-    return task.model_copy(update=updates)
+    return task.model_copy(update={**updates, **_NO_LEASE})
 
 
 def fail(task: Task, holder: Holder, now: float, why: str) -> Task:
     """It cannot be done as it stands; what it blocks stays blocked."""
     _refuse_foreign(task, holder, "fail")
-    return task.model_copy(update={"status": "failed", "result": why, "updated_at": now})
+    return task.model_copy(update={"status": "failed", "result": why, "updated_at": now, **_NO_LEASE})
 
 
 def release(task: Task, holder: Holder, now: float, note: str = "") -> Task:
@@ -184,10 +278,28 @@ def free(task: Task, now: float, note: str = "") -> Task:
     """Take a task in progress from an owner that is gone: the runtime's own act, never a tool's."""
     if task.status != "in_progress":
         raise ToolRefused(f"{task.id} is {task.status}: nobody holds it")
-    updates = {"status": "pending", "owner": None, "owner_incarnation": 0, "updated_at": now}
+    updates: dict[str, object] = {"status": "pending", "updated_at": now, **_NOBODY}
     if note:
         updates["result"] = note
     return task.model_copy(update=updates)
+
+
+def give_back(task: Task, now: float, note: str) -> Task:
+    """Take it from an owner that could not go on: back to the board, or failed when too many have tried it. One that is
+    opened again has as many tries as at first."""
+    if task.attempts % MOST_ATTEMPTS:
+        return free(task, now, note)
+    return task.model_copy(update={"status": "failed", "result": note, "updated_at": now, **_NO_LEASE})
+
+
+def take_up(task: Task, holder: Holder) -> Task:
+    """The same life goes on in another process: the claim is under that one's lease from now on."""
+    return task.model_copy(update={"lease": holder.lease, "lease_number": holder.lease_number})
+
+
+_NO_LEASE: Mapping[str, object] = MappingProxyType({"lease": "", "lease_number": 0})
+_NOBODY: Mapping[str, object] = MappingProxyType({"owner": None, "owner_incarnation": 0, **_NO_LEASE})
+_ABOVE = frozenset({PERSON, LEAD})
 
 
 def _subject(text: str) -> str:
@@ -233,8 +345,28 @@ def _refuse_foreign(task: Task, holder: Holder, act: str) -> None:
         raise ToolRefused(f"cannot {act} {task.id}: it is held by {whose}, and only its owner may")
 
 
+def _check(text: str) -> str:
+    check = text.strip()
+    if "\0" in check or len(check) > _LONGEST_CHECK:
+        raise ToolRefused(f"check: write one command line of at most {_LONGEST_CHECK} characters; a script is a file")
+    return check
+
+
+def _refuse_check(task: Task, by: str) -> None:
+    if task.status == "in_progress" and by == task.owner and by != PERSON:
+        raise ToolRefused(f"{task.id} is in your hands: who is to pass a check does not change it")
+    _refuse_stranger(task, by, "change the check of")
+    if task.check and _rank(task.check_by) > _rank(by):
+        raise ToolRefused(f"cannot change the check of {task.id}: {task.check_by} has set it")
+
+
+def _rank(name: str) -> int:
+    """Who may overrule whom: the person, then the lead, then everybody else."""
+    return {PERSON: 2, LEAD: 1}.get(name, 0)
+
+
 def _refuse_stranger(task: Task, by: str, act: str) -> None:
-    if by not in {"lead", task.created_by}:
+    if by not in {*_ABOVE, task.created_by}:
         raise ToolRefused(f"cannot {act} {task.id}: only the lead or {task.created_by}, who created it, may")
 
 

@@ -5,7 +5,7 @@ As writes, for the commit that says so; each names the revision it was read at, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from callboard.core import requests as rq
 from callboard.core import tasks as board_rules
@@ -13,23 +13,27 @@ from callboard.core.names import request_key, task_key
 from callboard.core.tasks import Holder
 from callboard.engine.host import Host
 from callboard.ports.store import Put, Write
-from callboard.words.values import Request
-
-MOST_ATTEMPTS = 3
-"""Claims of one task that ended without its completion; then it has failed, and a person or the lead looks at it."""
+from callboard.words.values import Request, Task
 
 
 def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
     """The tasks of this life, given back to the board; one that was tried three times has failed."""
+    now, held = host.clock.now(), [task for task in host.board.tasks() if holder.holds(task)]
+    return _written(host, (board_rules.give_back(task, now, note) for task in held))
+
+
+def tasks_kept_freed(host: Host, name: str) -> list[Write]:
+    """The tasks that are kept for an agent that is no more: anybody may claim them now."""
+    kept = [task for task in host.board.tasks() if task.reserved_for == name and task.status == "pending"]
+    return _written(host, (board_rules.assign(task, "", "lead", host.clock.now()) for task in kept))
+
+
+def _written(host: Host, tasks: Iterable[Task]) -> list[Write]:
     writes: list[Write] = []
-    now = host.clock.now()
-    for task_id in [task.id for task in host.board.tasks() if holder.holds(task)]:
-        row = host.board.task(task_id)
-        if row is None:
-            continue
-        tired = row[0].attempts >= MOST_ATTEMPTS
-        task = board_rules.fail(row[0], holder, now, note) if tired else board_rules.free(row[0], now, note)
-        writes.append(Put(task_key(host.session, task_id), task.encode(), expected=row[1]))
+    for task in tasks:
+        row = host.board.task(task.id)
+        assert row is not None, "a task of the board has a row"
+        writes.append(Put(task_key(host.session, task.id), task.encode(), expected=row[1]))
     return writes
 
 

@@ -110,7 +110,8 @@ class Request(Value):
     subject: str = ""
     """One line for a person: what is asked."""
     payload: Json = Field(default_factory=dict)
-    """plan: {plan, options, task_id}; permission: {tool, input, rule, why, call_id}; question: {question, options}."""
+    """plan: {plan, options, task_id, assignment, folder, base}, and submitted: {plan, digest} where a person edited it;
+    permission: {tool, input, rule, why, call_id}; question: {question, options}."""
     digest: str = ""
     """sha256 over kind and payload: a changed content makes an approval void."""
     revision: int = 1
@@ -150,10 +151,14 @@ class Task(Value):
     result: str | None = None
     attempts: int = 0
     created_by: str = "lead"
+    cause: Cause = "person"
+    """The authority of the turn that made it: who takes it has no more for it."""
     created_at: float = 0.0
     updated_at: float = 0.0
     check: str = ""
     """A command that must end with exit code 0 before the task may be completed; empty: none."""
+    check_by: str = ""
+    """Who set the check: `person`, `lead`, or the teammate that made the task."""
     files: tuple[str, ...] = ()
     """Paths and globs, relative to the workspace, that its owner works on: others see them."""
     reserved_for: str = ""
