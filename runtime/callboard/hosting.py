@@ -88,7 +88,8 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
     )
     budget = session_budget(loaded, row.settings.get("max_cost_usd"))
-    return Host(row.id, ports, lease.fence, types.spawned, settings.team.max_agents, budget, types.budget_of)
+    spawned, team, budget_of = types.spawned, settings.team, types.budget_of
+    return Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
 
 
 @asynccontextmanager

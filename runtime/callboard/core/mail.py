@@ -124,6 +124,7 @@ def placed(envelope: Envelope, kept: str = "") -> Placed:
         type=envelope.type,
         id=envelope.id,
         request=envelope.request_id or "",
+        reply_to=envelope.reply_to or "",
         status=str(envelope.metadata.get("status", "")),
     )
     return Placed(data=_text(text), source="inbox", pinned=bool(envelope.metadata.get("assignment")))

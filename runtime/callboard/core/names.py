@@ -15,6 +15,10 @@ import base64
 import hashlib
 
 
+MAILBOXES = "m/"
+"""How the names of mailboxes begin."""
+
+
 def session_key(session: str) -> str:
     return f"s/{session}"
 
@@ -50,7 +54,7 @@ def snapshot_key(session: str, name: str, incarnation: int) -> str:
 
 
 def mailbox(session: str, name: str, incarnation: int) -> str:
-    return f"m/{session}/{name}.{incarnation}"
+    return f"{MAILBOXES}{session}/{name}.{incarnation}"
 
 
 def rate_key(key: str, model: str) -> str:
@@ -73,6 +77,11 @@ def call_id(session: str, name: str, incarnation: int, ordinal: int, index: int)
     """A tool call by the number of its model call in the journal and its place in the reply, never by the provider's
     id alone. Not by the journal position: mail that comes earlier or later must not change it (a replay)."""
     return short_id("call", session, name, incarnation, ordinal, index)
+
+
+def request_envelope_id(request_id: str, to: str) -> str:
+    """The envelope that puts a request to an agent: what its answer replies to."""
+    return short_id("env", request_id, to)
 
 
 def claim_envelope_id(task_id: str, attempts: int, name: str) -> str:

@@ -17,6 +17,7 @@ from callboard.words.values import Envelope
 async def listen(agent: Agent) -> None:
     """Record every envelope of the agent's mailbox, from the position that its journal has reached. Never returns."""
     stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
+    agent.host.mailboxes.join(stream, lambda: agent.state)
     async with agent.host.ports.store.follow(stream, agent.state.position) as records:
         async for record in records:
             try:

@@ -97,7 +97,8 @@ async def _finish(agent: Agent, call: ToolCall, outcome: ToolOutcome) -> None:
     if _runs_again(agent, call) and not outcome.writes:
         await agent.note(finished, *outcome.events, unless=void)
     else:
-        await agent.record(finished, *outcome.events, writes=outcome.writes, unless=void)
+        with agent.host.mailboxes.coming(outcome.writes):
+            await agent.record(finished, *outcome.events, writes=outcome.writes, unless=void)
 
 
 def _runs_again(agent: Agent, call: ToolCall) -> bool:

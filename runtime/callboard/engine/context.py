@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callboard.core.names import mailbox
 from callboard.core.state import Background
 from callboard.engine.loop import Agent
 from callboard.ports.model import Delta
@@ -27,6 +28,7 @@ def tool_context(agent: Agent, call_id: str) -> ToolContext:
         skills=host.ports.skills,
         background={one: _task(bg) for one, bg in state.background.items()},
         progress=lambda text: host.streamed(agent.name, Delta("tool", text)),
+        mail_of=lambda row: host.mailboxes.load(mailbox(host.session, row.name, row.incarnation)),
     )
 
 

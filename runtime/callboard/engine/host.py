@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from callboard.core.budget.limits import planned_call
 from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
-from callboard.core.names import claim_envelope_id, mailbox, rows_prefix
+from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.recovery.turns import model_in_use
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
@@ -21,6 +21,7 @@ from callboard.engine.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
 from callboard.engine.governor import Governor, catch_up
 from callboard.engine.hooks import HookRegistry
+from callboard.engine.mailboxes import LIMIT, Mailboxes
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
@@ -75,6 +76,9 @@ class Host:
     """Of the whole session."""
     grants: Callable[[str, str], Budget] = field(default=lambda agent_type, kind: Budget())
     """(agent type, kind) -> what the settings grant a new agent."""
+    mailbox_limit: int = LIMIT
+    """Envelopes that may wait in a mailbox, before tools are refused that send to it."""
+    mailboxes: Mailboxes = field(init=False)
     budgets: Budgets = field(init=False)
     governor: Governor = field(init=False)
     """Of the API key: the one that was handed in, or one for this host alone."""
@@ -86,6 +90,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self.governor = self.ports.governor or Governor(self.ports.clock)
+        self.mailboxes = Mailboxes(self.mailbox_limit)
         self.board = SessionBoard(self.session, self._row_changed)
         self.budgets = Budgets(self.ports.clock, self.budget, self.board)
 
@@ -113,7 +118,8 @@ class Host:
                 case Put():
                     self.board.take(Row(write.key, write.value, number))
                 case Append():
-                    if write.stream.startswith("m/"):
+                    if write.stream.startswith(MAILBOXES):
+                        self.mailboxes.sent(write.stream, number)
                         self._mailed(Envelope.model_validate_json(write.record))
                 case Delete():
                     pass

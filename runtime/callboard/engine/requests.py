@@ -9,7 +9,7 @@ import anyio
 
 from callboard.core import requests as rules
 from callboard.core.mail import sending
-from callboard.core.names import agent_key, request_key, short_id
+from callboard.core.names import agent_key, request_envelope_id, request_key, short_id
 from callboard.engine.host import Host
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.ports.world import Answer, Approver
@@ -65,6 +65,7 @@ def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Enve
         type=_BELLS[request.kind],
         content=answer.reason,
         request_id=request.id,
+        reply_to=None if answer.by in ("person", "policy", "runtime") else request_envelope_id(request.id, answer.by),
         cause=cause,
         metadata={"status": request.status},
         sent_at=now,

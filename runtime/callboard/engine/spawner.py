@@ -92,6 +92,8 @@ class AgentSpawner:
             type="message",
             content=prompt,
             cause=cause_of(self._agent.state),
+            caused_by=self._agent.state.turn.cause if self._agent.state.turn else "",
+            sender_incarnation=self._agent.state.incarnation,
             metadata={"assignment": True},
             sent_at=now,
         )

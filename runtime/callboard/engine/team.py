@@ -270,6 +270,8 @@ class Team:
             incarnation=lead[0].incarnation,
             type="error",
             content=f"{row.name} crashed again and again and is parked: {_first(crash)}",
+            sender_incarnation=row.incarnation,
+            metadata={"status": "crashed"},
             cause="teammate",
             sent_at=self.host.clock.now(),
         )

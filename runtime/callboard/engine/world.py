@@ -14,7 +14,7 @@ from callboard.core.context.stages.persisting import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.decide import PROMPT_HOOKS
 from callboard.core.mail import injected, sending
-from callboard.core.names import claim_envelope_id, mailbox, request_key, short_id, task_key
+from callboard.core.names import claim_envelope_id, mailbox, request_envelope_id, request_key, short_id, task_key
 from callboard.core.standing import farewell, last_words
 from callboard.core.stuck import stop_words
 from callboard.core.tasks import Holder
@@ -84,6 +84,7 @@ async def _drop(agent: Agent, step: st.Drop) -> None:
             incarnation=lead[0].incarnation,
             type="error",
             content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
+            caused_by=step.ids[0],
             cause="tool",
             sent_at=_now(agent),
         )
@@ -314,6 +315,8 @@ def _shutdown_answer(agent: Agent, request_id: str, now: float) -> list[Write]:
             type="shutdown_response",
             content=f"{agent.name} has stopped.",
             request_id=request_id,
+            reply_to=request_envelope_id(request_id, agent.name),
+            sender_incarnation=agent.state.incarnation,
             cause="teammate",
             sent_at=now,
         )

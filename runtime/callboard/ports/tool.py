@@ -173,6 +173,26 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True)
+class MailLoad:
+    """How much waits in a mailbox."""
+
+    waiting: int = 0
+    """Envelopes that its owner has not read yet."""
+    limit: int | None = None
+    """How many may wait; None: any number."""
+    since: float | None = None
+    """When the oldest of them was sent (Unix seconds); None where that is not known."""
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.waiting >= self.limit
+
+
+def _no_load(to: AgentRow) -> MailLoad:
+    return MailLoad()
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """Everything that a tool may touch, and nothing else."""
 
@@ -192,6 +212,8 @@ class ToolContext:
     skills: Skills
     background: Mapping[str, BackgroundTask]
     progress: Callable[[str], None]
+    mail_of: Callable[[AgentRow], MailLoad] = _no_load
+    """How much waits in an agent's mailbox."""
 
 
 class Tool(Protocol):

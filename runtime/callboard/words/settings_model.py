@@ -145,9 +145,11 @@ class ContextSettings(Section):
 
 
 class TeamSettings(Section):
-    """How large a team may be."""
+    """How large a team may be, and how much may wait for one of it."""
 
     max_agents: Positive = 32
+    mailbox: Positive = 1_000
+    """Envelopes that may wait unread for an agent, before tools that send it more are refused."""
 
 
 class PlanSettings(Section):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+
 from callboard.core.mail import sending
 from callboard.core.names import short_id
 from callboard.ports.store import Write
-from callboard.ports.tool import ToolContext
+from callboard.ports.tool import MailLoad, ToolContext
 from callboard.words.errors import ToolRefused
 from callboard.words.values import AgentRow, Cause, Envelope, EnvelopeType
 
 GONE = frozenset({"stopping", "stopped"})
 """An agent in one of these reads no more mail."""
+ENVELOPE_ID = re.compile(r"env_[a-z2-7]{12}")
+"""What an agent may name as the message that it answers (`callboard.core.names.short_id`)."""
 
 
 def team(context: ToolContext) -> list[AgentRow]:
@@ -64,6 +69,12 @@ def envelope(
 def cause(context: ToolContext) -> Cause:
     """Who speaks: the lead, or anybody of its team."""
     return "lead" if context.spec.kind == "lead" else "teammate"
+
+
+def full_words(to: AgentRow, load: MailLoad) -> str:
+    """That a mailbox is full, how full, and since when nothing of it was read."""
+    since = f", the oldest since {datetime.fromtimestamp(load.since, UTC):%Y-%m-%d %H:%M:%S} UTC" if load.since else ""
+    return f"{to.name}'s mailbox is full: {load.waiting:,} messages wait there unread{since}."
 
 
 _HINTS = {

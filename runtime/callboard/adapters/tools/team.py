@@ -14,10 +14,10 @@ from pydantic import Field
 from callboard.adapters.tools.board import find_task, put_task, task_line
 from callboard.adapters.tools.control import listed
 from callboard.adapters.tools.granting import Grant, granted
-from callboard.adapters.tools.mail import GONE, envelope, member, team, teammate
+from callboard.adapters.tools.mail import ENVELOPE_ID, GONE, envelope, full_words, member, team, teammate
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.core import tasks
-from callboard.core.names import request_key, short_id
+from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.requests import digest_of
 from callboard.core.toolset import tools_for
 from callboard.ports.store import Put
@@ -39,7 +39,8 @@ not ask how far it is. For one question with one answer use task instead."""
 _LIST = "List the lead and the teammates: role, what each is doing or waiting for, and its task."
 _SEND = """\
 Write to one agent of the team by name; it reads the message before its next step, and is woken if it is idle. Say \
-everything needed in one message; do not send thanks or 'ok'. Your final report goes by report, not by message."""
+everything needed in one message; do not send thanks or 'ok'. When you answer a message, put its id into reply_to. \
+Your final report goes by report, not by message."""
 _BROADCAST = """\
 Write to all other agents at once, for news that each of them has to know (a changed interface, a stopped plan). Those \
 at work read it before their next step, idle ones when they are next woken."""
@@ -62,6 +63,7 @@ class _Spawn(Input):
 class _Send(Input):
     to: str = Field(description="The agent's name, as list_team shows it")
     content: str = Field(min_length=1)
+    reply_to: str = Field(default="", description="The id of the message that this answers, from its inbox tag")
 
 
 class _Broadcast(Input):
@@ -170,11 +172,17 @@ def _member_line(row: AgentRow, board: tasks.Tasks, context: ToolContext) -> str
 
 def _send_message(given: _Send, context: ToolContext) -> ToolOutcome:
     row = member(context, given.to)
-    content = _words(given.content)
+    content, answers = _words(given.content), given.reply_to.strip()
+    if answers and not ENVELOPE_ID.fullmatch(answers):
+        raise ToolRefused(f'reply_to: {given.reply_to!r} is no id of a message: its inbox tag says id="env_..."')
+    load = context.mail_of(row)
+    if load.full:
+        raise ToolRefused(f"{full_words(row, load)} It was not sent. Do what you can without it, and try again later.")
     text = f"Sent to {row.name}."
     if row.life == "crashed":
         text += " It has crashed: it reads this when it is running again."
-    return ToolOutcome(text, writes=(envelope(context, row, "message", content),), data={"to": row.name})
+    write = envelope(context, row, "message", content, reply_to=answers or None)
+    return ToolOutcome(text, writes=(write,), data={"to": row.name})
 
 
 def _broadcast(given: _Broadcast, context: ToolContext) -> ToolOutcome:
@@ -182,8 +190,14 @@ def _broadcast(given: _Broadcast, context: ToolContext) -> ToolOutcome:
     others = [row for row in team(context) if row.name != context.spec.name and row.life not in GONE]
     if not others:
         raise ToolRefused("nobody else is in the team")
-    writes = tuple(envelope(context, row, "broadcast", content, wake=False) for row in others)
-    return ToolOutcome(f"Sent to {', '.join(row.name for row in others)}.", writes=writes)
+    loads = {row.name: context.mail_of(row) for row in others}
+    full = [full_words(row, loads[row.name]) for row in others if loads[row.name].full]
+    open_ = [row for row in others if not loads[row.name].full]
+    if not open_:
+        raise ToolRefused(" ".join([*full, "It was sent to nobody."]))
+    writes = tuple(envelope(context, row, "broadcast", content, wake=False) for row in open_)
+    words = [f"Sent to {', '.join(row.name for row in open_)}.", *full, *(["They did not get it."] if full else [])]
+    return ToolOutcome(" ".join(words), writes=writes)
 
 
 def _words(content: str) -> str:
@@ -217,7 +231,14 @@ def _request_shutdown(given: _Shutdown, context: ToolContext) -> ToolOutcome:
     content = given.reason.strip() or "Finish what you are doing, report, and stop."
     writes = (
         Put(request_key(context.session, request.id), request.encode(), 0),
-        envelope(context, row, "shutdown_request", content, request_id=request.id),
+        envelope(
+            context,
+            row,
+            "shutdown_request",
+            content,
+            id=request_envelope_id(request.id, row.name),
+            request_id=request.id,
+        ),
     )
     text = f"Asked {row.name} to stop ({request.id}). Its answer comes as a message."
     return ToolOutcome(text, writes=writes, data={"request_id": request.id})
