@@ -1,13 +1,13 @@
-"""What an agent is doing in one word, what it owes its lead at the end of a turn, what outlives a compaction."""
+"""What an agent owes its lead at the end of a turn, what outlives a compaction."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.core.agent_states import Life, judged, started
+from tests.core.agent_states import Life
 
-from callboard.core.standing import cause_of, farewell, last_words, life, state_block, waiting_for
+from callboard.core.standing import cause_of, farewell, last_words, state_block
 from callboard.words import events as ev
 from callboard.words.steps import EndTurn
 from callboard.words.values import AgentRow, Schedule, Todo
@@ -23,36 +23,8 @@ def owing() -> Life:
     return Life.begun().mailed("do it", type="message", metadata={"assignment": True}).turned().delivered()
 
 
-def asking(*others: str) -> Life:
-    return prompted().called("bash", *others).on(ev.ApprovalNeeded, call="c1", request_id="req_1")
-
-
 def pending() -> Life:
     return prompted().on(ev.GateSet, gate="pending", request_id="req_2")
-
-
-@pytest.mark.parametrize(
-    ("told", "word"),
-    [
-        (Life.begun(), "starting"),
-        (prompted(), "working"),
-        (prompted().on(ev.TurnEnded, turn="t", reason="end"), "idle"),
-        (asking(), "waiting"),
-        (pending(), "waiting"),
-        (asking().on(ev.StopAsked, by="lead"), "stopping"),
-        (prompted().on(ev.AgentStopped, outcome="done"), "stopped"),
-    ],
-)
-def test_the_word_for_a_row(told: Life, word: str) -> None:
-    assert life(told.state) == word
-
-
-def test_what_everything_waits_for_is_named_and_nothing_while_something_goes_on() -> None:
-    assert waiting_for(pending().state) == "plan req_2"
-    assert waiting_for(asking().state) == "permission req_1"
-    assert waiting_for(judged(asking("bash"), "c2", verdict="deny").state) == "permission req_1"
-    assert waiting_for(started(judged(asking("bash"), "c2"), "c2").state) == ""
-    assert waiting_for(prompted().state) == ""
 
 
 def test_a_teammate_speaks_with_its_own_authority() -> None:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_limits import LIMIT_RULES
+from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
+from callboard.core.authority import after
 from callboard.core.budget.charging import charged
 from callboard.core.changes import Rule, queue, said_to
 from callboard.core.context.reminders import is_reminder
@@ -80,6 +82,8 @@ def _stopped(state: AgentState, e: ev.AgentStopped) -> AgentState:
 def _received(state: AgentState, e: ev.EnvelopeReceived) -> AgentState:
     envelope = e.envelope
     state = replace(state, position=max(state.position, envelope.seq))
+    if e.refused:
+        return state
     if envelope.type in RUNTIME_MAIL:
         return _heed(state, envelope)
     if envelope.type == "plan_request":
@@ -113,16 +117,22 @@ def _heed(state: AgentState, envelope: Envelope) -> AgentState:
 def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
     gone = set(e.ids)
     taken = [envelope for envelope in state.mail if envelope.id in gone]
-    owes = any(envelope.metadata.get("assignment") for envelope in taken)
+    given = [envelope.id for envelope in taken if envelope.metadata.get("assignment")]
+    owes = bool(given)
     turn = state.turn
+    authority = state.authority
     if turn:
-        turn = replace(turn, wakes=(*turn.wakes, *(envelope.type for envelope in taken)), stop_asked=False)
+        authority = after(turn.authority, taken, state.me.kind)
+        wakes = (*turn.wakes, *(envelope.type for envelope in taken))
+        turn = replace(turn, wakes=wakes, stop_asked=False, authority=authority)
     return replace(
         said_to(state, e.blocks, e.at),
         mail=tuple(envelope for envelope in state.mail if envelope.id not in gone),
         heard=state.heard + 1,
         turn=turn,
+        authority=authority,
         assignment=state.assignment or owes,
+        assigned=given[-1] if given else state.assigned,
         reported="" if owes else state.reported,
         gate=Gate("required") if owes and state.me.plan_required else state.gate,
     )
@@ -135,7 +145,7 @@ def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
     turn = Turn(id=e.turn, began_at=e.at, cause=e.cause, depth=e.depth, authority=e.authority)
-    return replace(state, turn=turn, turns=state.turns + 1, tried=frozenset())
+    return replace(state, turn=turn, turns=state.turns + 1, authority=e.authority, tried=frozenset())
 
 
 def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
@@ -167,25 +177,28 @@ def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
 
 
 _RULES: Mapping[type, Rule] = charged(
-    watched(
-        {
-            ev.AgentStarted: _started,
-            ev.AgentResumed: _same,
-            ev.PromptSet: _prompt_set,
-            ev.SpecChanged: _spec_changed,
-            ev.StopAsked: _stop_asked,
-            ev.AgentStopped: _stopped,
-            ev.EnvelopeReceived: _received,
-            ev.EnvelopesDelivered: _delivered,
-            ev.EnvelopesDropped: _dropped,
-            ev.TurnBegan: _turn_began,
-            ev.Interrupted: _interrupted,
-            ev.TurnEnded: _turn_ended,
-            ev.InjectionQueued: _queued,
-            ev.InjectionsDelivered: _injected,
-            **CALL_RULES,
-            **LIMIT_RULES,
-            **TOOL_RULES,
-        }
+    waiting(
+        watched(
+            {
+                ev.AgentStarted: _started,
+                ev.AgentResumed: _same,
+                ev.PromptSet: _prompt_set,
+                ev.SpecChanged: _spec_changed,
+                ev.StopAsked: _stop_asked,
+                ev.AgentStopped: _stopped,
+                ev.EnvelopeReceived: _received,
+                ev.EnvelopesDelivered: _delivered,
+                ev.EnvelopesDropped: _dropped,
+                ev.TurnBegan: _turn_began,
+                ev.Interrupted: _interrupted,
+                ev.TurnEnded: _turn_ended,
+                ev.InjectionQueued: _queued,
+                ev.InjectionsDelivered: _injected,
+                **CALL_RULES,
+                **LIMIT_RULES,
+                **TOOL_RULES,
+                **LIFE_RULES,
+            }
+        )
     )
 )

@@ -1,43 +1,16 @@
-"""What an agent is doing, in one word for its row and in a line for a person; and what it owes at the end of a turn."""
+"""What an agent owes at the end of a turn and of its life, and what outlives a compaction of it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from callboard.core.authority import spoken
 from callboard.core.names import short_id
 from callboard.core.state import AgentState
 from callboard.words.context import StateBlock
 from callboard.words.specs import AgentSpec
 from callboard.words.steps import EndTurn
-from callboard.words.values import AgentLife, AgentRow, Cause, Envelope, Request, Schedule
-
-
-def life(state: AgentState) -> AgentLife:
-    """The word for its row."""
-    if state.ended is not None:
-        return "stopped"
-    if state.stop:
-        return "stopping"
-    if waiting_for(state):
-        return "waiting"
-    return "idle" if state.turn is None and state.turns > 0 else "working" if state.turn else "starting"
-
-
-def waiting_for(state: AgentState) -> str:
-    """The request that everything waits for; empty when something goes on, and when all is over."""
-    if state.ended is not None:
-        return ""
-    if state.gate.gate == "pending" and not state.calls:
-        return f"plan {state.gate.request_id}"
-    asking = [one.request_id for one in state.calls if one.stage == "asking"]
-    if asking and all(one.stage in ("asking", "settled") for one in state.calls):
-        return f"permission {asking[0]}"
-    return ""
-
-
-def cause_of(state: AgentState) -> Cause:
-    """Whose authority its own envelopes carry."""
-    return "lead" if state.me.kind == "lead" else "teammate"
+from callboard.words.values import AgentRow, Envelope, Request, Schedule
 
 
 def farewell(state: AgentState, step: EndTurn, lead: AgentRow | None, now: float) -> tuple[Envelope, ...]:
@@ -86,7 +59,10 @@ def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, now: float
             "type": kind,
             "mode": "wake" if wakes else "queue",
             "content": text,
-            "cause": cause_of(state),
+            "cause": spoken(state),
+            "caused_by": state.turn.cause if state.turn else "",
+            "sender_incarnation": state.incarnation,
+            "reply_to": (state.assigned or None) if wakes else None,
             "depth": (state.turn.depth + 1) if state.turn else 1,
             "metadata": {"status": status} if status else {},
             "sent_at": now,
@@ -105,7 +81,8 @@ def state_block(
     gate = state.gate
     plan = ""
     if gate.plan or gate.gate != "open":
-        plan = f"{gate.status or gate.gate}: {gate.plan}" if gate.plan else f"gate: {gate.gate}"
+        chosen = f"\nThe option that was chosen: {gate.choice}" if gate.choice else ""
+        plan = f"{gate.status or gate.gate}: {gate.plan}{chosen}" if gate.plan else f"gate: {gate.gate}"
     running = [f"{i}: {b.began.command} ({b.status})" for i, b in state.background.items() if b.status == "running"]
     mates = [f"{row.name} ({row.role or row.agent_type}): {row.life}" for row in team if row.name != state.me.name]
     return StateBlock(

@@ -96,6 +96,10 @@ class Gate:
     digest: str = ""
     plan: str = ""
     status: str = ""
+    choice: str = ""
+    """Which of its options was approved."""
+    task: str = ""
+    """The task that the plan is for; empty: the assignment."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,20 @@ class Ended:
 
     outcome: str
     result: str
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What keeps it from going on beside its calls and its gate."""
+
+    crash: Literal["", "restarting", "parked"] = ""
+    """Its code has crashed, and no process has taken it up since."""
+    held: Literal["", "rate", "budget"] = ""
+    """What its next model call waits for."""
+    questions: tuple[str, ...] = ()
+    """Questions to the person that have no answer yet."""
+    stalled: tuple[str, ...] = ()
+    """Operations of this turn that were told of as stalled."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +159,8 @@ class AgentState:
     """The mailbox number of the newest envelope received."""
     turn: Turn | None = None
     turns: int = 0
+    authority: Cause = "tool"
+    """Of the newest turn, as it is or was at its end."""
     last_text: str = ""
     last_reason: str = ""
     last_why: str = ""
@@ -192,7 +212,10 @@ class AgentState:
     """Tasks held: id -> subject."""
     assignment: bool = False
     """It owes a report on a piece of work."""
+    assigned: str = ""
+    """The envelope that gave it this piece of work."""
     reported: str = ""
+    waits: Waits = Waits()
     usage: Usage = Usage()
     account: Account = Account()
     """What budgets count of it."""
@@ -269,6 +292,8 @@ class Facts:
     """Somebody else of the session is at work, or a request of this agent waits. Told where all calls only watch."""
     claimable: str | None = None
     """A ready task that this agent may claim now."""
+    taken: tuple[str, ...] = ()
+    """Tasks that it knows as its own and that the board gave to somebody else."""
     budgets: tuple[Node, ...] = ()
     """What its next call is charged to, the nearest first; empty where no budget limits calls."""
     parked_until: float = 0.0

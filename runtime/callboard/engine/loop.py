@@ -15,9 +15,9 @@ from anyio.abc import TaskGroup
 from callboard.core.apply import apply
 from callboard.core.budget.limits import BUDGET
 from callboard.core.decide import decide
+from callboard.core.lives import life, waiting_for
 from callboard.core.names import agent_key, journal, snapshot_key
 from callboard.core.snapshot import due, dump
-from callboard.core.standing import life, waiting_for
 from callboard.core.state import AgentState, Facts
 from callboard.engine.cache_watch import CacheWatch
 from callboard.engine.host import Host

@@ -17,6 +17,7 @@ from typing import Any
 from callboard.core.budget.tree import used_up
 from callboard.faces.terminal import Block, Line, Style, block, plain
 from callboard.words.events import (
+    AgentCrashed,
     AgentResumed,
     AgentStarted,
     AgentStopped,
@@ -29,6 +30,7 @@ from callboard.words.events import (
     CallHeld,
     ContextEdited,
     ContinuationAsked,
+    EnvelopeReceived,
     Event,
     GateSet,
     Interrupted,
@@ -39,6 +41,7 @@ from callboard.words.events import (
     ReplyDropped,
     ReplyInterrupted,
     RetryPlanned,
+    StallNoticed,
     StopAsked,
     StuckNoticed,
     SummaryFailed,
@@ -46,6 +49,7 @@ from callboard.words.events import (
     TodosSet,
     ToolFinished,
     TurnEnded,
+    WaitBegan,
 )
 from callboard.words.values import Envelope, Json, ToolCall, Usage
 
@@ -156,6 +160,25 @@ def _started(agent: str, event: AgentStarted) -> Block | None:
 
 def _resumed(agent: str, event: AgentResumed) -> Block:
     return _progress(agent, "goes on where it was")
+
+
+def _crashed(agent: str, event: AgentCrashed) -> Block:
+    if event.again_at is not None:
+        wait = max(event.again_at - event.at, 0.0)
+        return _progress(agent, f"crashed ({event.why}); goes on from its journal in {wait:.1f} s", "warn")
+    words = f"crashed {event.count} times in a minute and is parked: {event.why}. `callboard team resume {agent}`"
+    return block(words, "bad", name=agent)
+
+
+def _wait_began(agent: str, event: WaitBegan) -> Block:
+    words = {"rate": "the service's rate", "budget": "money that other calls hold back"}[event.what]
+    until = "" if event.until is None else f", {max(event.until - event.at, 0.0):.0f} s at most"
+    return _progress(agent, f"waits for {words}{until}")
+
+
+def _stalled(agent: str, event: StallNoticed) -> Block:
+    words = f"waits for {event.what} for {event.at - event.since:.0f} s, {event.limit:.0f} s are allowed"
+    return block(f"stalled: {words}. `callboard team kill {agent}` ends it", "warn", name=agent)
 
 
 def _stopped(agent: str, event: AgentStopped) -> Block:
@@ -301,6 +324,11 @@ def _interrupted(agent: str, event: Interrupted) -> Block:
     return block("interrupted", "warn", name=agent)
 
 
+def _refused_mail(agent: str, event: EnvelopeReceived) -> Block | None:
+    what = f"a {event.envelope.type} of {event.envelope.sender} does not count: {event.refused}"
+    return _progress(agent, what, "warn") if event.refused else None
+
+
 def _because(why: str) -> str:
     return f": {why}" if why else ""
 
@@ -308,8 +336,12 @@ def _because(why: str) -> str:
 _TELLERS: Mapping[type[Any], Callable[[str, Any], Block | None]] = {
     AgentStarted: _started,
     AgentResumed: _resumed,
+    AgentCrashed: _crashed,
+    WaitBegan: _wait_began,
+    StallNoticed: _stalled,
     AgentStopped: _stopped,
     StopAsked: _stop_asked,
+    EnvelopeReceived: _refused_mail,
     ModelReplied: _replied,
     TurnEnded: _ended,
     RetryPlanned: _retry,

@@ -21,6 +21,7 @@ from callboard.core.budget.tree import used_up
 from callboard.faces.stream_parts import ERRORS, ending, model_usage, origin, result_block, usage_part
 from callboard.ports.model import Delta
 from callboard.words.events import (
+    AgentCrashed,
     AgentStarted,
     AgentStopped,
     AnswerTaken,
@@ -40,6 +41,7 @@ from callboard.words.events import (
     ReplyDropped,
     ResultsMerged,
     RetryPlanned,
+    StallNoticed,
     StuckNoticed,
     ToolFinished,
     ToolSettled,
@@ -227,7 +229,8 @@ class StreamJson:
 
     @_tell.register
     def _received(self, event: EnvelopeReceived, agent: str) -> None:
-        self._mail[event.envelope.id] = event.envelope
+        if not event.refused:
+            self._mail[event.envelope.id] = event.envelope
 
     @_tell.register
     def _delivered(self, event: EnvelopesDelivered, agent: str) -> None:
@@ -271,6 +274,16 @@ class StreamJson:
     def _stuck(self, event: StuckNoticed, agent: str) -> None:
         what: Json = {"pattern": event.pattern, "count": event.count, "action": event.action}
         self._system("stuck", agent, **what, message=event.what)
+
+    @_tell.register
+    def _crashed(self, event: AgentCrashed, agent: str) -> None:
+        wait = None if event.again_at is None else round(max(event.again_at - event.at, 0.0) * 1000)
+        self._system("agent_crashed", agent, parked=wait is None, retry_delay_ms=wait, message=event.why)
+
+    @_tell.register
+    def _stalled(self, event: StallNoticed, agent: str) -> None:
+        waited, limit = round((event.at - event.since) * 1000), round(event.limit * 1000)
+        self._system("stalled", agent, operation=event.operation, waited_ms=waited, limit_ms=limit, message=event.what)
 
     @_tell.register
     def _edited(self, event: ContextEdited, agent: str) -> None:

@@ -72,11 +72,45 @@ class AgentStopped(Base):
     result: str = ""
 
 
+class AgentCrashed(Base):
+    """Its code raised an exception; the supervisor writes this. It goes on from its journal at `again_at` (Unix
+    seconds); None: it crashed too often in a row and is parked, until a person resumes it."""
+
+    t: Literal["agent_crashed"] = "agent_crashed"
+    why: str
+    count: int
+    """Crashes in the newest minute, this one included."""
+    again_at: float | None = None
+
+
+class WaitBegan(Base):
+    """Its next model call waits, for the service's rate or for money that other calls hold back. `until`: Unix seconds,
+    None where only others can end the wait."""
+
+    t: Literal["wait_began"] = "wait_began"
+    what: Literal["rate", "budget"]
+    until: float | None = None
+
+
+class StallNoticed(Base):
+    """An operation takes longer than it may: the lead is told in the same commit, once."""
+
+    t: Literal["stall_noticed"] = "stall_noticed"
+    operation: str
+    what: str
+    """What it waits for, in words."""
+    since: float
+    limit: float
+    """Seconds that it may take."""
+
+
 class EnvelopeReceived(Base):
     """Taken from the mailbox, in mailbox order: this is the acknowledgement. `envelope.seq` moves the position."""
 
     t: Literal["envelope_received"] = "envelope_received"
     envelope: Envelope
+    refused: str = ""
+    """Why it does not count: it changes nothing and never enters the conversation. Empty: it counts."""
 
 
 class EnvelopesDelivered(Base):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from callboard.words.agent_events import (
+    AgentCrashed,
     AgentResumed,
     AgentStarted,
     AgentStopped,
@@ -24,9 +25,11 @@ from callboard.words.agent_events import (
     Interrupted,
     PromptSet,
     SpecChanged,
+    StallNoticed,
     StopAsked,
     TurnBegan,
     TurnEnded,
+    WaitBegan,
 )
 from callboard.words.call_events import (
     BudgetReached,
@@ -69,6 +72,7 @@ from callboard.words.tool_events import (
 )
 
 __all__ = [
+    "AgentCrashed",
     "AgentResumed",
     "AgentStarted",
     "AgentStopped",
@@ -107,6 +111,7 @@ __all__ = [
     "RetryPlanned",
     "SkillLoaded",
     "SpecChanged",
+    "StallNoticed",
     "StopAsked",
     "StopHookRan",
     "StuckNoticed",
@@ -120,6 +125,7 @@ __all__ = [
     "ToolStarted",
     "TurnBegan",
     "TurnEnded",
+    "WaitBegan",
     "decode_event",
 ]
 
@@ -128,6 +134,9 @@ Event = Annotated[
     | AgentResumed
     | PromptSet
     | SpecChanged
+    | AgentCrashed
+    | WaitBegan
+    | StallNoticed
     | StopAsked
     | AgentStopped
     | EnvelopeReceived
