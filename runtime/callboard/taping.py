@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from callboard.adapters.cassette import Cassette, CassetteModel, Recording, RecordingModel
+from callboard.adapters.cassette import Cassette, CassetteModel, Recording, RecordingModel, Tape
 from callboard.adapters.cassette_file import Placeholders, read_header
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.course import PATIENCE, Course, CourseRecorder
@@ -29,13 +29,14 @@ from callboard.adapters.taped import (
     TapedArchive,
     TapedDice,
     TapedJudge,
+    TapedSurroundings,
     taped_facts,
 )
 from callboard.assembly import Chosen, Places, choose_model
 from callboard.core.mail import sending
 from callboard.engine.host import Host, Ports
 from callboard.ports.tool import Tool
-from callboard.ports.world import Approver
+from callboard.ports.world import Approver, Surroundings
 from callboard.settings import Loaded
 from callboard.words.errors import SettingsError, UnknownModel
 from callboard.words.specs import ModelLimits
@@ -91,6 +92,7 @@ class Recorded:
             judge=TapedJudge(ports.judge, self.tape),
             archive=TapedArchive(ports.archive, self.tape),
             dice=TapedDice(ports.dice, self.tape),
+            surroundings=_taped(ports.surroundings, self.tape),
             observers=(course, *ports.observers),
             script=course,
         )
@@ -125,6 +127,7 @@ class Replayed:
             ports,
             tools={name: self._tool(tool) for name, tool in ports.tools.items()},
             dice=TapedDice(ports.dice, self.tape),
+            surroundings=_taped(ports.surroundings, self.tape),
             observers=(self.course, *ports.observers),
             approvers=(approver, *(ports.approvers if self.live_tools else ())),
             script=self.course,
@@ -154,7 +157,7 @@ class Replayed:
                 await host.commit(sending(host.session, envelope))
 
     def _tool(self, tool: Tool) -> Tool:
-        if tool.spec.effect == "store":
+        if tool.spec.effect == "store" or tool.spec.name == "complete_task":
             return ReplayedStoreTool(tool, self.tape, self.course)
         return tool if self.live_tools or tool.spec.name == "task" else ReplayedTool(tool, self.tape)
 
@@ -238,6 +241,10 @@ def _limits_of(cassette: Cassette, loaded: Loaded) -> dict[str, ModelLimits]:
         except UnknownModel:  # a replay costs nothing: it needs no prices
             kept[cassette.model] = ModelLimits()
     return kept
+
+
+def _taped(world: Surroundings | None, tape: Tape) -> Surroundings | None:
+    return None if world is None else TapedSurroundings(world, tape)
 
 
 def _placeholders(places: Places, session: str) -> Placeholders:

@@ -203,7 +203,7 @@ def test_what_the_model_is_told_of_an_input_is_plain_schema() -> None:
     create = specs["create_task"].input_schema
     assert create["required"] == ["subject"]
     assert create["additionalProperties"] is False
-    assert set(create["properties"]) == {"subject", "description", "blocked_by"}
+    assert set(create["properties"]) == {"subject", "description", "blocked_by", "files", "check"}
     assert create["properties"]["description"]["type"] == "string"
     assert "$ref" not in repr(specs["todo_write"].input_schema)
     assert "title" not in repr(specs["todo_write"].input_schema)

@@ -25,6 +25,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
     assert [rule.__name__ for rule in RULES] == [
         "ended",
         "stopping",
+        "taken",
         "answers",
         "orphans",
         "undoing",
@@ -341,4 +342,10 @@ def test_an_idle_teammate_claims_a_ready_task_and_only_one() -> None:
     assert step(life, claimable="task_1") == st.Claim("task_1")
     assert step(life.on(ev.TaskHeld, task="task_0"), claimable="task_1") == st.Wait(None, "idle")
     assert step(life.mailed("first this"), claimable="task_1") == st.BeginTurn("env_1"), "inbox before board"
-    assert step(Life.begun(), claimable="task_1") == st.Wait(None, "idle")
+    assert step(life) == st.Wait(None, "idle")
+
+
+def test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done() -> None:
+    life = Life.begun().on(ev.TaskHeld, task="task_0").mailed("on with it")
+    assert step(life, taken=("task_0",)) == st.LetGo(("task_0",))
+    assert step(life.on(ev.StopAsked, by="person"), taken=("task_0",)) != st.LetGo(("task_0",))

@@ -1,7 +1,8 @@
 """What tools, commands and answers gave a run: kept while it is recorded, given back in a replay without doing it.
 
 A replay starts no process and changes no file of the workspace. Two kinds of tools run in it all the same: those whose
-effect is a write to the session's own store, which is thrown away, and `task`, whose subagent is replayed. What the
+effect is a write to the session's own store, which is thrown away (`complete_task` among them, whose check ends as it
+did), and `task`, whose subagent is replayed. What the
 cassette does not hold is an error result that says so.
 """
 
@@ -17,13 +18,15 @@ import anyio
 
 from callboard.adapters.cassette import Tape
 from callboard.adapters.course import Course
+from callboard.core.context.reminders import Around
+from callboard.core.plans import Word
 from callboard.ports.store import Write
 from callboard.ports.tool import Finished, Folders, Tool, ToolContext, ToolOutcome, ToolSpec
-from callboard.ports.world import Answer, Archive, Dice, Judge, Ruling
+from callboard.ports.world import Answer, Archive, Dice, Judge, Ruling, Surroundings
 from callboard.words.errors import ToolRefused
 from callboard.words.events import Event, decode_event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Json, Request, ToolCall
+from callboard.words.values import Cause, Json, Request, ToolCall
 
 NOT_HELD = "The cassette holds no result of this call, and a replay runs no tools (--live-tools does)."
 
@@ -139,9 +142,19 @@ class ReplayedLauncher:
     tape: Tape
     course: Course
 
+    @property
+    def boot(self) -> str:
+        """Empty: pids of another time mean nothing here."""
+        return ""
+
     async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
-        """Raises `ToolRefused`."""
-        raise ToolRefused(NOT_HELD)
+        """How the check of a task ended then: its call is kept by the name of its output. Raises `ToolRefused`."""
+        kept = self.tape.found("tool", keep.stem) or {"data": {}}
+        check = kept["data"].get("check")
+        if check is None:
+            raise ToolRefused(NOT_HELD)
+        output = str(check["output"])
+        return Finished(check["exit_code"], output, False, len(output))
 
     async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
         """Raises `ToolRefused`."""
@@ -184,17 +197,40 @@ class TapedArchive:
 
 
 @dataclass(frozen=True)
+class TapedSurroundings:
+    """`Surroundings` whose commits are kept: a replay finds the one that was checked out then."""
+
+    world: Surroundings
+    tape: Tape
+
+    async def look(self, spec: AgentSpec, now: float) -> Around:
+        """As it is: what is told of it is the script's."""
+        return await self.world.look(spec, now)
+
+    async def commit(self, folder: str, why: str) -> str:
+        kept = self.tape.found("commit", why)
+        if kept is not None:
+            return str(kept["commit"])
+        commit = await self.world.commit(folder, why)
+        self.tape.keep("commit", why, {"commit": commit})
+        return commit
+
+
+@dataclass(frozen=True)
 class TapedJudge:
     """A `Judge` whose rulings are kept. In a replay nothing runs, so they hold whatever the rules of this place say."""
 
     rules: Judge
     tape: Tape
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+    async def judge(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> Ruling:
         kept = self.tape.found("ruling", call.id)
         if kept is not None:
-            return Ruling(kept["decision"], kept["rule"], kept["why"], kept["reads_only"])
-        ruling = await self.rules.judge(call, tool, spec, folders)
+            theirs = bool(kept.get("person_only"))
+            return Ruling(kept["decision"], kept["rule"], kept["why"], kept["reads_only"], theirs)
+        ruling = await self.rules.judge(call, tool, spec, folders, authority)
         self.tape.keep("ruling", call.id, asdict(ruling))
         return ruling
 
@@ -239,4 +275,5 @@ class ReplayedApprover:
             return Answer(status, "person", "the cassette holds no answer to this request")
         if kept["by"] not in ("person", "policy"):
             return None
-        return Answer(kept["status"], kept["by"], kept["reason"])
+        word = Word(int(kept.get("option") or 0), str(kept.get("plan") or ""))
+        return Answer(kept["status"], kept["by"], kept["reason"], word)

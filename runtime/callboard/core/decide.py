@@ -2,10 +2,10 @@
 
 A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
 
-    ended -> stop and interrupt -> answers to requests -> work without an owner -> edits to take back -> failure of a
-    model call -> calls of the reply (barrier, permission, run, settle, merge) -> end asked for -> plan pending ->
-    count -> compaction -> injections -> mail -> repetition -> ask the model (limits first) -> Stop hooks -> end of turn
-    -> board -> idle
+    ended -> stop and interrupt -> tasks taken away -> answers to requests -> work without an owner -> edits to take
+    back -> failure of a model call -> calls of the reply (barrier, permission, run, settle, merge) -> end asked for ->
+    plan pending -> count -> compaction -> injections -> mail -> repetition -> ask the model (limits first) -> Stop
+    hooks -> end of turn -> board -> idle
 
 A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
 the journal. So every call of `decide` brings the agent on, or waits.
@@ -88,9 +88,9 @@ def _why_halt(state: AgentState, facts: Facts) -> str:
 def answers(state: AgentState, facts: Facts) -> st.Step | None:
     """Requests of this agent that are no longer pending, or past their deadline."""
     for request in _open_requests(state, facts):
-        if request.status != "pending":
+        if request.status != "pending" and f"answer:{request.id}" not in facts.running:
             return st.TakeAnswer(request)
-        if request.expires_at is not None and facts.now >= request.expires_at:
+        if request.status == "pending" and request.expires_at is not None and facts.now >= request.expires_at:
             return st.Expire(request)
     return None
 
@@ -102,6 +102,11 @@ def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
     for request_id in ids:
         if request_id and request_id in facts.requests:
             yield facts.requests[request_id]
+
+
+def taken(state: AgentState, facts: Facts) -> st.Step | None:
+    """The lead or a person took a task from it: it knows so before its next step."""
+    return st.LetGo(facts.taken) if facts.taken else None
 
 
 def orphans(state: AgentState, facts: Facts) -> st.Step | None:
@@ -311,7 +316,7 @@ def rest(state: AgentState, facts: Facts) -> st.Step | None:
     """Between turns: a subagent is done, a teammate looks at the board, everyone else is idle."""
     if state.me.kind == "subagent" and state.turns > 0 and not state.mail:
         return st.Stop(_outcome(state), final_words(state))
-    if state.me.claims_tasks and facts.claimable and not state.tasks and state.gate.gate != "pending":
+    if facts.claimable and not state.tasks and state.gate.gate != "pending":
         return st.Claim(facts.claimable)
     return st.Wait(None, "idle")
 
@@ -349,6 +354,7 @@ def _waiting_for(state: AgentState) -> str:
 RULES: tuple[Rule, ...] = (
     ended,
     stopping,
+    taken,
     answers,
     orphans,
     undoing,

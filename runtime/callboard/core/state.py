@@ -40,6 +40,8 @@ class CallState:
     effect: str = ""
     marks: Json = field(default_factory=dict[str, object])
     request_id: str | None = None
+    digest: str = ""
+    """Of what its request asks for: the approval of anything else is void."""
     expires_at: float | None = None
     context: tuple[str, ...] = ()
     """Texts of hooks, beside the result."""

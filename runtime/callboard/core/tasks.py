@@ -18,13 +18,14 @@ compare-and-swap. What breaks a law is refused with a `ToolRefused` that says wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from callboard.core.authority import weaker
 from callboard.core.file_claims import normal_paths
 from callboard.words.errors import ToolRefused
-from callboard.words.values import Task
+from callboard.words.values import Cause, Task
 
 Tasks = Mapping[str, Task]
 """The board: every task of the session by its id."""
@@ -46,6 +47,8 @@ class Holder:
     lease_number: int = 0
     shell: bool = True
     """It may run commands: without that it takes no task with a check."""
+    picks: bool = True
+    """It takes open tasks by itself when it is idle, not only those that are kept for it."""
 
     def holds(self, task: Task) -> bool:
         """Whether `task` is in progress in the hands of this life."""
@@ -64,6 +67,8 @@ class Change:
     """The whole new list."""
     check: str | None = None
     """The new command; empty: none any more."""
+    cause: Cause = "person"
+    """The authority of who changes it: a task never claims more than anybody who said what it is."""
 
 
 def by_id(tasks: Iterable[Task]) -> dict[str, Task]:
@@ -93,19 +98,37 @@ def fits(task: Task, holder: Holder) -> bool:
 
 
 def ready_for(board: Tasks, holder: Holder) -> list[Task]:
-    """The ready tasks that this agent may claim: those that are kept for it first, then the oldest."""
-    return sorted((task for task in ready(board) if fits(task, holder)), key=lambda task: not task.reserved_for)
+    """The ready tasks that this agent takes by itself: those that are kept for it first, then the oldest."""
+    found = (task for task in ready(board) if _takes(holder, task))
+    return sorted(found, key=lambda task: not task.reserved_for)
 
 
-def offers(board: Tasks, waiting: Sequence[Holder]) -> tuple[str, ...]:
-    """Whom to wake for the ready tasks: one of those that wait for each task that somebody may claim, and no more."""
-    left, chosen = list(waiting), list[str]()
+def offers(board: Tasks, waiting: Iterable[Holder]) -> tuple[str, ...]:
+    """Whom to wake for the ready tasks: one of those that wait for each task that somebody takes by itself, no more.
+    `waiting` is asked for no more of them than are needed."""
+    coming, passed, chosen = iter(waiting), list[Holder](), list[str]()
     for task in ready(board):
-        taker = next((holder for holder in left if fits(task, holder)), None)
+        taker = next((one for one in passed if _takes(one, task)), None)
         if taker is not None:
-            left.remove(taker)
+            passed.remove(taker)
+        else:
+            taker = _next_taker(coming, passed, task)
+        if taker is not None:
             chosen.append(taker.name)
     return tuple(chosen)
+
+
+def _takes(holder: Holder, task: Task) -> bool:
+    return fits(task, holder) and (holder.picks or bool(task.reserved_for))
+
+
+def _next_taker(coming: Iterator[Holder], passed: list[Holder], task: Task) -> Holder | None:
+    """The next of those that come who takes it; those before it go to `passed`."""
+    for one in coming:
+        if _takes(one, task):
+            return one
+        passed.append(one)
+    return None
 
 
 def held_by(board: Tasks, holder: Holder) -> list[Task]:
@@ -176,6 +199,8 @@ def update(task: Task, change: Change, board: Tasks, now: float, by: str = LEAD)
         _refuse_check(task, by)
         check = _check(change.check)
         updates |= {"check": check, "check_by": by if check else ""}
+    if (change.subject, change.description, change.check) != (None, None, None):
+        updates["cause"] = weaker(task.cause, change.cause)
     return task.model_copy(update=updates)
 
 

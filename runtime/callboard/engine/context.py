@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callboard.core.authority import authority_of
 from callboard.core.names import mailbox
 from callboard.core.state import Background
 from callboard.engine.loop import Agent
@@ -28,10 +29,25 @@ def tool_context(agent: Agent, call_id: str) -> ToolContext:
         skills=host.ports.skills,
         background={one: _task(bg) for one, bg in state.background.items()},
         progress=lambda text: host.streamed(agent.name, Delta("tool", text)),
+        authority=authority_of(state),
+        caused_by=state.turn.cause if state.turn else "",
+        assignment=state.assigned,
         mail_of=lambda row: host.mailboxes.load(mailbox(host.session, row.name, row.incarnation)),
+        lease=host.fence,
+        commit=lambda: commit_in(agent, call_id),
     )
+
+
+async def commit_in(agent: Agent, why: str) -> str:
+    """What is checked out where this agent's tools run; empty: nothing, or not known. `why`: what it is asked for."""
+    ports = agent.host.ports
+    if ports.surroundings is None:
+        return ""
+    return await ports.surroundings.commit(str(ports.archive.folders(agent.state.me).root), why)
 
 
 def _task(bg: Background) -> BackgroundTask:
     began = bg.began
-    return BackgroundTask(began.id, began.command, began.pid, began.started, began.output, bg.status, bg.exit_code)
+    return BackgroundTask(
+        began.id, began.command, began.pid, began.started, began.output, bg.status, bg.exit_code, began.boot
+    )

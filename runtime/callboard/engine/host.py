@@ -15,7 +15,7 @@ from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_pre
 from callboard.core.recovery.turns import model_in_use
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
-from callboard.core.tasks import by_id, ready
+from callboard.core.tasks import Holder, by_id, ready_for
 from callboard.engine.board import SessionBoard
 from callboard.engine.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
@@ -85,6 +85,8 @@ class Host:
     board: SessionBoard = field(init=False)
     cache_news: CacheNews = field(default_factory=CacheNews)
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
+    on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)
+    """An operation of this life begins."""
     busy_schedules: Callable[[str], bool] = field(default=lambda schedule: False)
     """Whether an earlier fire of a schedule is still under way."""
 
@@ -120,7 +122,7 @@ class Host:
                 case Append():
                     if write.stream.startswith(MAILBOXES):
                         self.mailboxes.sent(write.stream, number)
-                        self._mailed(Envelope.model_validate_json(write.record))
+                        self.mailed(Envelope.model_validate_json(write.record))
                 case Delete():
                     pass
         return numbers
@@ -143,7 +145,8 @@ class Host:
             tools={one.call.name: self._tool_facts(one.call.name) for one in state.calls},
             keys=self._keys(state),
             others_at_work=self._others_at_work(state),
-            claimable=self._claimable(state, expected),
+            claimable=self.claimable(state, expected),
+            taken=self._taken(state),
             budgets=self.budgets.path_of(state),
             parked_until=self.governor.parked_until(model_in_use(state.recovery, state.me)),
             folder=str(folders.tool_results),
@@ -178,7 +181,8 @@ class Host:
     def _row_changed(self, kind: str, name: str) -> None:
         self.on_change(kind, name)
 
-    def _mailed(self, envelope: Envelope) -> None:
+    def mailed(self, envelope: Envelope) -> None:
+        """Tell the observers of an envelope."""
         for observer in self.ports.observers:
             observer.on_mail(envelope)
 
@@ -220,13 +224,28 @@ class Host:
         script = self.ports.script
         return script.expected(state.me.name, state.incarnation, state.asked, state.heard) if script else None
 
-    def _claimable(self, state: AgentState, expected: Expected | None) -> str | None:
-        if state.turn is not None or state.ended or not state.me.claims_tasks or state.tasks:
+    def holder(self, state: AgentState) -> Holder:
+        """An agent as the board knows it: its life, this process, what it can and does."""
+        me, lease = state.me, self.fence or Fence("", 0)
+        return Holder(me.name, state.incarnation, lease.lease, lease.number, "bash" in me.tools, me.claims_tasks)
+
+    def _taken(self, state: AgentState) -> tuple[str, ...]:
+        me = self.holder(state)
+        rows = {task: self.board.task(task) for task in state.tasks}
+        return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
+
+    def claimable(self, state: AgentState, expected: Expected | None = None) -> str | None:
+        """The ready task that an idle agent would take now; None for one that is at work, or would take none."""
+        if state.turn is not None or state.ended or state.me.kind == "subagent" or state.tasks:
+            return None
+        if state.gate.gate == "pending":
+            return None
+        found = ready_for(by_id(self.board.tasks()), self.holder(state))
+        if not found:
             return None
         plan = planned_call(state, self.budgets.path_of(state), self.clock.now())
         if isinstance(plan, Refusal) and not plan.waits:
             return None  # it could do nothing with it but give it back
-        found = ready(by_id(self.board.tasks()))
         if expected is not None:  # each takes the task that it took then
             told = {one for delivery in expected.deliveries for one in delivery.ids}
             found = [t for t in found if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in told]

@@ -9,12 +9,14 @@ import difflib
 from collections.abc import Callable
 from functools import partial
 
+from callboard.core.authority import authority_of
 from callboard.core.gate import gate_refuses
 from callboard.core.names import request_key, short_id
-from callboard.core.requests import digest_of
+from callboard.core.requests import asked
 from callboard.core.schema import check_input
 from callboard.core.state import AgentState, CallState, Gate
 from callboard.engine.calls import caller, find_call, gone_from, notice
+from callboard.engine.checking import judge_check, with_check
 from callboard.engine.loop import Agent
 from callboard.ports.store import Put
 from callboard.ports.world import Ruling
@@ -41,7 +43,7 @@ async def _judge(agent: Agent, call_id: str) -> None:
     one = find_call(agent.state, call_id)
     if one is None:
         return
-    call, context, by_hook = one.call, (), None
+    call, context, by_hook = with_check(agent, one.call), (), None
     refusal = _unfit(agent, call)
     if refusal is None and agent.host.ports.hooks.has("PreToolUse"):
         verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent)))
@@ -54,7 +56,7 @@ async def _judge(agent: Agent, call_id: str) -> None:
                 await agent.record(ev.Interrupted(at=agent.host.clock.now(), by=verdict.by))
             return
         if verdict.input is not None:
-            call = call.model_copy(update={"input": verdict.input})
+            call = with_check(agent, call.model_copy(update={"input": verdict.input}))
             refusal = _unfit(agent, call)
     if refusal is not None:
         await _deny(agent, call_id, refusal, "schema", context)
@@ -81,11 +83,12 @@ async def _rule(
     """Gate, rules and mode; a hook's allow lifts only the ask that the mode would make, its ask always asks."""
     ports, state = agent.host.ports, agent.state
     tool = ports.tools[call.name].spec
-    ruling = await ports.judge.judge(call, tool, state.me, ports.archive.folders(state.me))
+    ruling = await ports.judge.judge(call, tool, state.me, ports.archive.folders(state.me), authority_of(state))
     closed = gate_refuses(state.gate, call.name, reads_only=tool.effect == "read" or ruling.reads_only)
     if closed is not None:
         await _deny(agent, call.id, closed, "plan gate", context)
         return
+    ruling = await judge_check(agent, call, ruling)
     decision, by, why = ruling.decision, ruling.rule, ruling.why
     if hooked is not None and hooked.decision == "ask" and decision == "allow":
         decision, by, why = "ask", hooked.by, hooked.why
@@ -95,7 +98,7 @@ async def _rule(
     if decision == "deny":
         await _deny(agent, call.id, f"Permission denied: {why} ({by})", by, context)
     elif decision == "ask":
-        await _ask(agent, call, changed, Ruling("ask", by, why), context)
+        await _ask(agent, call, changed, Ruling("ask", by, why, person_only=ruling.person_only), context)
     else:
         judged = ev.CallJudged(
             at=agent.host.clock.now(), call=call.id, verdict="allow", by=by, input=changed, context=context
@@ -125,18 +128,23 @@ async def _ask(agent: Agent, call: ToolCall, changed: Json | None, ruling: Rulin
         "rule": ruling.rule,
         "why": ruling.why,
         "call_id": call.id,
+        "folder": str(agent.host.ports.archive.folders(state.me).root),
     }
-    request = Request(
-        id=short_id("req", call.id),
-        kind="permission",
-        asked_by=agent.name,
-        incarnation=state.incarnation,
-        may_answer=("person", "policy"),
-        subject=f"{agent.name} wants to run {call.name}: {ruling.why}",
-        payload=payload,
-        digest=digest_of("permission", payload),
-        created_at=now,
-        expires_at=None if deadline is None else now + deadline,
+    request = asked(
+        Request(
+            id=_new_id(agent, call.id),
+            kind="permission",
+            asked_by=agent.name,
+            incarnation=state.incarnation,
+            may_answer=("person",) if ruling.person_only else ("person", "policy"),
+            subject=f"{agent.name} wants to run {call.name}: {ruling.why}",
+            payload=payload,
+            escalation="refuse" if ruling.person_only else "policy",
+            created_at=now,
+            expires_at=None if deadline is None else now + deadline,
+            cause=authority_of(state),
+            person_only=ruling.person_only,
+        )
     )
     needed = ev.ApprovalNeeded(
         at=now,
@@ -147,6 +155,16 @@ async def _ask(agent: Agent, call: ToolCall, changed: Json | None, ruling: Rulin
         input=changed,
         expires_at=request.expires_at,
         context=context,
+        digest=request.digest,
     )
-    key = request_key(agent.host.session, request.id)
-    await agent.record(needed, writes=[Put(key, request.encode())], unless=_void(call.id, state.gate))
+    put = Put(request_key(agent.host.session, request.id), request.encode(), expected=0)
+    await agent.record(needed, writes=[put], unless=_void(call.id, state.gate))
+
+
+def _new_id(agent: Agent, call: str) -> str:
+    """An answer serves once: a call that is asked for again, since the gate has moved, asks by another id."""
+    number, found = 0, short_id("req", call)
+    while agent.host.board.request(found) is not None:
+        number += 1
+        found = short_id("req", call, number)
+    return found

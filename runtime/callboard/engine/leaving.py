@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable
 
 from callboard.core import requests as rq
 from callboard.core import tasks as board_rules
-from callboard.core.names import request_key, task_key
+from callboard.core.mail import sending
+from callboard.core.names import request_key, short_id, subagent_suffix, task_key
 from callboard.core.tasks import Holder
 from callboard.engine.host import Host
 from callboard.ports.store import Put, Write
-from callboard.words.values import Request, Task
+from callboard.words.values import Envelope, Request, Task
 
 
 def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
@@ -47,7 +48,28 @@ def requests_withdrawn(host: Host, name: str, why: str, keep: Collection[str] = 
 def request_withdrawn(host: Host, request_id: str, why: str) -> list[Write]:
     """One request taken back by the runtime; nothing when it is unknown or decided."""
     row = host.board.request(request_id)
-    taken_back = rq.withdraw(row[0], "runtime", why) if row else None
+    taken_back = rq.withdraw(row[0], "runtime", why, host.clock.now()) if row else None
     if row is None or not isinstance(taken_back, Request):
         return []
     return [Put(request_key(host.session, request_id), taken_back.encode(), expected=row[1])]
+
+
+def children_stopped(host: Host, parent: str, why: str, call: str = "") -> list[Write]:
+    """Word to the living subagents of an agent to stop: nobody waits for what they find. `call`: only that call's."""
+    writes: list[Write] = []
+    for row in host.board.agents():
+        mine = row.kind == "subagent" and row.parent == parent and row.life not in ("stopped", "crashed")
+        if mine and (not call or row.name.endswith(subagent_suffix(call))):
+            envelope = Envelope(
+                id=short_id("env", row.name, row.incarnation, "orphan"),
+                sender="runtime",
+                recipient=row.name,
+                incarnation=row.incarnation,
+                type="command",
+                content=why,
+                cause="tool",
+                metadata={"action": "stop"},
+                sent_at=host.clock.now(),
+            )
+            writes.append(sending(host.session, envelope))
+    return writes

@@ -1,60 +1,40 @@
 """The supervisor: every agent of the session is one task of it.
 
-It starts who has a row, restarts who crashed, and knows when all is quiet. It never looks into a conversation.
+It starts who has a row, restarts who crashed, ends who does not stop, and knows when all is quiet. It never looks into
+a conversation. What it does about a crash stands in `restarting`, about a life that must end in `killing`, about one
+that stalls in `stalling`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
-from typing import cast
+from collections.abc import Iterator
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from callboard.core.mail import sending
-from callboard.core.names import agent_key, mailbox, short_id
+from callboard.core.dead_letters import over
+from callboard.core.names import mailbox
 from callboard.core.state import AgentState
-from callboard.core.tasks import Holder, by_id, held_by
-from callboard.engine import thinking
 from callboard.engine.budgets import recall_budgets
-from callboard.engine.bus import listen
+from callboard.engine.claiming import free_at_start
 from callboard.engine.cron import Autorun
+from callboard.engine.dead_letters import DeadLetters
 from callboard.engine.governor import share
 from callboard.engine.host import Host
-from callboard.engine.leaving import requests_withdrawn, tasks_freed
-from callboard.engine.loop import Agent, live
-from callboard.engine.memory import recall
+from callboard.engine.killing import end_life
+from callboard.engine.loop import Agent
+from callboard.engine.members import Around, Member, live_once
+from callboard.engine.offering import Offers
+from callboard.engine.orders import Order, follow_orders
 from callboard.engine.renewing import renew_if_due
 from callboard.engine.requests import Desk
-from callboard.engine.spawner import AgentSpawner
-from callboard.engine.specs import load_spec
-from callboard.engine.world import begin
-from callboard.ports.store import Append, Put
-from callboard.words.errors import Conflict, NobodyCanAct
-from callboard.words.events import AgentResumed, AgentStarted, PromptSet, TaskHeld
-from callboard.words.specs import AgentSpec
-from callboard.words.steps import Done
-from callboard.words.values import AgentRow, Envelope
-
-RESTARTS, RESTART_WINDOW = 3, 60.0
-"""Restarts of a crashed agent within so many seconds, before it is parked and the lead is told."""
+from callboard.engine.restarting import guarded, may_restart
+from callboard.engine.stalling import Stalls
+from callboard.words.events import StopAsked
+from callboard.words.values import AgentRow, Request
 
 log = structlog.get_logger("callboard.team")
-
-
-@dataclass(slots=True)
-class Member:
-    """One agent of the session in this process."""
-
-    row: AgentRow
-    agent: Agent | None = None
-    awake: bool = False
-    """Its first records in this process are written, and its code has not crashed since."""
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    result: tuple[str, str] = ("", "")
-    crashes: list[float] = field(default_factory=list[float])
 
 
 class Team:
@@ -65,11 +45,15 @@ class Team:
         self.members: dict[tuple[str, int], Member] = {}
         self.desk = Desk(host)
         self.autorun = Autorun(host)
-        self._pid = pid
+        self.offers = Offers(host, self._living)
+        self.dead_letters = DeadLetters(host, self.touched)
+        self.stalls = Stalls(host, self.members)
+        self._around = Around(host, pid, self.wait_ended, self._moved_on)
         self._group: TaskGroup | None = None
         self._moved = anyio.Event()
         self._hosting = False
         host.on_change = self._on_change
+        host.on_operation = self.stalls.heed
         host.busy_schedules = self._busy
 
     async def run(self, schedules: bool = True) -> None:
@@ -77,18 +61,24 @@ class Team:
         await self.host.load()
         await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
         async with anyio.create_task_group() as group:
-            self._group = group
+            self._group = self.dead_letters.group = group
             group.start_soon(self.host.follow)
             group.start_soon(share, self.host.governor, self.host.ports.store)
             group.start_soon(self.desk.run)
+            group.start_soon(self.dead_letters.recall)
+            group.start_soon(self.stalls.run)
             if schedules:
                 group.start_soon(self.autorun.run)
+            await free_at_start(self.host, _goes_on)
             for row in self.host.board.agents():
                 # A crashed mate stays parked: the lead knows. A crashed lead has nobody but the person who resumes.
                 if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
-                    self._meet(row)
+                    self._meet(row, resumed=True)
                 elif row.kind == "lead":
                     await renew_if_due(self.host, row)
+            for request in self.host.board.requests():
+                self._heed_shutdown(request)
+            group.start_soon(follow_orders, self.host, self._obey)
             self._hosting = True
             self.touched()
             await anyio.sleep_forever()
@@ -126,9 +116,12 @@ class Team:
         self._moved.set()
         self._moved = anyio.Event()
 
-    def _moved_on(self, agent: Agent) -> None:
-        if agent.state.turn is None:  # in a turn nothing is quiet: whoever waits for that need not look
-            self.touched()
+    def _moved_on(self, agent: Agent | None) -> None:
+        if agent is not None:
+            self.offers.moved_on(agent)
+            if agent.state.turn is not None:  # in a turn nothing is quiet: whoever waits for that need not look
+                return
+        self.touched()
 
     async def wait_ended(self, name: str, incarnation: int) -> tuple[str, str]:
         """(outcome, result) of a life, once it is over."""
@@ -140,142 +133,79 @@ class Team:
 
     # Members
 
-    def _meet(self, row: AgentRow) -> Member:
+    def _meet(self, row: AgentRow, *, resumed: bool = False) -> Member:
         """Take an agent into the team: a living one is started, one that has ended is read when asked for."""
         key = (row.name, row.incarnation)
         if key in self.members:
             return self.members[key]
-        member = self.members[key] = Member(row)
+        member = self.members[key] = Member(row, resumed)
         assert self._group is not None, "members join inside `run`"
         self._group.start_soon(self._life, member)
         return member
 
     async def _life(self, member: Member) -> None:
         """One agent from its journal to its end, through crashes of its code; an end is known to whoever waits."""
+        try:
+            with member.scope:
+                await self._live(member)
+        finally:
+            member.left.set()
+        if not member.killed:  # else whoever killed it does the rest
+            await self._over(member)
+
+    async def _live(self, member: Member) -> None:
         while True:
-            crash = await self._try_life(member)
-            if crash is None or not await self._may_restart(member, crash):
-                break
+            lived = await guarded(live_once(member, self._around), member.row.name)
+            if not isinstance(lived, Exception):
+                member.result = lived
+                return
+            member.awake = False
+            self.offers.offer()  # a task that it would have taken is for others
+            if not await may_restart(self.host, member, lived):
+                return
+
+    async def _over(self, member: Member) -> None:
         await renew_if_due(self.host, member.row)
+        row = self.host.board.agent(member.row.name)
+        if row is not None and over(member.row.incarnation, row[0]):
+            await self.dead_letters.take(row[0], member.row.incarnation)
         member.ended.set()
         self.touched()
 
-    async def _try_life(self, member: Member) -> Exception | None:
-        """Live; a crash of its code is returned. What nobody can act on (damage, a full disk) ends the session."""
-        try:
-            member.result = await self._live_once(member)
-        except BaseException as raised:  # whatever an agent's code raises must not end its team-mates
-            member.awake = False
-            fatal, crash, cancelled = _fatal(raised), *_parted(raised)
-            if fatal is not None:
-                raise fatal from raised
-            if cancelled is None:
-                return crash
-            if crash is not None:  # in the moment in which the session is closed: its journal says how far it came
-                log.exception("agent crashed", agent=member.row.name, exc_info=crash)
-            raise cancelled from None
-        return None
+    # Orders
 
-    async def _live_once(self, member: Member) -> tuple[str, str]:
-        host, row = self.host, member.row
-        state = await recall(host.ports.store, host.session, row.name, row.incarnation)
-        if state.ended is not None:
-            return state.ended.outcome, state.ended.result
-        agent = member.agent = Agent(host, row, state, begin)
-        agent.spawner = AgentSpawner(agent, self.wait_ended)
-        agent.on_wake = partial(self._moved_on, agent)
-        done: list[Done] = []
-        async with anyio.create_task_group() as group:
-            agent.group = group
-            await self._wake_up(agent)
-            group.start_soon(listen, agent)
-            member.awake = True
-            self.touched()
-            done.append(await live(agent))
-            group.cancel_scope.cancel()
-        return done[0].outcome, done[0].result
-
-    async def _wake_up(self, agent: Agent) -> None:
-        """The first records of this process: its start or its resume, and the prompt in use."""
-        now, host = self.host.clock.now(), self.host
-        if agent.state.spec is None:
-            spec = await load_spec(host.ports.store, host.session, agent.row.spec)
-            await agent.record(AgentStarted(at=now, spec=spec, session=host.session, incarnation=agent.row.incarnation))
-            host.budgets.join(agent.state)
-        else:
-            host.budgets.join(agent.state)
-            await agent.record(AgentResumed(at=now, pid=self._pid))
-            await thinking.remember_sent(agent)
-        held = held_by(by_id(self.host.board.tasks()), Holder(agent.name, agent.row.incarnation))
-        new = [task for task in held if task.id not in agent.state.tasks]
-        if new:  # given to it with its assignment, in the commit that made it
-            await agent.record(*(TaskHeld(at=now, task=task.id, subject=task.subject) for task in new))
-        gone = agent.state.tasks.keys() - {task.id for task in held}
-        if gone:  # it was parked, which freed its tasks, and a person has resumed it
-            subjects = agent.state.tasks
-            freed = [TaskHeld(at=now, task=one, subject=subjects[one], held=False) for one in sorted(gone)]
-            await agent.record(*freed)
-        await self._set_prompt(agent, agent.state.me)
-
-    async def _set_prompt(self, agent: Agent, spec: AgentSpec) -> None:
-        """A resume renders the same bytes: the prompt is composed once, and again only when the tools have changed."""
-        ports = self.host.ports
-        specs = [ports.tools[name].spec for name in sorted(spec.tools) if name in ports.tools]
-        parts = await ports.prompts.compose(spec, specs)
-        tools = await ports.store.put_blob(parts.tools)
-        if agent.state.system and agent.state.tools == tools:
+    async def _obey(self, what: Order, name: str, life: int, why: str) -> None:
+        """Do what a person ordered of one life of an agent; nothing, if it is done already."""
+        found = self.host.board.agent(name)
+        if found is None or found[0].incarnation != life:
             return
-        system = await ports.store.put_blob(parts.system)
-        await agent.record(
-            PromptSet(at=self.host.clock.now(), system=system, tools=tools, overhead_tokens=parts.tokens)
-        )
+        if what == "kill":
+            await self._kill(found[0], "person", why)
+        elif found[0].life == "crashed":
+            self.members.pop((name, life), None)
+            self._meet(found[0], resumed=True)
 
-    async def _may_restart(self, member: Member, crash: Exception) -> bool:
-        """Restart from the journal, with back-off; too often in a row: park it, and tell the lead."""
-        now = self.host.clock.now()
-        member.crashes = [at for at in member.crashes if now - at < RESTART_WINDOW] + [now]
-        log.error("agent crashed", agent=member.row.name, crashes=len(member.crashes), exc_info=crash)
-        if len(member.crashes) <= RESTARTS:
-            await self.host.clock.sleep_until(now + 0.5 * 2 ** (len(member.crashes) - 1))
-            return True
-        found = self.host.board.agent(member.row.name)
-        row = (found[0] if found else member.row).model_copy(
-            update={"life": "crashed", "outcome": "failed", "waiting_for": ""}
-        )
-        await self._park(row, crash)
+    async def _kill(self, row: AgentRow, by: str, why: str) -> None:
+        """End a life, whatever it does. The lead's is not ended so: its session goes with it."""
+        key = (row.name, row.incarnation)
+        member = self.members.get(key)
+        if row.kind == "lead" or row.life == "stopped" or (member is not None and member.killed):
+            return
+        if member is None or member.ended.is_set():  # parked: nothing of it runs
+            member = self.members[key] = Member(row)
+            member.left.set()
+        asked = StopAsked(at=self.host.clock.now(), by=by, why=why)
+        member.result = await end_life(self.host, member, asked, self._around.pid)
         self.host.budgets.leave(row.name, row.incarnation)
-        member.result = ("failed", f"{row.name} crashed {len(member.crashes)} times: {_first(crash)}")
-        return False
+        await self._over(member)
 
-    async def _park(self, row: AgentRow, crash: Exception) -> None:
-        """It runs no more: its tasks come free, its requests are withdrawn, the lead is told, all in one commit."""
-        host, note = self.host, f"{row.name} crashed and is parked"
-        while True:
-            left = tasks_freed(host, Holder(row.name, row.incarnation), note)
-            left += requests_withdrawn(host, row.name, note)
-            try:
-                await host.commit(Put(agent_key(host.session, row.name), row.encode()), *left, *self._alarm(row, crash))
-                return
-            except Conflict as lost:
-                await host.refresh(lost.what)
-
-    def _alarm(self, row: AgentRow, crash: Exception) -> list[Append]:
-        lead = self.host.board.agent("lead")
-        if row.kind != "teammate" or lead is None:
-            return []
-        envelope = Envelope(
-            id=short_id("env", row.name, row.incarnation, "crashed", self.host.clock.now()),
-            sender=row.name,
-            recipient="lead",
-            incarnation=lead[0].incarnation,
-            type="error",
-            content=f"{row.name} crashed again and again and is parked: {_first(crash)}",
-            sender_incarnation=row.incarnation,
-            metadata={"status": "crashed"},
-            cause="teammate",
-            sent_at=self.host.clock.now(),
-        )
-        return [sending(self.host.session, envelope)]
+    def _heed_shutdown(self, request: Request) -> None:
+        """A shutdown that was not answered in time is carried out."""
+        if request.kind != "shutdown" or request.status != "expired" or self._group is None:
+            return
+        found = self.host.board.agent(str(request.payload.get("teammate")))
+        if found is not None and found[0].incarnation == request.payload.get("incarnation"):
+            self._group.start_soon(self._kill, found[0], "runtime", f"it did not stop in time ({request.id})")
 
     # Changes
 
@@ -290,9 +220,10 @@ class Team:
             found_request = self.host.board.request(name)
             if found_request is not None:
                 self.desk.heed(name)
+                self._heed_shutdown(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
-            self._wake_idle()
+            self.offers.offer()
         elif kind == "schedule":
             self.autorun.heed()
 
@@ -301,11 +232,8 @@ class Team:
         if agent is not None:
             agent.wake()
 
-    def _wake_idle(self) -> None:
-        for member in self.members.values():
-            agent = member.agent
-            if agent and not member.ended.is_set() and agent.state.spec and agent.state.me.claims_tasks:
-                agent.wake()
+    def _living(self) -> Iterator[Agent]:
+        return (one.agent for one in self.members.values() if one.agent and one.awake and not one.ended.is_set())
 
     def _busy(self, schedule_id: str) -> bool:
         """Whether an earlier fire of a schedule still waits or runs."""
@@ -323,7 +251,7 @@ class Team:
             agent = member.agent
             if agent is None or not member.awake or not await self._rests(agent):
                 return False
-        return True
+        return await self.dead_letters.empty()
 
     async def _rests(self, agent: Agent) -> bool:
         """Idle, nothing under way that anybody waits for, nothing in the mailbox, no ready task it would claim."""
@@ -338,32 +266,6 @@ class Team:
         return await self.host.ports.store.last(stream) <= state.position
 
 
-def _fatal(crash: BaseException) -> NobodyCanAct | None:
-    """The error in a crash that stops everything, if there is one."""
-    if isinstance(crash, NobodyCanAct):
-        return crash
-    found = (_fatal(one) for one in _inside(crash))
-    return next((one for one in found if one is not None), None)
-
-
-def _parted(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
-    """What of it is a crash, and what is a cancellation or an exit: both come at once where one meets the other."""
-    if isinstance(raised, Exception):
-        return raised, None
-    inside = [_parted(one) for one in _inside(raised)]
-    if not inside:
-        return None, raised
-    crash = next((one for one, _ in inside if one is not None), None)
-    return crash, next((one for _, one in inside if one is not None), None)
-
-
-def _first(crash: BaseException) -> str:
-    inside = _inside(crash)
-    return _first(inside[0]) if inside else f"{type(crash).__name__}: {crash}"
-
-
-def _inside(crash: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions of a group; none for any other exception."""
-    if isinstance(crash, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", crash).exceptions
-    return ()
+def _goes_on(row: AgentRow) -> bool:
+    """Whether its tasks wait for it: a lead that has ended to be followed by a new life hands them on."""
+    return row.kind == "lead" or row.life not in ("stopped", "crashed")

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from callboard.core import requests as rq
-from callboard.core import tasks as board_rules
+from callboard.core.authority import answered, authority_of, cause_of, turn_of, weakest
 from callboard.core.context.stages.persisting import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.decide import PROMPT_HOOKS
 from callboard.core.mail import injected, sending
-from callboard.core.names import claim_envelope_id, mailbox, request_envelope_id, request_key, short_id, task_key
+from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.standing import farewell, last_words
 from callboard.core.stuck import stop_words
-from callboard.core.tasks import Holder
 from callboard.engine import (
     background,
     calling,
+    claiming,
     counting,
     judging,
+    plans,
     summaries,
     thinking,
     transcripts,
@@ -30,14 +30,15 @@ from callboard.engine import (
     undoing,
 )
 from callboard.engine.delivering import delivered
-from callboard.engine.leaving import request_withdrawn, requests_withdrawn, tasks_freed
+from callboard.engine.leaving import children_stopped, request_withdrawn, requests_withdrawn, tasks_freed, tasks_kept_freed
 from callboard.engine.loop import Agent
 from callboard.engine.reminding import look_round
+from callboard.engine.requests import overdue_request
 from callboard.ports.store import Put, Write
 from callboard.words import events as ev
 from callboard.words import steps as st
-from callboard.words.errors import Conflict, ToolRefused
-from callboard.words.values import Envelope, Request, Task
+from callboard.words.errors import Conflict
+from callboard.words.values import Envelope
 
 INTERRUPTED = "Interrupted before it finished."
 
@@ -49,9 +50,11 @@ async def begin(agent: Agent, step: st.Step) -> None:
 
 async def _begin_turn(agent: Agent, step: st.BeginTurn) -> None:
     state = agent.state
-    depth = next((e.depth for e in state.mail if e.id == step.cause), 0)
+    waking = next((e for e in state.mail if e.id == step.cause), None)
     turn = short_id("turn", state.session, agent.name, state.incarnation, state.turns)
-    await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth))
+    authority = turn_of(waking, authority_of(state), state.me.kind)
+    depth = waking.depth if waking else 0
+    await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth, authority=authority))
     look_round(agent)
 
 
@@ -85,7 +88,7 @@ async def _drop(agent: Agent, step: st.Drop) -> None:
             type="error",
             content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
             caused_by=step.ids[0],
-            cause="tool",
+            cause=weakest(cause_of(e) for e in agent.state.mail if e.id in step.ids),
             sent_at=_now(agent),
         )
         writes.append(sending(agent.host.session, envelope))
@@ -126,6 +129,7 @@ async def _interrupt(agent: Agent, step: st.Interrupt) -> None:
         if one.stage != "finished":
             text = ({"type": "text", "text": INTERRUPTED},)
             events.append(ev.ToolFinished(at=now, call=one.call.id, content=text, is_error=True))
+            writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", one.call.id)
         events.append(ev.ToolSettled(at=now, call=one.call.id))
         if one.stage == "asking" and one.request_id:
             writes.extend(request_withdrawn(agent.host, one.request_id, step.why))
@@ -135,33 +139,11 @@ async def _interrupt(agent: Agent, step: st.Interrupt) -> None:
         await agent.host.refresh(lost.what)  # it was answered at the same moment: `decide` asks again
 
 
-async def _take_answer(agent: Agent, step: st.TakeAnswer) -> None:
-    request = step.request
-    assert request.status != "pending", "only an answered request is taken"
-    await agent.record(
-        ev.AnswerTaken(
-            at=_now(agent),
-            request_id=request.id,
-            kind=request.kind,
-            status=request.status,
-            by=request.answered_by or "",
-            reason=request.reason,
-            digest=request.digest,
-        )
-    )
-
-
 async def _expire(agent: Agent, step: st.Expire) -> None:
-    """The deadline has come: put it to someone else as well, or refuse. Lost a race: the answer stands."""
-    row = agent.host.board.request(step.request.id)
-    if row is None or row[0].status != "pending":
-        return
-    request = rq.escalate(row[0], _now(agent), agent.state.me.plan_deadline)
-    if isinstance(request, Request):
-        try:
-            await agent.host.commit(Put(request_key(agent.host.session, request.id), request.encode(), expected=row[1]))
-        except Conflict:
-            await agent.host.refresh(request_key(agent.host.session, request.id))
+    """The deadline has come: put it to someone else as well, or refuse."""
+    me = agent.state.me
+    seconds = me.plan_deadline if step.request.kind == "plan" else me.ask_deadline or 0.0
+    await overdue_request(agent.host, step.request.id, seconds, attended=me.ask_deadline != 0)
 
 
 async def _retry(agent: Agent, step: st.PlanRetry) -> None:
@@ -231,7 +213,8 @@ async def _end_turn(agent: Agent, step: st.EndTurn, *why: ev.Event) -> None:
     if reports and state.gate.gate == "pending" and state.gate.request_id:  # a report sets the gate anew
         writes += request_withdrawn(agent.host, state.gate.request_id, f"{agent.name} ended its turn: {step.why}")
     if step.reason in ("failed", "limit", "overflow", "refused") and state.me.kind == "teammate":
-        writes += tasks_freed(agent.host, _holder(agent), f"{agent.name} stopped before it was done: {step.why}")
+        note = f"{agent.name} stopped before it was done: {step.why}"
+        writes += tasks_freed(agent.host, agent.host.holder(state), note)
         held = state.tasks.items()
         events[-1:-1] = [ev.TaskHeld(at=now, task=one, subject=what, held=False) for one, what in held]
     try:
@@ -240,62 +223,34 @@ async def _end_turn(agent: Agent, step: st.EndTurn, *why: ev.Event) -> None:
         await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
 
 
-async def _claim(agent: Agent, step: st.Claim) -> None:
-    """The claim is a compare-and-swap in the claimer's own commit, with the envelope that tells it to itself.
-
-    Inbox before board: while mail is on its way into the agent, it is not taken for idle.
-    """
-    row = agent.host.board.task(step.task)
-    if row is None:
-        return
-    now, state, session = _now(agent), agent.state, agent.host.session
-    if await agent.host.ports.store.last(mailbox(session, agent.name, state.incarnation)) > state.position:
-        await agent.begin(st.Wait(None, "mail"))
-        return
-    try:
-        task = board_rules.claim(row[0], _holder(agent), board_rules.by_id(agent.host.board.tasks()), now)
-        envelope = _task_envelope(agent, task, now)
-        await agent.record(
-            ev.TaskHeld(at=now, task=task.id, subject=task.subject),
-            writes=[Put(task_key(session, task.id), task.encode(), expected=row[1]), sending(session, envelope)],
-        )
-    except (Conflict, ToolRefused):
-        await agent.host.refresh(task_key(session, step.task))
-
-
-def _task_envelope(agent: Agent, task: Task, now: float) -> Envelope:
-    text = f"You claimed {task.id} from the board: {task.subject}"
-    if task.description:
-        text += f"\n{task.description}"
-    return Envelope(
-        id=claim_envelope_id(task.id, task.attempts, agent.name),
-        sender="board",
-        recipient=agent.name,
-        incarnation=agent.state.incarnation,
-        type="message",
-        content=text + "\nCarry it out, then call complete_task (or fail_task, release_task).",
-        cause="lead",
-        metadata={"assignment": True, "task": task.id},
-        sent_at=now,
-    )
-
-
 async def _stop(agent: Agent, step: st.Stop) -> None:
-    """The last record. Tasks held come free, requests are withdrawn, a shutdown is answered, all in one commit."""
+    """The last record. Tasks held come free, requests are withdrawn, subagents are stopped, a shutdown is answered, all
+    in one commit; its background commands are ended before."""
     state, now, session = agent.state, _now(agent), agent.host.session
     carries = state.renew == "carry"  # the new life takes them over
-    writes = [] if carries else tasks_freed(agent.host, _holder(agent), f"{agent.name} ended before it was done")
+    note = f"{agent.name} ended before it was done"
+    writes = [] if carries else tasks_freed(agent.host, agent.host.holder(state), note)
+    writes += [] if state.renew else tasks_kept_freed(agent.host, agent.name)
     kept = ("question",) if carries else ()
     writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept)
     lead = agent.host.board.agent("lead")
     for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
         writes.append(sending(session, envelope))
-    if state.stop_request:
-        writes.extend(_shutdown_answer(agent, state.stop_request, now))
+    writes += children_stopped(agent.host, agent.name, note)
+    for request_id in _shutdowns(agent):
+        writes.extend(_shutdown_answer(agent, request_id, now))
+    ended = [] if carries else await background.end_running(agent)
     try:
-        await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
+        await agent.record(*ended, ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
     except Conflict as lost:
         await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+
+
+def _shutdowns(agent: Agent) -> list[str]:
+    """The shutdowns that this life was asked for, heard of or not."""
+    asked = [one for one in agent.host.board.requests() if one.kind == "shutdown" and one.status == "pending"]
+    life = (agent.name, agent.state.incarnation)
+    return [one.id for one in asked if (one.payload.get("teammate"), one.payload.get("incarnation")) == life]
 
 
 def _shutdown_answer(agent: Agent, request_id: str, now: float) -> list[Write]:
@@ -317,15 +272,11 @@ def _shutdown_answer(agent: Agent, request_id: str, now: float) -> list[Write]:
             request_id=request_id,
             reply_to=request_envelope_id(request_id, agent.name),
             sender_incarnation=agent.state.incarnation,
-            cause="teammate",
+            cause=answered(request, agent.name),
             sent_at=now,
         )
         writes.append(sending(session, envelope))
     return writes
-
-
-def _holder(agent: Agent) -> Holder:
-    return Holder(agent.name, agent.state.incarnation)
 
 
 def _now(agent: Agent) -> float:
@@ -350,7 +301,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.NoticeStuck: _notice_stuck,
     st.Cancel: _cancel,
     st.Interrupt: _interrupt,
-    st.TakeAnswer: _take_answer,
+    st.TakeAnswer: plans.take_answer,
     st.Expire: _expire,
     st.PlanRetry: _retry,
     st.SwitchModel: _switch,
@@ -361,7 +312,8 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Undo: undoing.undo,
     st.AskStopHooks: turn_hooks.ask_stop_hooks,
     st.EndTurn: _end_turn,
-    st.Claim: _claim,
+    st.Claim: claiming.claim,
+    st.LetGo: claiming.let_go,
     st.Watch: background.watch,
     st.Stop: _stop,
 }

@@ -7,15 +7,15 @@ any other exception becomes an error result with its type and message, and the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from callboard.ports.store import Write
+from callboard.ports.store import Fence, Write
 from callboard.words.events import BudgetReached, Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Budget, Json, Request, Schedule, Task
+from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Schedule, Task
 
 Effect = Literal["read", "store", "reconcile", "attach", "unknown"]
 """What a cut leaves behind (docs/design.md, "The loop"): read again; nothing; told by digests; found again; unknown."""
@@ -37,6 +37,9 @@ class ToolSpec:
     destructive: bool = False
     watches: bool = False
     """It only looks at what others do: asking it again and again while they are at work is no repetition."""
+    seconds: float | None = 600.0
+    """How long one call may take before its agent counts as stalled, where its input says nothing else (`timeout_s`).
+    None: however long, since it waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class BackgroundTask:
     output: str
     status: Literal["running", "completed", "failed", "stopped", "timed_out", "lost"]
     exit_code: int | None = None
+    boot: str = ""
+    """The boot of the machine in which `pid` and `started` count; empty: not known."""
 
 
 class Board(Protocol):
@@ -97,6 +102,12 @@ class Finished:
 class Launcher(Protocol):
     """Starts the processes of tools at the sandbox level in force. Each has its own session and process group."""
 
+    @property
+    def boot(self) -> str:
+        """The boot of this machine: a pid and a start time name a process within one boot. Empty where nothing is known
+        of that."""
+        ...
+
     async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
         """Run a shell command to its end. `keep` gets the whole output when it is long, and tells who runs while it
         does. Cancelled, out of time, or our own death: the whole group is ended."""
@@ -108,7 +119,8 @@ class Launcher(Protocol):
         ...
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:
-        """Wait for such a process without polling; its exit code, None when that is not known."""
+        """Wait for such a process without polling; its exit code, None when that is not known: it was killed with who
+        watched it, the machine went down, its file is gone. A pid of 0 stands for no process: the file alone tells."""
         ...
 
     async def end(self, pid: int, started: float) -> bool:
@@ -172,6 +184,10 @@ class Folders:
     """Never shown, never written by tools."""
 
 
+async def _no_commit() -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class MailLoad:
     """How much waits in a mailbox."""
@@ -212,8 +228,18 @@ class ToolContext:
     skills: Skills
     background: Mapping[str, BackgroundTask]
     progress: Callable[[str], None]
+    authority: Cause = "person"
+    """Of its turn: what its envelopes, requests and agents may claim at most (docs/authority.md)."""
+    caused_by: str = ""
+    """The envelope that began its turn."""
+    assignment: str = ""
+    """The envelope that gave this agent its piece of work; empty: it has none."""
     mail_of: Callable[[AgentRow], MailLoad] = _no_load
     """How much waits in an agent's mailbox."""
+    lease: Fence | None = None
+    """The lease of the process that this agent lives in, which its claims are held under."""
+    commit: Callable[[], Awaitable[str]] = _no_commit
+    """What is checked out in the root of its folders (40 hex digits); empty: nothing, or not known."""
 
 
 class Tool(Protocol):

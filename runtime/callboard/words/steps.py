@@ -258,6 +258,13 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class LetGo:
+    """The board gave these tasks to somebody else: they are its own no more."""
+
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Background commands without an owner: wait for their ends."""
 
@@ -304,6 +311,7 @@ Step = (
     | AskStopHooks
     | EndTurn
     | Claim
+    | LetGo
     | Watch
     | Stop
 )

@@ -115,8 +115,8 @@ class Request(Value):
     digest: str = ""
     """sha256 over kind and payload: a changed content makes an approval void."""
     revision: int = 1
-    escalation: Literal["refuse", "person", "lead"] = "refuse"
-    """What happens at the deadline."""
+    escalation: Literal["refuse", "person", "lead", "policy"] = "refuse"
+    """To whom it is put at its deadline, and from there on along lead, person, policy; `refuse`: to nobody."""
     status: RequestStatus = "pending"
     answered_by: str | None = None
     reason: str = ""
@@ -152,7 +152,8 @@ class Task(Value):
     attempts: int = 0
     created_by: str = "lead"
     cause: Cause = "person"
-    """The authority of the turn that made it: who takes it has no more for it."""
+    """The authority of the turn that made it, or of a weaker one that changed what it says: who takes it has no more
+    for it."""
     created_at: float = 0.0
     updated_at: float = 0.0
     check: str = ""
@@ -255,6 +256,18 @@ class SessionRow(Value):
     """What flags set for this session and a resume must keep: model, permission mode, limits."""
     ended_at: float | None = None
     exit_code: int | None = None
+
+
+class HostRow(Value):
+    """Which process hosts a session, by its own word: the lease is the truth. Taken away when it leaves in order."""
+
+    pid: int
+    started: float
+    """Its start time, in clock ticks since boot: another process that got its pid later has another one."""
+    since: float = 0.0
+    """When it began to host (Unix seconds)."""
+    asked_by: int = 0
+    """The process that asks it to leave, since a person wants to take over there; 0: nobody does."""
 
 
 class Usage(Value):

@@ -16,6 +16,7 @@ from callboard.adapters.tools.control import listed
 from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.mail import ENVELOPE_ID, GONE, envelope, full_words, member, team, teammate
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
+from callboard.adapters.tools.task_rows import holder_of
 from callboard.core import tasks
 from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.requests import digest_of
@@ -151,7 +152,8 @@ def _claimed(given: _Spawn, context: ToolContext) -> tuple[Task, int]:
     """The task in the new teammate's hands, for the commit that makes the teammate, and the row's revision."""
     task, revision = find_task(context, given.task_id)
     found = context.board.agent(given.name)
-    holder = tasks.Holder(given.name, found[0].incarnation + 1 if found else 1)
+    here = holder_of(context)  # it will live in this process
+    holder = tasks.Holder(given.name, found[0].incarnation + 1 if found else 1, here.lease, here.lease_number)
     return tasks.claim(task, holder, tasks.by_id(context.board.tasks()), context.now), revision
 
 
