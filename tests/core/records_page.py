@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from callboard.words import context, events, rates, specs, values
+from callboard.words import context, events, rates, specs, values, worktrees
 from callboard.words.values import Value
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
@@ -21,7 +21,9 @@ ROWS = (
     values.Schedule,
     values.AgentRow,
     values.SessionRow,
+    values.HostRow,
     rates.RateNotice,
+    worktrees.WorktreeNoted,
 )
 PARTS = (
     values.ToolCall,
@@ -66,11 +68,13 @@ tables a field without a default is required.
 | `j/<session>/<name>.<incarnation>` (stream) | an agent's journal: events, in order, from 1 |
 | `m/<session>/<name>.<incarnation>` (stream) | its mailbox: envelopes; an id seen before appends nothing |
 | `s/<session>` | `SessionRow` |
+| `host/<session>` | `HostRow` of the process that hosts it |
 | `s/<session>/agent/<name>` | `AgentRow` of the newest incarnation |
 | `s/<session>/task/<id>` | `Task` |
 | `s/<session>/request/<id>` | `Request` |
 | `s/<session>/schedule/<id>` | `Schedule` |
 | `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
+| `worktrees` (stream) | what was done to git worktrees: `WorktreeNoted`, of all sessions of the workspace |
 | `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a shortcut, never the truth, and \
 of no fixed form |
 """

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from callboard.adapters.programs import Ran, clean_environment, find_program, run_program
 from callboard.core.context.reminders import shown_name
@@ -42,6 +43,20 @@ _SWITCHES: Mapping[str, tuple[str, ...]] = {
 }
 _HARMLESS = {"clean": "", "smudge": "", "process": "", "required": "false", "textconv": "cat", "driver": "false"}
 """What each kind of configured program is replaced by: nothing, or for a merge driver what leaves a conflict."""
+_NAMES_ONLY = frozenset(
+    {
+        "rev-parse",
+        "symbolic-ref",
+        "for-each-ref",
+        "update-ref",
+        "rev-list",
+        "ls-tree",
+        "ls-files",
+        "config",
+        "write-tree",
+    }
+)
+"""Commands that look at no file's content, so that no filter could run."""
 _STEERING = ("GIT_PAGER", "PAGER")
 _FIELDS = {"1": 7, "2": 8, "u": 9, "?": 0}
 """Fields between the kind of an entry of `git status --porcelain=v2` and its path."""
@@ -82,10 +97,18 @@ class Git:
     workspace: Path
     environment: Mapping[str, str]
 
-    async def run(self, arguments: Sequence[str], folder: Path | None = None, timeout: float = 30) -> Ran:
-        """Run `git ARGUMENTS` in the folder (default: the workspace).
+    async def run(
+        self,
+        arguments: Sequence[str],
+        folder: Path | None = None,
+        timeout: float = 30,
+        given: bytes = b"",
+        extra: Mapping[str, str] = MappingProxyType({}),
+    ) -> Ran:
+        """Run `git ARGUMENTS` in the folder (default: the workspace), `given` as its standard input.
 
-        Raises FileNotFoundError when there is no git outside the workspace.
+        `extra`: variables of our own for it, such as GIT_INDEX_FILE. Raises FileNotFoundError when there is no git
+        outside the workspace.
         """
         program = find_program("git", self.workspace, self.environment.get("PATH"))
         if program is None:
@@ -93,9 +116,11 @@ class Git:
         base = [program, "--no-pager", "-C", str(folder or self.workspace)]
         command, *rest = arguments
         options = [word for setting in _QUIET for word in ("-c", setting)]
-        environment = self._environment() | await self._filters(base)
+        environment = self._environment(folder) | dict(extra)
+        if command not in _NAMES_ONLY:
+            environment |= await self._filters(base, environment)
         words = [*base, *options, command, *_SWITCHES.get(command, ()), *rest]
-        return await run_program(words, environment, timeout=timeout)
+        return await run_program(words, environment, given=given, timeout=timeout)
 
     async def facts(self, folder: Path | None = None) -> GitFacts | None:
         """Branch, commit and what is dirty; None outside a repository, without git, and after 5 s."""
@@ -106,7 +131,7 @@ class Git:
             return None
         return _read_status(told.out.decode(errors="replace")) if told.code == 0 else None
 
-    async def _filters(self, base: Sequence[str]) -> dict[str, str]:
+    async def _filters(self, base: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
         """Variables that switch off every filter and driver that any configuration names.
 
         Not `-c`: that ends a name at its first `=`, which a filter's name may hold.
@@ -114,7 +139,7 @@ class Git:
         pattern = rf"^(filter|diff|merge)\..*\.({'|'.join(_HARMLESS)})$"
         told = await run_program(
             [*base, "config", "--includes", "--null", "--name-only", "--get-regexp", pattern],
-            self._environment(),
+            environment,
             timeout=5,
         )
         names = sorted(set(told.out.decode(errors="surrogateescape").split("\0")) - {""})
@@ -124,8 +149,11 @@ class Git:
             variables[f"GIT_CONFIG_VALUE_{index}"] = _HARMLESS[name.rpartition(".")[2]]
         return variables
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, folder: Path | None = None) -> dict[str, str]:
+        """It never looks for a repository above the workspace, nor above the folder that it is asked about."""
         kept = clean_environment(self.environment)
+        known = (self.workspace, folder or self.workspace)
+        above = dict.fromkeys(os.path.dirname(os.path.realpath(one)) for one in known)  # noqa: PTH120
         for name in _STEERING:
             kept.pop(name, None)
         return kept | {
@@ -133,7 +161,7 @@ class Git:
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ATTR_NOSYSTEM": "1",
-            "GIT_CEILING_DIRECTORIES": os.path.dirname(os.path.realpath(self.workspace)),  # noqa: PTH120
+            "GIT_CEILING_DIRECTORIES": ":".join(above),
             "LC_ALL": "C.UTF-8",
         }
 

@@ -6,6 +6,10 @@ s/<session>/request/<id>         Request             s/<session>/schedule/<id>  
 j/<session>/<name>.<inc>         an agent's journal (stream)
 m/<session>/<name>.<inc>         its mailbox (stream)
 snap/<session>/<name>.<inc>      the newest snapshot of its state
+dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was seen to
+host/<session>                   HostRow
+worktrees                        what was done to git worktrees (stream)
+orders/<session>                 the number of the newest order that the supervisor has carried out
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
 """
 
@@ -17,6 +21,8 @@ import hashlib
 
 MAILBOXES = "m/"
 """How the names of mailboxes begin."""
+WORKTREES = "worktrees"
+"""The stream of what was done to git worktrees, of all sessions of the workspace."""
 
 
 def session_key(session: str) -> str:
@@ -57,9 +63,24 @@ def mailbox(session: str, name: str, incarnation: int) -> str:
     return f"{MAILBOXES}{session}/{name}.{incarnation}"
 
 
+def dead_key(session: str, name: str, incarnation: int) -> str:
+    """How far the mailbox of a life that is over was seen to."""
+    return f"dead/{session}/{name}.{incarnation}"
+
+
+def orders_key(session: str) -> str:
+    """How far the supervisor has carried out what stands in its mailbox."""
+    return f"orders/{session}"
+
+
 def rate_key(key: str, model: str) -> str:
     """What is known of an API key's rate, by the key's digest; an empty model: of the key itself."""
     return f"rate/{key}/{model}"
+
+
+def host_key(session: str) -> str:
+    """What the process that hosts a session says of itself (`HostRow`)."""
+    return f"host/{session}"
 
 
 def host_lease(session: str) -> str:
@@ -82,6 +103,11 @@ def call_id(session: str, name: str, incarnation: int, ordinal: int, index: int)
 def request_envelope_id(request_id: str, to: str) -> str:
     """The envelope that puts a request to an agent: what its answer replies to."""
     return short_id("env", request_id, to)
+
+
+def subagent_suffix(call: str) -> str:
+    """How the name of the subagent of a call ends: the same call is always the same subagent."""
+    return f"-{short_id('sub', call)[4:]}"
 
 
 def claim_envelope_id(task_id: str, attempts: int, name: str) -> str:
