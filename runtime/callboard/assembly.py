@@ -310,6 +310,8 @@ class AgentTypes:
             "after_compact": settings.context.after_compact,
             "plan_approver": settings.plan.approver,
             "plan_deadline": settings.plan.deadline,
+            "plan_on_deadline": settings.plan.on_deadline if self.attended else "refuse",
+            "plan_moved_base": settings.plan.moved_base,
             "stuck_after": settings.limits.stuck_after,
             "ask_deadline": settings.ask.deadline if self.attended else 0,
         }

@@ -17,12 +17,14 @@ from typing import Literal
 import anyio
 
 from callboard.adapters.clock import SystemClock
+from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.assembly import Places, find_places, open_store, session_budget
 from callboard.core.budget.spending import Spending
 from callboard.core.budget.tree import Node
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, rows_prefix
+from callboard.core.plans import AS_IT_STANDS, Word, moved
 from callboard.core.state import AgentState
 from callboard.cron_desk import CronDesk
 from callboard.ending import AgentSummary, summarise
@@ -80,12 +82,24 @@ class Desk:
         return list(self._board.schedules())
 
     async def answer(
-        self, request_id: str, status: Literal["approved", "rejected", "answered"], reason: str = ""
+        self,
+        request_id: str,
+        status: Literal["approved", "rejected", "answered"],
+        reason: str = "",
+        word: Word = AS_IT_STANDS,
     ) -> str | None:
         """Answer as the person. None: it counts; else why not. Raises `UsageError` inside a tool's process."""
         refuse_inside_tool("answer a request")
-        answer = Answer(status, "person", reason)
+        answer = Answer(status, "person", reason, word)
         return await answer_request(self._store, self.session.id, request_id, answer, self._clock.now())
+
+    async def moved(self, request: Request) -> str:
+        """What has changed round a plan since it was submitted: another commit is checked out; empty when none is."""
+        folder = str(request.payload.get("folder") or "")
+        if request.kind != "plan" or not folder or not request.payload.get("base"):
+            return ""
+        around = WorkspaceSurroundings(Path(self.session.workspace), os.environ)
+        return moved(request, await around.commit(folder, request.id))
 
     async def send(self, text: str, to: str = "lead") -> None:
         """A person's words. Raises `UsageError` for an unknown agent, and inside a tool's process."""

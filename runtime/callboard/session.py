@@ -10,6 +10,7 @@ from typing import Literal
 
 from callboard import assembly
 from callboard.assembly import Places
+from callboard.core.plans import AS_IT_STANDS, Word
 from callboard.core.state import AgentState
 from callboard.desk import Desk
 from callboard.ending import AgentSummary, End, summarise
@@ -68,11 +69,19 @@ class OpenSession(ABC):
         return Desk(self._store, self._row, self._board, self._budget)
 
     async def answer(
-        self, request_id: str, status: Literal["approved", "rejected", "answered"], reason: str = ""
+        self,
+        request_id: str,
+        status: Literal["approved", "rejected", "answered"],
+        reason: str = "",
+        word: Word = AS_IT_STANDS,
     ) -> str | None:
         """Answer a request as the person. None: it counts; else why it does not."""
-        answer = Answer(status, "person", reason)
+        answer = Answer(status, "person", reason, word)
         return await answer_request(self._store, self.id, request_id, answer, self._now, self._fence)
+
+    async def moved(self, request: Request) -> str:
+        """What has changed round a plan since it was submitted; empty: nothing."""
+        return await self.desk.moved(request)
 
     def team(self) -> list[AgentSummary]:
         """Every agent that is known here, the lead first."""

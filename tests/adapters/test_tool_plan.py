@@ -58,19 +58,23 @@ async def _task(world: ToolWorld, task_id: str) -> Task:
 
 async def test_a_plan_is_a_request_and_closes_the_gate_in_one_commit(world: ToolWorld) -> None:
     task = await _claimed(world)
+    world.checked_out = "c0ffee"
     outcome = await world.run("submit_plan", "alice", plan="# Parse\n1. lex", options=["by hand", "with a library"])
     request = await _request(world, str(outcome.data["request_id"]))
     assert request.payload == {
         "plan": "# Parse\n1. lex",
         "options": ["by hand", "with a library"],
         "task_id": task,
+        "assignment": "env_1",
+        "folder": "/nowhere",
+        "base": "c0ffee",
     }
     assert (request.kind, request.asked_by, request.subject, request.revision) == ("plan", "alice", "Parse", 1)
     assert request.digest == digest_of("plan", request.payload)
     assert request.expires_at == request.created_at + 1_800
     (gate,) = outcome.events
     assert isinstance(gate, GateSet)
-    assert (gate.gate, gate.request_id, gate.digest) == ("pending", request.id, request.digest)
+    assert (gate.gate, gate.request_id, gate.digest, gate.task) == ("pending", request.id, request.digest, task)
     assert not outcome.ends_turn
 
 
@@ -87,7 +91,7 @@ async def test_b2_the_lead_reads_the_plan_whole_with_its_options(world: ToolWorl
     assert mail.content.startswith(plan)
     await world.run("review_plan", request_id=request.id, approve=False, feedback="shorter")
     await world.run("submit_plan", "alice", plan="x", options=["a", "b"])
-    assert "Options:\n- a\n- b\n" in (await world.mail("lead"))[1].content
+    assert "Options:\n1. a\n2. b\n" in (await world.mail("lead"))[1].content
 
 
 @pytest.mark.parametrize(
@@ -132,8 +136,34 @@ async def test_a_revision_counts_the_plans_of_one_piece_of_work(world: ToolWorld
     assert (await _submitted(world)).revision == 1
 
 
-async def test_an_empty_plan_is_refused(world: ToolWorld) -> None:
+async def test_the_next_assignment_begins_with_revision_1(world: ToolWorld) -> None:
+    request = await _submitted(world)
+    await world.run("review_plan", request_id=request.id, approve=False, feedback="no")
+    world.assigned = "env_2"
+    assert (await _submitted(world)).revision == 1
+
+
+async def test_an_empty_plan_or_option_is_refused(world: ToolWorld) -> None:
     assert "empty" in await world.refused("submit_plan", "alice", plan=" \n ")
+    assert "options" in await world.refused("submit_plan", "alice", plan="x", options=["a", " "])
+
+
+@pytest.mark.parametrize(
+    ("kind", "approver", "on_deadline", "then"),
+    [
+        ("teammate", "lead", "escalate", "person"),
+        ("teammate", "lead", "refuse", "refuse"),
+        ("teammate", "person", "escalate", "policy"),
+        ("teammate", "either", "escalate", "policy"),
+        ("lead", "lead", "escalate", "policy"),
+    ],
+)
+async def test_at_the_deadline_a_person_is_asked_as_well_and_never_an_agent(
+    world: ToolWorld, kind: str, approver: str, on_deadline: str, then: str
+) -> None:
+    name = "lead" if kind == "lead" else "carol"
+    await world.join(name, kind, plan_approver=approver, plan_on_deadline=on_deadline)
+    assert (await _submitted(world, name)).escalation == then
 
 
 @pytest.mark.parametrize(
@@ -157,6 +187,15 @@ async def test_an_approval_changes_the_row_and_rings_the_bell(world: ToolWorld) 
         request.id,
         {"status": "approved"},
     )
+
+
+async def test_a_lead_approves_one_of_the_options(world: ToolWorld) -> None:
+    await world.run("submit_plan", "alice", plan="x", options=["by hand", "with a library"])
+    (request,) = [one for one in (await world.rows()).requests() if one.asked_by == "alice"]
+    assert "it has 1 to 2" in await world.refused("review_plan", request_id=request.id, approve=True, option=3)
+    outcome = await world.run("review_plan", request_id=request.id, approve=True, option=2)
+    assert "option 2: with a library" in str(outcome.content)
+    assert (await _request(world, request.id)).choice == "with a library"
 
 
 async def test_b12_a_rejection_needs_its_feedback(world: ToolWorld) -> None:

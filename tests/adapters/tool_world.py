@@ -148,6 +148,10 @@ class ToolWorld:
         self.now = NOON
         self.calls = 0
         self.skills = MemorySkills()
+        self.assigned = "env_1"
+        """The envelope that gave whoever runs a tool the piece of work."""
+        self.checked_out = ""
+        """The commit of the workspace."""
         self.answers: dict[str, tuple[str, str]] = {}
         self.started: dict[str, AgentSpec] = {}
         self.types = {kind: spec("x", agent_type=kind, tools=("bash", "edit_file", "grep")) for kind in _TYPES}
@@ -187,7 +191,12 @@ class ToolWorld:
             skills=self.skills,
             background=cast("Mapping[str, BackgroundTask]", {}),
             progress=lambda _text: None,
+            assignment=self.assigned,
+            commit=self._commit,
         )
+
+    async def _commit(self) -> str:
+        return self.checked_out
 
     async def look(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
         """Run a tool without committing anything."""
@@ -210,6 +219,8 @@ class ToolWorld:
             outcome = await self.run(tool, by, **given)
         except ToolRefused as error:
             return str(error)
+        if outcome.is_error:  # and what it wrote down of it is written
+            return str(outcome.content)
         raise AssertionError(f"{tool} was not refused: {outcome.content}")
 
     async def mail(self, name: str, incarnation: int = 1) -> list[Envelope]:

@@ -6,6 +6,7 @@ import pytest
 from tests.core.agent_states import Life, judged, started
 
 from callboard.core.gate import BEFORE_APPROVAL, gate_refuses
+from callboard.core.mail import injected
 from callboard.core.state import Gate
 from callboard.core.toolset import ALL_TOOLS
 from callboard.words import events as ev
@@ -81,6 +82,46 @@ def test_b12_the_next_assignment_needs_a_plan_of_its_own() -> None:
     assert life.state.gate == Gate("required")
     free = Life.begun().prompted("go").on(ev.Reported, status="done", result="did it")
     assert free.state.gate == Gate()
+
+
+def test_b12_a_plan_for_a_task_ends_with_the_task_and_one_for_the_assignment_does_not() -> None:
+    for_task = Life.begun(plan_required=True).prompted("go").on(ev.TaskHeld, task="task_1")
+    for_task = for_task.on(ev.GateSet, gate="pending", request_id="req_1", digest="d1", plan="p", task="task_1")
+    assert for_task.on(ev.TaskHeld, task="task_1", held=False).state.gate.gate == "pending", "its answer is still due"
+    for_task = answered(for_task, "approved")
+    assert for_task.on(ev.TaskHeld, task="task_1", held=False).state.gate == Gate("required")
+    whole = answered(pending(), "approved").on(ev.TaskHeld, task="task_1").on(ev.TaskHeld, task="task_1", held=False)
+    assert whole.state.gate.gate == "open"
+
+
+def test_a_plan_that_was_asked_for_once_is_needed_once() -> None:
+    life = Life.begun().prompted("go").on(ev.TaskHeld, task="task_1")
+    life = life.on(ev.GateSet, gate="pending", request_id="req_1", digest="d1", plan="p", task="task_1")
+    assert answered(life, "approved").on(ev.TaskHeld, task="task_1", held=False).state.gate == Gate()
+
+
+def test_an_edited_plan_opens_the_gate_with_its_own_digest_and_text() -> None:
+    edit = {"plan": "the plan, mended", "digest": "d2", "submitted": "d1", "choice": "by hand"}
+    life = pending().on(ev.AnswerTaken, request_id="req_1", kind="plan", status="approved", by="person", **edit)
+    assert life.state.gate == Gate("open", "req_1", "d2", "the plan, mended", "approved", "by hand")
+    assert "the plan, mended" in life.state.injections[-1].text
+    foreign = {**edit, "submitted": "d0"}
+    life = pending().on(ev.AnswerTaken, request_id="req_1", kind="plan", status="approved", by="person", **foreign)
+    assert life.state.gate == Gate("required")
+
+
+def test_b12_an_approval_that_is_void_opens_nothing_and_says_why() -> None:
+    word = {"request_id": "req_1", "kind": "plan", "status": "approved", "by": "person", "digest": "d1"}
+    life = pending().on(ev.AnswerTaken, **word, void="the base has moved")
+    assert life.state.gate == Gate("required")
+    (told,) = life.state.injections
+    assert "void: the base has moved" in told.text
+    assert injected(told).data["text"].startswith('<plan-decision request="req_1" status="void">\n')
+
+
+def test_a_decision_names_its_request_and_status() -> None:
+    (told,) = answered(pending(), "rejected").state.injections
+    assert injected(told).data["text"].startswith('<plan-decision request="req_1" status="rejected">\n')
 
 
 def test_a_plan_asked_for_closes_the_gate_at_its_receipt_and_stops_what_has_not_begun() -> None:

@@ -39,6 +39,9 @@ class Place:
             await anyio.sleep_forever()
         return Around(datetime.fromtimestamp(now, UTC), self.git)
 
+    async def commit(self, folder: str, why: str) -> str:
+        return ""
+
 
 def round_about(world: World, place: Place) -> World:
     """The world, with surroundings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from callboard.faces.approvals import PersonApprover, PlanPolicy, read_answer, request_block
+from callboard.faces.approvals import PersonApprover, PlanPolicy, TakenBack, read_answer, request_block
 from callboard.faces.terminal import Block
 from callboard.ports.world import Answer
 from callboard.words.values import Request
@@ -77,7 +77,7 @@ async def test_questions_are_asked_one_at_a_time_and_again_until_they_are_answer
     asked: list[str] = []
     open_questions = 0
 
-    async def ask(shown: Block, words: str) -> str:
+    async def ask(shown: Block, words: str, taken_back: TakenBack) -> str:
         nonlocal open_questions
         open_questions += 1
         assert open_questions == 1
@@ -100,7 +100,7 @@ async def test_questions_are_asked_one_at_a_time_and_again_until_they_are_answer
 
 
 async def test_a_person_is_not_asked_for_what_is_not_theirs() -> None:
-    async def ask(shown: Block, words: str) -> str:
+    async def ask(shown: Block, words: str, taken_back: TakenBack) -> str:
         raise AssertionError("asked")
 
     mine = PLAN.model_copy(update={"may_answer": ("lead",)})

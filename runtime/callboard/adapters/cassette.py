@@ -30,12 +30,13 @@ Kind = Literal[
     "facts",
     "reminders",
     "count",
+    "commit",
 ]
 """tool: how a call ended. changes: what it changed of its agent. ruling: of a call. answer: to a request. background:
 how a command ended, by its output file. ends: that file's first and last lines. mail: a delivery. envelope: one that
 a schedule sent. known: what the runtime knew at a compaction. facts: what an agent's prompt says of the machine.
 reminders: what it was told of its surroundings when a turn began.
-count: how long the service found a request."""
+count: how long the service found a request. commit: what was checked out for a plan, or at its answer."""
 KINDS = get_args(Kind)
 _Key = tuple[str, str, int]
 """Agent, purpose, ordinal."""

@@ -56,7 +56,7 @@ class CourseRecorder:
                 life.fresh = False
             case ev.EnvelopesDropped():
                 self._delivered(agent, event.ids)
-            case ev.EnvelopeReceived():
+            case ev.EnvelopeReceived(refused=""):
                 self._received(event.envelope)
             case _:
                 self._worked(event)
@@ -93,7 +93,8 @@ class CourseRecorder:
             self._tape.keep("envelope", envelope.id, envelope.model_dump(mode="json"))
         elif envelope.type in _BELLS and envelope.request_id:
             answer: Json = {"status": envelope.metadata.get("status"), "by": envelope.sender}
-            self._tape.keep("answer", envelope.request_id, {**answer, "reason": envelope.content})
+            word = {name: envelope.metadata[name] for name in ("option", "plan") if envelope.metadata.get(name)}
+            self._tape.keep("answer", envelope.request_id, {**answer, "reason": envelope.content, **word})
 
     def _worked(self, event: ev.Event) -> None:
         match event:

@@ -28,6 +28,21 @@ class WorkspaceSurroundings:
     async def look(self, spec: AgentSpec, now: float) -> Around:
         return Around(datetime.fromtimestamp(now).astimezone(), await self._status(spec))
 
+    async def commit(self, folder: str, why: str) -> str:
+        place = Path(folder) if folder else self._workspace
+        if not await anyio.to_thread.run_sync(_is_repository, place):
+            return ""
+        with anyio.move_on_after(LONGEST_LOOK):
+            return await self._head(place)
+        return ""
+
+    async def _head(self, folder: Path) -> str:
+        try:
+            told = await self._git.run(("rev-parse", "--verify", "--quiet", "HEAD^{commit}"), folder, timeout=5)
+        except OSError:  # no git that may be used
+            return ""
+        return told.out.decode(errors="replace").strip() if told.code == 0 else ""
+
     async def _status(self, spec: AgentSpec) -> str | None:
         """None for a subagent too: its caller knows, and twenty of them would ask git twenty times."""
         folder = Path(spec.folder) if spec.folder else self._workspace

@@ -13,6 +13,7 @@ from callboard.core.context.prompt import todo_reminder
 from callboard.core.frozen import replace
 from callboard.core.gate import gate_refuses
 from callboard.core.mail import defused_parts
+from callboard.core.plans import decision, void_of
 from callboard.core.state import AgentState, Background, CallState, Gate
 from callboard.words import events as ev
 from callboard.words.context import Injection, Placed
@@ -41,9 +42,8 @@ def _approval_needed(state: AgentState, e: ev.ApprovalNeeded) -> AgentState:
     def change(one: CallState) -> CallState:
         call = one.call if e.input is None else one.call.model_copy(update={"input": e.input})
         context = (*one.context, *e.context)
-        return replace(
-            one, call=call, stage="asking", request_id=e.request_id, expires_at=e.expires_at, context=context
-        )
+        one = replace(one, call=call, stage="asking", context=context)
+        return replace(one, request_id=e.request_id, digest=e.digest, expires_at=e.expires_at)
 
     return _with_call(state, e.call, change)
 
@@ -58,12 +58,21 @@ def _answer_taken(state: AgentState, e: ev.AnswerTaken) -> AgentState:
         if one.request_id != e.request_id or one.stage != "asking":
             return one
         closed = gate_refuses(state.gate, one.call.name, reads_only=False)  # it may have closed while the call waited
-        if e.status == "approved" and closed is None:
+        void = _void(e, one)
+        if e.status == "approved" and closed is None and not void:
             return replace(one, stage="allowed")
-        why = closed if e.status == "approved" and closed else f"Permission denied: {_refusal(e)}"
+        why = closed if e.status == "approved" and closed else f"Permission denied: {void or _refusal(e)}"
         return replace(one, stage="settled", content=(_text(why),), is_error=True, denied=True)
 
     return replace(state, calls=tuple(change(one) for one in state.calls))
+
+
+def _void(e: ev.AnswerTaken, one: CallState) -> str:
+    """Why an approval is not one of this very call: it serves one call, as it was asked for."""
+    if e.status != "approved":
+        return ""
+    why = "what was approved is not what was asked for" if one.digest and e.digest != one.digest else e.void
+    return f"{e.by or 'somebody'} approved {e.request_id}, and that is void: {why}" if why else ""
 
 
 def _refusal(e: ev.AnswerTaken) -> str:
@@ -77,17 +86,13 @@ def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
     gate = state.gate
     if gate.gate != "pending" or gate.request_id != e.request_id:
         return state
-    approved = e.status == "approved" and e.digest == gate.digest
-    gate = Gate("open", e.request_id, gate.digest, gate.plan, "approved") if approved else Gate("required")
-    text = f"Your plan is {e.status} by {e.by or 'nobody'}."
-    if e.reason:
-        text += f"\n{e.reason}"
-    text += (
-        "\nYou may carry it out now, and only this plan."
-        if approved
-        else "\nStill reads only: revise the plan and submit it again, or report why you cannot."
-    )
-    tag = Injection(kind="plan-decision", text=text, key=f"{e.request_id} {e.status}")
+    void = void_of(e, gate.digest) if e.status == "approved" else ""
+    if e.status == "approved" and not void:
+        plan = e.plan or gate.plan
+        gate = replace(gate, gate="open", digest=e.digest, plan=plan, status="approved", choice=e.choice)
+    else:
+        gate = Gate("required")
+    tag = Injection(kind="plan-decision", text=decision(e, void), key=f"{e.request_id} {'void' if void else e.status}")
     return replace(queue(state, tag), gate=gate, wants_reply=True)
 
 
@@ -180,19 +185,26 @@ def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:
 
 
 def _gate_set(state: AgentState, e: ev.GateSet) -> AgentState:
-    return replace(state, gate=Gate(e.gate, e.request_id, e.digest, e.plan))
+    return replace(state, gate=Gate(e.gate, e.request_id, e.digest, e.plan, task=e.task))
 
 
 def _task_held(state: AgentState, e: ev.TaskHeld) -> AgentState:
     tasks = {task: subject for task, subject in state.tasks.items() if task != e.task}
     if e.held:
         tasks[e.task] = e.subject
-    return replace(state, tasks=tasks)
+    gate = state.gate
+    if gate.gate == "open" and gate.task and gate.task not in tasks:
+        gate = _after_work(state)
+    return replace(state, tasks=tasks, gate=gate)
+
+
+def _after_work(state: AgentState) -> Gate:
+    """The piece of work has ended that a plan was approved for: the approval covers nothing else."""
+    return Gate("required") if state.me.plan_required else Gate()
 
 
 def _reported(state: AgentState, e: ev.Reported) -> AgentState:
-    gate = Gate("required") if state.me.plan_required else Gate()
-    return replace(state, assignment=False, reported=e.result, gate=gate)
+    return replace(state, assignment=False, assigned="", reported=e.result, gate=_after_work(state))
 
 
 def _bg_started(state: AgentState, e: ev.BackgroundStarted) -> AgentState:

@@ -61,7 +61,8 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     why = _why_halt(state, facts)
     if not why:
         return None
-    running = tuple(sorted(op for op in facts.running if state.stop or not op.startswith("bg:")))
+    kept = ("end:",) if state.stop else ("end:", "bg:")
+    running = tuple(sorted(op for op in facts.running if not op.startswith(kept)))
     if running:
         return st.Cancel(running)
     if state.call is not None or any(one.stage != "settled" for one in state.calls) or state.summary:
@@ -72,7 +73,19 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
         if state.stop or why != "limit":
             return st.EndTurn("stopped" if state.stop else "interrupted")
         return time_is_up(state, facts)
-    return st.Stop("stopped", state.reported or state.last_text) if state.stop else None
+    if not state.stop:
+        return None
+    return commands_left(state, facts) or st.Stop("stopped", state.reported or state.last_text)
+
+
+def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
+    """Background commands end with the life that started them: nobody else would hear of them. The next life of a name
+    that is renewed takes them over."""
+    left = [one for one, bg in state.background.items() if bg.status == "running"] if not state.renew else []
+    mine = tuple(one for one in left if f"end:{one}" not in facts.running)
+    if mine:
+        return st.EndCommands(mine)
+    return st.Wait(None, "background commands end") if left else None
 
 
 def _why_halt(state: AgentState, facts: Facts) -> str:
@@ -315,7 +328,7 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
 def rest(state: AgentState, facts: Facts) -> st.Step | None:
     """Between turns: a subagent is done, a teammate looks at the board, everyone else is idle."""
     if state.me.kind == "subagent" and state.turns > 0 and not state.mail:
-        return st.Stop(_outcome(state), final_words(state))
+        return commands_left(state, facts) or st.Stop(_outcome(state), final_words(state))
     if facts.claimable and not state.tasks and state.gate.gate != "pending":
         return st.Claim(facts.claimable)
     return st.Wait(None, "idle")

@@ -77,7 +77,8 @@ def tagged(tag: str, text: str, **attributes: str) -> str:
 def injected(injection: Injection) -> Placed:
     """The block that stands for a waiting injection. One of a kind that is no tag of ours is a `system-reminder`."""
     tag = injection.kind if injection.kind in TAGS else "system-reminder"
-    return Placed(data=_text(tagged(tag, injection.text)), source=injection.source)
+    request, _, status = injection.key.partition(" ") if tag == "plan-decision" else ("", "", "")
+    return Placed(data=_text(tagged(tag, injection.text, request=request, status=status)), source=injection.source)
 
 
 def large_mark(text: str, path: str, what: str = "input", shown: int = SHOWN_END) -> str:

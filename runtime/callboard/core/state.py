@@ -284,7 +284,7 @@ class Facts:
     now: float
     running: frozenset[str] = frozenset()
     """Operations that this process owns: `model`, `summary`, `stop-hooks`, `prompt-hooks`, and `judge:`, `tool:`,
-    `settle:`, `bg:` with the id of a call or background command."""
+    `settle:`, `bg:` (watched), `end:` (being ended) with the id of a call or background command."""
     requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
     """The rows of this agent's own requests."""
     tools: Mapping[str, ToolFacts] = field(default_factory=dict[str, ToolFacts])

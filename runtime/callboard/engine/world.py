@@ -30,7 +30,13 @@ from callboard.engine import (
     undoing,
 )
 from callboard.engine.delivering import delivered
-from callboard.engine.leaving import children_stopped, request_withdrawn, requests_withdrawn, tasks_freed, tasks_kept_freed
+from callboard.engine.leaving import (
+    children_stopped,
+    request_withdrawn,
+    requests_withdrawn,
+    tasks_freed,
+    tasks_kept_freed,
+)
 from callboard.engine.loop import Agent
 from callboard.engine.reminding import look_round
 from callboard.engine.requests import overdue_request
@@ -315,5 +321,6 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Claim: claiming.claim,
     st.LetGo: claiming.let_go,
     st.Watch: background.watch,
+    st.EndCommands: background.end_commands,
     st.Stop: _stop,
 }

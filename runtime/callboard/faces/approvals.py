@@ -2,7 +2,8 @@
 
 Two approvers: `PersonApprover` asks through whatever way of asking its face has; `PlanPolicy` is `--yes`. A plan and
 what a tool is about to run are shown in full, control characters spelled out, so that nothing hides from the one who
-approves it. An empty answer or the end of input is no.
+approves it. An empty answer or the end of input is no. A question that somebody else answers first is taken back, and
+an answer that comes too late is told so: in both cases with who was first.
 
 It refuses to read a keyboard, and `--yes` never answers a permission.
 """
@@ -10,45 +11,113 @@ It refuses to read a keyboard, and `--yes` never answers a permission.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, cast
 
 import anyio
 
-from callboard.faces.terminal import Block, Line, visible
+from callboard.core.plans import SHOWN, Word, options_of, submitted_of
+from callboard.faces.terminal import Block, Line, Terminal, block, visible
 from callboard.ports.world import Answer
 from callboard.words.values import Json, Request
 
-Ask = Callable[[Block, str], Awaitable[str | None]]
-"""Show a block, put a question, return the line that was typed; None at the end of input."""
+TakenBack = Callable[[], str]
+"""Why a question is taken back, in words, once it is."""
+Ask = Callable[[Block, str, TakenBack], Awaitable[str | None]]
+"""Show a block, put a question, return the line that was typed; None at the end of input. Cancelled, it says why."""
 
 _YES, _NO = frozenset({"y", "yes"}), frozenset({"n", "no"})
 
 
-class PersonApprover:
-    """Asks the person at this terminal. A question that somebody else answers first is taken back."""
+class Rows(Protocol):
+    """What an approver asks the session for: what it does not see in the request that it was given."""
 
-    def __init__(self, ask: Ask, *, leave_plans: bool = False) -> None:
-        """`leave_plans`: a policy answers plans; this person is not asked."""
-        self._ask, self._leave_plans = ask, leave_plans
+    def requests(self, *, pending_only: bool = True) -> Sequence[Request]:
+        """The session's requests as they stand."""
+        ...
+
+    async def moved(self, request: Request) -> str:
+        """What has changed round a plan since it was submitted; empty: nothing."""
+        ...
+
+
+class PersonApprover:
+    """Asks the person at this terminal, one question at a time, and says how many more wait."""
+
+    def __init__(self, ask: Ask, terminal: Terminal | None = None, *, leave_plans: bool = False) -> None:
+        """`terminal`: where answers are told that came too late; whoever gives one attaches the session too.
+        `leave_plans`: a policy answers plans; this person is not asked."""
+        self._ask, self._terminal, self._leave_plans = ask, terminal, leave_plans
         self._one_at_a_time = anyio.Lock()
+        self._waiting: dict[str, Request] = {}
+        self._rows: Rows | None = None
+        self._attached = anyio.Event()
+
+    def attach(self, rows: Rows) -> None:
+        """The session is open: from now on its rows can be looked at."""
+        self._rows = rows
+        self._attached.set()
 
     async def answer(self, request: Request) -> Answer | None:
         """Ask until the words can be read as an answer. None for what is not this person's to answer."""
         if "person" not in request.may_answer or (self._leave_plans and request.kind == "plan"):
             return None
-        async with self._one_at_a_time:
-            shown = request_block(request)
-            while True:
-                typed = await self._ask(shown, question_of(request))
-                read = read_answer(request, typed)
-                if read is not None:
-                    return read
-                shown = Block((Line("y or n, please; words after it go to the agent", "warn"),))
+        self._waiting[request.id] = request
+        try:
+            async with self._one_at_a_time:
+                return await self._asked(request)
+        finally:
+            del self._waiting[request.id]
+
+    async def _asked(self, request: Request) -> Answer:
+        note = await self._note(request)
+        shown = Block((*request_block(request, note).lines, *self._others(request)))
+        while True:
+            typed = await self._ask(shown, question_of(request), lambda: self._taken_back(request))
+            read = read_answer(request, typed)
+            if read is not None:
+                break
+            shown = Block((Line("y or n, please; words after it go to the agent", "warn"),))
+        if request.kind == "plan" and read.status == "rejected" and not read.reason and (typed or "").strip():
+            why = await self._ask(Block(()), "what is to change?> ", lambda: self._taken_back(request))
+            read = Answer("rejected", "person", (why or "").strip())
+        return Answer(read.status, read.by, read.reason, read.word, refused=self._refused)
+
+    async def _note(self, request: Request) -> str:
+        if request.kind != "plan" or self._terminal is None:
+            return ""
+        await self._attached.wait()  # a resumed session asks before its face has it
+        return await self._rows.moved(request) if self._rows is not None else ""
+
+    def _others(self, request: Request) -> tuple[Line, ...]:
+        """Those that wait for this person behind it, by the ids by which they may be answered from elsewhere."""
+        others = [one for one in self._waiting.values() if one.id != request.id]
+        if not others:
+            return ()
+        names = ", ".join(f"{one.kind} {one.id} ({one.asked_by})" for one in others)
+        return (Line(f"  {len(others)} more {'waits' if len(others) == 1 else 'wait'}: {names}", "dim"),)
+
+    def _taken_back(self, request: Request) -> str:
+        rows = self._rows.requests(pending_only=False) if self._rows is not None else ()
+        row = next((one for one in rows if one.id == request.id), None)
+        if row is None:
+            return "answered elsewhere"
+        if row.status == "pending":
+            return "no longer asked" if row.digest == request.digest else "its content has changed"
+        by = f" by {row.answered_by}" if row.answered_by else ""
+        elsewhere = "answered elsewhere" if row.answered_by else "no longer needed"
+        return f"{elsewhere}: {row.id} {row.status}{by}"
+
+    def _refused(self, why: str) -> None:
+        if self._terminal is not None:
+            self._terminal.terminal_print(block(f"your answer did not count: {why}", "warn"))
 
 
 class PlanPolicy:
     """`--yes`: approves plans that a person or a policy may answer. Everything else is left to others."""
+
+    def decides(self, request: Request) -> bool:
+        return request.kind == "plan" and not request.person_only
 
     async def answer(self, request: Request) -> Answer | None:
         """Approved, for a plan. A plan that is for a person gets it as the person's word: they typed `--yes`."""
@@ -62,7 +131,11 @@ def question_of(request: Request) -> str:
     """The words before the cursor."""
     if request.kind == "question":
         return "your answer> "
-    return f"{'approve this plan' if request.kind == 'plan' else 'allow this'}? [y/N, a reason may follow]> "
+    if request.kind != "plan":
+        return "allow this? [y/N, a reason may follow]> "
+    count = len(options_of(request))
+    numbers = f", {'1' if count == 1 else f'1 to {count}'} for an option" if count else ""
+    return f"approve this plan? [y/N{numbers}, a reason may follow]> "
 
 
 def read_answer(request: Request, typed: str | None) -> Answer | None:
@@ -77,13 +150,16 @@ def read_answer(request: Request, typed: str | None) -> Answer | None:
         return Answer("approved", "person", reason)
     if verdict in _NO or not words:
         return Answer("rejected", "person", reason)
+    if request.kind == "plan" and verdict.isdecimal() and 1 <= int(verdict) <= len(options_of(request)):
+        return Answer("approved", "person", reason, Word(int(verdict)))
     return None
 
 
-def request_block(request: Request) -> Block:
-    """The request in full."""
+def request_block(request: Request, note: str = "") -> Block:
+    """The request in full. `note`: what has changed round it since it was asked."""
     head = Line(f"{request.kind} {request.id}: {_one_line(request.subject)}", "strong", request.asked_by)
-    return Block((head, *_BODIES[request.kind](request)))
+    noted = (Line(f"  {_one_line(note)}", "warn"),) if note else ()
+    return Block((head, *_BODIES[request.kind](request), *noted))
 
 
 def _answer_to_question(request: Request, words: str) -> Answer:
@@ -94,9 +170,20 @@ def _answer_to_question(request: Request, words: str) -> Answer:
 
 
 def _plan(request: Request) -> tuple[Line, ...]:
-    lines = _text(str(request.payload.get("plan", "")), "  ")
+    lines = (Line(f"  {_place(request)}", "dim"), *_text(str(request.payload.get("plan", "")), "  "))
     options = _options(request)
     return lines + tuple(Line(f"  option {number}: {option}") for number, option in enumerate(options, 1))
+
+
+def _place(request: Request) -> str:
+    """Which revision, for what, in which folder and at which commit."""
+    held = request.payload
+    edited = ", edited by a person" if submitted_of(request) else ""
+    parts = [f"revision {request.revision}{edited}", f"for {held['task_id']}" if held.get("task_id") else ""]
+    if held.get("folder"):
+        base = str(held.get("base") or "")[:SHOWN]
+        parts.append(f"in {_one_line(str(held['folder']))}{f' at commit {_one_line(base)}' if base else ''}")
+    return "; ".join(part for part in parts if part)
 
 
 def _permission(request: Request) -> tuple[Line, ...]:
@@ -131,8 +218,7 @@ _BODIES: dict[str, Callable[[Request], tuple[Line, ...]]] = {
 
 
 def _options(request: Request) -> list[str]:
-    given: Any = request.payload.get("options")
-    return [_one_line(str(option)) for option in cast("list[Any]", given)] if isinstance(given, list | tuple) else []
+    return [_one_line(option) for option in options_of(request)]
 
 
 def _text(text: str, indent: str, first: str | None = None) -> tuple[Line, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from callboard.app import Session
+from callboard.core.plans import AS_IT_STANDS, Word
 from callboard.faces.context_page import context_block, edits_block, undo_line
 from callboard.faces.cost_page import cost_block
 from callboard.faces.listings import (
@@ -18,9 +20,11 @@ from callboard.faces.listings import (
     tasks_table,
     team_table,
 )
+from callboard.faces.plan_page import request_page, told
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
+_OPTION = re.compile(r"(\S+) option (\d{1,4})(?: (.*))?")
 _SOON = 0.5
 """Seconds that the prompt line waits to hear what came of an undo; after that the screen tells."""
 
@@ -71,6 +75,14 @@ async def _plans(session: Session, words: str) -> Block:
     return requests_block(session.requests())
 
 
+async def _show(session: Session, words: str) -> Block:
+    if not words:
+        return block("which one? /inbox shows what waits", "warn")
+    requests = session.requests(pending_only=False)
+    request = find_request(requests, words)
+    return request_page(told(request, requests, await session.moved(request)))
+
+
 async def _inbox(session: Session, words: str) -> Block:
     waiting = session.requests()
     rows = [[row.id, row.kind, row.asked_by, row.subject] for row in waiting]
@@ -82,7 +94,11 @@ async def _cron(session: Session, words: str) -> Block:
 
 
 async def _approve(session: Session, words: str) -> Block:
-    return await _give(session, words, "approved")
+    """`ID [option N] [words]`."""
+    found = _OPTION.fullmatch(words)
+    if found is None:
+        return await _give(session, words, "approved")
+    return await _give(session, f"{found[1]} {found[3] or ''}", "approved", Word(int(found[2])))
 
 
 async def _reject(session: Session, words: str) -> Block:
@@ -154,7 +170,8 @@ COMMANDS: Mapping[str, Command] = {
     "inbox": Command("", "show what waits for you, a line each", _inbox),
     "tasks": Command("", "show the task board", _tasks),
     "plans": Command("", "show what waits for you, in full", _plans),
-    "approve": Command("ID [words]", "approve a plan or allow a tool", _approve),
+    "show": Command("ID", "show a plan or another request in full, with its history", _show),
+    "approve": Command("ID [option N] [words]", "approve a plan or allow a tool", _approve),
     "reject": Command("ID why", "reject a plan or refuse a tool", _reject),
     "answer": Command("ID words", "answer a question", _answer),
     "cron": Command("", "show the schedules", _cron),
@@ -169,12 +186,16 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-async def _give(session: Session, words: str, status: Literal["approved", "rejected", "answered"]) -> Block:
+async def _give(
+    session: Session, words: str, status: Literal["approved", "rejected", "answered"], word: Word = AS_IT_STANDS
+) -> Block:
     wanted, _, reason = words.partition(" ")
     if not wanted:
         return block("which one? /inbox shows what waits", "warn")
     request = find_request(session.requests(), wanted)
-    refused = await session.answer(request.id, status, reason.strip())
+    if request.kind == "plan" and status == "rejected" and not reason.strip():
+        return block(f"say what is to change: /reject {request.id} WHY", "warn")
+    refused = await session.answer(request.id, status, reason.strip(), word)
     if refused is not None:
         return block(refused, "warn")
     return Block((Line(f"{request.id} {status}", "good"),))

@@ -81,6 +81,7 @@ class _Show:
     def __init__(self, demo: Demo, terminal: Terminal) -> None:
         self._demo, self._terminal = demo, terminal
         self._session: Session | None = None
+        self._person: PersonApprover | None = None
         self._tally = Tally()
 
     async def go(self) -> int:
@@ -106,6 +107,8 @@ class _Show:
     async def _host(self, folder: Path) -> int:
         async with AsyncExitStack() as stack:
             session = self._session = await self._open(folder, stack)
+            if self._person is not None:
+                self._person.attach(session)
             if not session.schedules():  # it is new, or was cut off at its very beginning
                 await self._begin(session)
             end = await session.finished()
@@ -139,8 +142,8 @@ class _Show:
     def _approvers(self) -> Sequence[Approver]:
         if not person_is_there():
             return (PlanPolicy() if self._demo.yes else Policy(),)
-        person = PersonApprover(Keyboard(self._terminal).ask, leave_plans=self._demo.yes)
-        return (PlanPolicy(), person) if self._demo.yes else (person,)
+        self._person = PersonApprover(Keyboard(self._terminal).ask, self._terminal, leave_plans=self._demo.yes)
+        return (PlanPolicy(), self._person) if self._demo.yes else (self._person,)
 
     async def _begin(self, session: Session) -> None:
         """A person's schedule, beside the assignment that the session began with."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import termios
+from collections.abc import Callable
 
 import anyio
 
@@ -21,9 +22,9 @@ class Keyboard:
         self._terminal = terminal
         self._typed = b""
 
-    async def ask(self, shown: Block, question: str) -> str | None:
+    async def ask(self, shown: Block, question: str, taken_back: Callable[[], str]) -> str | None:
         """Show a block, put a question and return the line; None at the end of input. What was typed before the
-        question was put is thrown away: nobody approves what they have not seen."""
+        question was put is thrown away: nobody approves what they have not seen. Cancelled, it says why."""
         file = sys.stdin.fileno()
         self._typed = b""
         termios.tcflush(file, termios.TCIFLUSH)
@@ -38,7 +39,7 @@ class Keyboard:
                     return None
                 self._typed += piece
         except anyio.get_cancelled_exc_class():
-            self._terminal.answered("(answered elsewhere)")
+            self._terminal.answered(f"({taken_back()})")
             raise
         self._terminal.answered()
         line, _, _ = self._typed.partition(b"\n")

@@ -106,6 +106,26 @@ def standing(row: Schedule) -> str:
     return f"{row.state}: {row.paused_why}" if row.state == "paused" and row.paused_why else row.state
 
 
+def requests_table(rows: Sequence[Request]) -> Block:
+    """Id, kind, who asks, revision of a plan, since when, until when, one line. Plain ones wait; others say how they
+    ended."""
+    cells = [
+        [
+            row.id,
+            row.kind,
+            row.asked_by,
+            str(row.revision) if row.kind == "plan" else "",
+            when(row.created_at),
+            when(row.expires_at) if row.status == "pending" else row.status,
+            row.subject,
+        ]
+        for row in rows
+    ]
+    heads = ["REQUEST", "KIND", "FROM", "REV", "SINCE", "UNTIL", "ABOUT"]
+    shown = table(heads, cells, "nothing waits for an answer")
+    return Block((*shown.lines, Line("in full: callboard show ID", "dim"))) if rows else shown
+
+
 def requests_block(rows: Sequence[Request]) -> Block:
     """Each request in full, with how to answer it while it waits."""
     if not rows:

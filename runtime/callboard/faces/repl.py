@@ -22,7 +22,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from callboard.app import Options, Session, open_session
-from callboard.faces.approvals import PersonApprover
+from callboard.faces.approvals import PersonApprover, TakenBack
 from callboard.faces.commands import COMMANDS, Leave, perform
 from callboard.faces.leaving import TWICE
 from callboard.faces.lines import call_words, shorten
@@ -58,6 +58,7 @@ class _Question:
 
     shown: Block
     words: str
+    taken_back: TakenBack
     answered: anyio.Event = field(default_factory=anyio.Event)
     answer: str | None = None
     gone: bool = False
@@ -125,11 +126,12 @@ class Repl:
 
     async def run(self) -> int:
         """Talk until the person leaves; the exit code."""
-        approver = PersonApprover(self.ask)
+        approver = PersonApprover(self.ask, self._terminal)
         async with open_session(self._options, observers=[self._screen], approvers=[approver]) as session:
             self._prompt = _line(_history(session.places.state))
             self._screen.redraw = self._prompt.app.invalidate
             self._screen.attach(session, asks_plans=True)
+            approver.attach(session)
             words = f"session {session.id}, model {session.model}; /help tells what there is"
             self._terminal.terminal_print(block(words, "dim"))
             self._terminal.flush()
@@ -140,9 +142,9 @@ class Repl:
                 finally:
                     self._terminal.show_above(None)
 
-    async def ask(self, shown: Block, words: str) -> str | None:
-        """Put a question when its turn comes, and return the line that was typed."""
-        question = _Question(shown, words)
+    async def ask(self, shown: Block, words: str, taken_back: TakenBack) -> str | None:
+        """Put a question when its turn comes, and return the line that was typed. Cancelled, it says why."""
+        question = _Question(shown, words, taken_back)
         self._questions.append(question)
         if self._asked is None:
             self._call()
@@ -214,7 +216,7 @@ class Repl:
         try:
             question.answer = await self._typed(asking, question.words)
         except _Called:
-            self._terminal.terminal_print(block("(answered elsewhere)", "dim"))
+            self._terminal.terminal_print(block(f"({question.taken_back()})", "dim"))
             return
         except (EOFError, KeyboardInterrupt):
             question.answer = None

@@ -65,6 +65,7 @@ class HeadlessRun:
         self._screen = Screen(terminal, result_apart=True, verbose=verbose)
         self._stream: StreamJson | None = None
         self._session: Session | None = None
+        self._person: PersonApprover | None = None
         self._last: Json | None = None
         if what.output != "text":
             streams = what.output == "stream-json"  # else the result is all that anybody reads
@@ -96,6 +97,8 @@ class HeadlessRun:
         async with open_session(options, observers=self._observers(), approvers=self._approvers()) as session:
             self._session = session
             self._screen.attach(session, asks_plans=what.options.attended and not what.yes)
+            if self._person is not None:
+                self._person.attach(session)
             if self._stream is not None:
                 self._stream.opened(session.id, session.model, what.mode)
             if what.prompt is None:
@@ -111,7 +114,9 @@ class HeadlessRun:
     def _approvers(self) -> Sequence[Approver]:
         approvers: list[Approver] = [PlanPolicy()] if self._what.yes else []
         if self._what.options.attended:
-            approvers.append(PersonApprover(Keyboard(self._terminal).ask, leave_plans=self._what.yes))
+            ask = Keyboard(self._terminal).ask
+            self._person = PersonApprover(ask, self._terminal, leave_plans=self._what.yes)
+            approvers.append(self._person)
         elif self._what.options.resume:
             approvers.append(WaitingShown(self._terminal))
         return approvers

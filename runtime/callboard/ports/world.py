@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 from callboard.core.context.reminders import Around
+from callboard.core.plans import AS_IT_STANDS, Word
 from callboard.core.state import Expected
 from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.words.context import Injection, StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Request, ToolCall
+from callboard.words.values import Cause, Envelope, Request, ToolCall
 
 
 class Clock(Protocol):
@@ -54,12 +55,18 @@ class Ruling:
     rule: str
     why: str
     reads_only: bool = False
+    person_only: bool = False
+    """No policy may answer what it asks."""
 
 
 class Judge(Protocol):
     """Never-run and own-state rules, deny, ask, allow rules, then the mode. Never raises: what it cannot read asks."""
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling: ...
+    async def judge(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> Ruling:
+        """`authority`: of the turn that makes the call. What takes more than that asks a person."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,11 @@ class Surroundings(Protocol):
 
     async def look(self, spec: AgentSpec, now: float) -> Around:
         """How it stands now (Unix seconds), in a second or so. Never raises."""
+        ...
+
+    async def commit(self, folder: str, why: str) -> str:
+        """The commit that is checked out in a folder (40 hex digits), in a second or so; empty where there is none, or
+        where it is not known. `why`: the id of the call or request that it is looked up for. Never raises."""
         ...
 
 
@@ -126,6 +138,20 @@ class Approver(Protocol):
         ...
 
 
+@runtime_checkable
+class Policy(Approver, Protocol):
+    """An approver that decides by rules, with nobody at a keyboard. It is asked with the others wherever `policy` may
+    answer, and has the last word at a deadline that everybody else let pass."""
+
+    def decides(self, request: Request) -> bool:
+        """Whether it has a rule for this request; what no policy has a rule for is refused at its deadline."""
+        ...
+
+
+def _nobody(why: str) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer to a request. `by`: `person`, `policy`, `lead`."""
@@ -133,3 +159,7 @@ class Answer:
     status: Literal["approved", "rejected", "answered"]
     by: str
     reason: str = ""
+    word: Word = AS_IT_STANDS
+    """What it says of a plan beside yes or no, and which content it is an answer to."""
+    refused: Callable[[str], None] = field(default=_nobody, compare=False, repr=False)
+    """Told why, when the answer does not count: somebody else was first, say. Never raises."""

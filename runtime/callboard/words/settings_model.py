@@ -158,6 +158,9 @@ class PlanSettings(Section):
     approver: Literal["person", "lead", "either"] = "person"
     deadline: Seconds = 1_800.0
     on_deadline: Literal["escalate", "refuse"] = "escalate"
+    """Where a person is there; an unattended run refuses."""
+    moved_base: Literal["tell", "void"] = "tell"
+    """When the commit that a plan is based on has moved by the time of its approval."""
 
 
 class AskSettings(Section):

@@ -109,6 +109,10 @@ class AgentSpec(Value):
     plan_required: bool = False
     plan_approver: Literal["person", "lead", "either"] = "person"
     plan_deadline: float = 1_800.0
+    plan_on_deadline: Literal["escalate", "refuse"] = "escalate"
+    """At the deadline of a plan: put it to the person as well, if they were not asked, or refuse it."""
+    plan_moved_base: Literal["tell", "void"] = "tell"
+    """When the commit that a plan is based on is another one by the time of its approval: tell, or take it for void."""
     ask_deadline: float | None = 1_800.0
     """Seconds a permission or question waits; 0: nobody can answer, refuse at once; None: for ever."""
     stop_hook_cap: int = 8

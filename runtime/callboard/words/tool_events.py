@@ -36,6 +36,8 @@ class ApprovalNeeded(Base):
     expires_at: float | None = None
     context: tuple[str, ...] = ()
     """Texts that hooks add beside the result, whatever the answer."""
+    digest: str = ""
+    """Of what is asked: an approval of anything else is void."""
 
 
 class AnswerTaken(Base):
@@ -48,6 +50,16 @@ class AnswerTaken(Base):
     by: str = ""
     reason: str = ""
     digest: str = ""
+    choice: str = ""
+    """Which of a plan's options was approved; empty: the plan as it stands."""
+    plan: str = ""
+    """A plan as a person edited and approved it, whole; empty: as it was submitted. `digest` is of this content."""
+    submitted: str = ""
+    """The digest of the plan that was submitted, where a person edited it."""
+    note: str = ""
+    """What has changed round it since it was asked for: the commit that a plan is based on."""
+    void: str = ""
+    """Why an approval does not count all the same."""
 
 
 class ToolStarted(Base):
@@ -125,6 +137,8 @@ class GateSet(Base):
     digest: str = ""
     plan: str = ""
     why: str = ""
+    task: str = ""
+    """The task that the plan is for; empty: the assignment."""
 
 
 class TaskHeld(Base):
@@ -157,6 +171,8 @@ class BackgroundStarted(Base):
     deadline: float | None = None
     authority: Cause = "person"
     """Of the turn that started it: what its end sets going may claim no more."""
+    boot: str = ""
+    """The boot of the machine in which `pid` and `started` count; empty: not known, an older version wrote it."""
 
 
 class BackgroundEnded(Base):

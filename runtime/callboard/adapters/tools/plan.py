@@ -6,18 +6,20 @@ a task in the hands of an agent that is done.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
 from callboard.adapters.tools.board import put_task
 from callboard.adapters.tools.mail import envelope, teammate
-from callboard.adapters.tools.store_tool import Input, store_tool
+from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
 from callboard.core import requests, tasks
-from callboard.core.names import request_key, short_id
+from callboard.core.names import request_envelope_id, request_key, short_id
+from callboard.core.plans import SHOWN, Bound, Word, options_of, payload_of, same_work, subject_of, with_word
 from callboard.core.tasks import Holder
 from callboard.ports.store import Put, Write
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome
+from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.words.errors import ToolRefused
 from callboard.words.events import GateSet, Reported, TaskHeld
 from callboard.words.values import Json, Request, Task
@@ -53,6 +55,7 @@ class _Review(Input):
     request_id: str
     approve: bool
     feedback: str = Field(default="", description="Needed to reject: what to change")
+    option: int = Field(default=0, ge=0, description="The number of the option you approve; 0: the plan as it stands")
 
 
 class _Report(Input):
@@ -63,25 +66,59 @@ class _Report(Input):
 def plan_tools() -> tuple[Tool, ...]:
     """`submit_plan`, `request_plan`, `review_plan` and `report`."""
     return (
-        store_tool("submit_plan", _SUBMIT, _Submit, _submit_plan, barrier=True),
+        SubmitPlan(),
         store_tool("request_plan", _REQUEST, _RequestPlan, _request_plan),
         store_tool("review_plan", _REVIEW, _Review, _review_plan),
         store_tool("report", _REPORT, _Report, _report),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitPlan:
+    """`submit_plan`: a tool of the store that also looks which commit its plan is based on."""
+
+    spec: ToolSpec = ToolSpec("submit_plan", _SUBMIT, schema_of(_Submit), "store", barrier=True)
+
+    def key(self, given: Json) -> str:
+        """Its row guards itself."""
+        return ""
+
+    async def prepare(self, given: Json, context: ToolContext) -> Json:
+        """Refuse a wrong input before the start is recorded."""
+        read_input(_Submit, given)
+        return {}
+
+    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+        """Put the plan up. Raises `ToolRefused`."""
+        return _submit_plan(read_input(_Submit, given), context, await context.commit())
+
+    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+        """Nothing was done that its result does not tell: run it anew."""
+        return None
+
+
 def _held(context: ToolContext) -> list[Task]:
     return tasks.held_by(tasks.by_id(context.board.tasks()), Holder(context.spec.name, context.incarnation))
 
 
-def _submit_plan(given: _Submit, context: ToolContext) -> ToolOutcome:
+def _submit_plan(given: _Submit, context: ToolContext, base: str) -> ToolOutcome:
     if not given.plan.strip():
         raise ToolRefused("plan: it is empty")
-    request = _plan_request(given, context)
-    gate = GateSet(at=context.now, gate="pending", request_id=request.id, digest=request.digest, plan=given.plan)
+    if any(not option.strip() for option in given.options):
+        raise ToolRefused("options: one is empty")
+    request = _plan_request(given, context, base)
+    gate = GateSet(
+        at=context.now,
+        gate="pending",
+        request_id=request.id,
+        digest=request.digest,
+        plan=given.plan,
+        task=request.payload["task_id"] or "",
+    )
     writes: list[Write] = [Put(request_key(context.session, request.id), request.encode(), 0)]
     if "lead" in request.may_answer and (lead := context.board.agent("lead")):
-        writes.append(envelope(context, lead[0], "plan_approval_request", _for_lead(request), request_id=request.id))
+        about: Json = {"id": request_envelope_id(request.id, "lead"), "request_id": request.id}
+        writes.append(envelope(context, lead[0], "plan_approval_request", _for_lead(request), **about))
     who = " or ".join(name for name in request.may_answer if name != "policy")
     text = (
         f"Plan submitted as {request.id} (revision {request.revision}). It waits for {who}. "
@@ -90,32 +127,41 @@ def _submit_plan(given: _Submit, context: ToolContext) -> ToolOutcome:
     return ToolOutcome(text, writes=tuple(writes), events=(gate,), data={"request_id": request.id})
 
 
-def _plan_request(given: _Submit, context: ToolContext) -> Request:
+def _plan_request(given: _Submit, context: ToolContext, base: str) -> Request:
     held = _held(context)
-    task_id = held[0].id if held else None
-    earlier = [asked for asked in context.board.requests() if _is_mine(asked, task_id, context)]
+    bound = Bound(held[0].id if held else None, context.assignment, str(context.folders.root), base)
+    earlier = [asked for asked in context.board.requests() if _is_mine(asked, context)]
     for asked in earlier:
         if asked.status == "pending":
             raise ToolRefused(f"your plan {asked.id} still waits for an answer")
-    payload: Json = {"plan": given.plan, "options": list(given.options), "task_id": task_id}
-    return Request(
+    payload = payload_of(given.plan, given.options, bound)
+    request = Request(
         id=short_id("req", context.call),
         kind="plan",
         asked_by=context.spec.name,
         incarnation=context.incarnation,
         may_answer=_approvers(context),
-        subject=_first_line(given.plan),
+        subject=subject_of(given.plan),
         payload=payload,
-        digest=requests.digest_of("plan", payload),
-        revision=len(earlier) + 1,
+        revision=max((asked.revision for asked in earlier if same_work(asked, bound)), default=0) + 1,
+        escalation=_escalation(context),
         created_at=context.now,
         expires_at=context.now + context.spec.plan_deadline,
+        cause=context.authority,
     )
+    return requests.asked(request)
 
 
-def _is_mine(asked: Request, task_id: str | None, context: ToolContext) -> bool:
+def _is_mine(asked: Request, context: ToolContext) -> bool:
     mine = (asked.asked_by, asked.incarnation) == (context.spec.name, context.incarnation)
-    return asked.kind == "plan" and mine and asked.payload.get("task_id") == task_id
+    return asked.kind == "plan" and mine
+
+
+def _escalation(context: ToolContext) -> Literal["refuse", "person", "policy"]:
+    """Who is asked as well at the deadline. What is the person's to approve is never put to an agent instead."""
+    if context.spec.plan_on_deadline == "refuse":
+        return "refuse"
+    return "policy" if context.spec.kind == "lead" or context.spec.plan_approver != "lead" else "person"
 
 
 def _approvers(context: ToolContext) -> tuple[str, ...]:
@@ -129,16 +175,13 @@ def _approvers(context: ToolContext) -> tuple[str, ...]:
     }[context.spec.plan_approver]
 
 
-def _first_line(text: str) -> str:
-    line = next(line for line in text.splitlines() if line.strip())
-    return line.strip().lstrip("#").strip() or line.strip()
-
-
 def _for_lead(request: Request) -> str:
     lines = [str(request.payload["plan"])]
-    if options := request.payload["options"]:
-        lines += ["", "Options:", *(f"- {option}" for option in options)]
-    return "\n".join([*lines, "", f"Answer with review_plan, request_id {request.id}."])
+    if options := options_of(request):
+        lines += ["", "Options:", *(f"{number}. {option}" for number, option in enumerate(options, 1))]
+    base = str(request.payload["base"])[:SHOWN]
+    where = f"Folder {request.payload['folder']}{f', commit {base}' if base else ''}; revision {request.revision}."
+    return "\n".join([*lines, "", where, f"Answer with review_plan, request_id {request.id}."])
 
 
 def _request_plan(given: _RequestPlan, context: ToolContext) -> ToolOutcome:
@@ -155,15 +198,22 @@ def _review_plan(given: _Review, context: ToolContext) -> ToolOutcome:
     if not given.approve and not given.feedback.strip():
         raise ToolRefused("feedback: say what to change when you reject a plan")
     status = "approved" if given.approve else "rejected"
-    new = requests.answer(old, "plan", context.spec.name, status, given.feedback, context.now)
+    me, now = context.spec.name, context.now
+    new = requests.answer(old, "plan", me, status, given.feedback, now)
+    if isinstance(new, Request):
+        new = with_word(old, new, Word(given.option), me, now)
     if isinstance(new, requests.Refusal):
-        raise ToolRefused(new.text)
+        kept = requests.refused(old, me, new, now)
+        note = (Put(request_key(context.session, old.id), kept.encode(), revision),) if kept else ()
+        return ToolOutcome(new.text, is_error=True, writes=note)
     writes: list[Write] = [Put(request_key(context.session, new.id), new.encode(), revision)]
     asker = context.board.agent(new.asked_by)
     if asker is not None and asker[0].incarnation == new.incarnation:
-        about: Json = {"request_id": new.id, "metadata": {"status": status}}
+        asked = request_envelope_id(new.id, context.spec.name)
+        about: Json = {"request_id": new.id, "reply_to": asked, "metadata": {"status": status}}
         writes.append(envelope(context, asker[0], "plan_approval_response", given.feedback, **about))
-    text = f"{new.asked_by}'s plan {new.id} is {status}."
+    chosen = f", option {given.option}: {new.choice}" if new.choice else ""
+    text = f"{new.asked_by}'s plan {new.id} is {status}{chosen}."
     return ToolOutcome(text, writes=tuple(writes), data={"request_id": new.id, "status": status})
 
 
@@ -193,7 +243,8 @@ def _report(given: _Report, context: ToolContext) -> ToolOutcome:
     to = context.spec.parent or "lead"
     if (row := context.board.agent(to)) is not None:
         metadata: Json = {"status": given.status, "tasks": [task.id for task in held]}
-        writes.append(envelope(context, row[0], "result", given.result, metadata=metadata))
+        about: Json = {"metadata": metadata, "reply_to": context.assignment or None}
+        writes.append(envelope(context, row[0], "result", given.result, **about))
     events.append(Reported(at=context.now, status=given.status, result=given.result))
     left = f" {', '.join(task.id for task in held)}: {_GIVEN_UP[given.status]}." if held else ""
     text = f"Report sent to {to}.{left}"
