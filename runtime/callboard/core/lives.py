@@ -53,7 +53,7 @@ session, the states are as they were left: `team` says so.
 from __future__ import annotations
 
 from callboard.core.state import AgentState
-from callboard.words.values import AgentLife
+from callboard.words.values import AgentLife, AgentRow
 
 RESTART, SUBAGENTS = "restart", "subagents"
 
@@ -99,3 +99,14 @@ def _waiting_calls(state: AgentState) -> str:
         return f"permission {asking[0]}"
     children = all(one.call.name == "task" for one in state.calls if one.stage == "started")
     return SUBAGENTS if stages == {"started"} and children else ""
+
+
+def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
+    """The agent's row as the journal says it now; the same object where nothing of it has changed.
+
+    `at`: of the newest event (Unix seconds): since then it is in its state, if that is another one."""
+    word, what = life(state), waiting_for(state)
+    outcome = state.ended.outcome if state.ended else "failed" if word == "crashed" else ""
+    if (row.life, row.waiting_for, row.outcome) == (word, what, outcome):
+        return row
+    return row.model_copy(update={"life": word, "waiting_for": what, "outcome": outcome, "since": at})

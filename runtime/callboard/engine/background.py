@@ -1,16 +1,19 @@
-"""Background commands: watched to their end or deadline; the note of it goes out in the commit that records it."""
+"""Background commands: watched to their end or deadline; the note of it goes out in the commit that records it.
+
+The journal is their registry. Whoever takes up an agent watches what its journal says is running: by pid, start time
+and boot, and where that process is gone by the exit code that it left. What left none is `lost`, and told as that.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import anyio
 
+from callboard.core.exits import LOST, exit_words, process_of, status_of
 from callboard.core.mail import sending
 from callboard.core.names import short_id
-from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
 from callboard.ports.store import Write
 from callboard.words import events as ev
@@ -24,11 +27,30 @@ async def watch(agent: Agent, step: st.Watch) -> None:
         agent.start(f"bg:{background_id}", partial(_watch, agent, background_id))
 
 
-def _being_stopped(state: AgentState, background_id: str) -> bool:
-    """A call of `task_stop` for it is under way."""
+async def end_commands(agent: Agent, step: st.EndCommands) -> None:
+    """End commands whose agent's life is about to be over."""
+    for background_id in step.ids:
+        agent.start(f"end:{background_id}", partial(_end, agent, background_id))
+
+
+async def _end(agent: Agent, background_id: str) -> None:
+    """All of a command is gone before its end is recorded; nobody is told, since nobody is there to hear it."""
+    began, launcher = agent.state.background[background_id].began, agent.host.ports.launcher
+    pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
+    alive = await launcher.end(pid, started)
+    code = await launcher.wait(pid, started, Path(began.output))
+    status = "stopped" if alive else status_of(code)
+    ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
+    await agent.record(ended, unless=lambda state: state.background[background_id].status != "running")
+
+
+def _being_stopped(agent: Agent, background_id: str) -> bool:
+    """A call of `task_stop` for it is under way, or it is ended with its agent's life."""
+    if f"end:{background_id}" in agent.operations:
+        return True
     return any(
         one.stage == "started" and one.call.name == "task_stop" and one.call.input.get("id") == background_id
-        for one in state.calls
+        for one in agent.state.calls
     )
 
 
@@ -36,21 +58,21 @@ async def _watch(agent: Agent, background_id: str) -> None:
     """One background command to its end or its deadline; the notification goes out in the commit that records it."""
     began = agent.state.background[background_id].began
     launcher, code = agent.host.ports.launcher, None
+    pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
     left = None if began.deadline is None else max(0.0, began.deadline - agent.host.clock.now())
     with anyio.move_on_after(left) as limit:
-        code = await launcher.wait(began.pid, began.started, Path(began.output))
+        code = await launcher.wait(pid, started, Path(began.output))
     if limit.cancelled_caught:
-        await launcher.end(began.pid, began.started)
-    while _being_stopped(agent.state, background_id):
+        await launcher.end(pid, started)
+    while _being_stopped(agent, background_id):
         await agent.change()  # the tool that ends it records its end, as stopped
     if agent.state.background[background_id].status != "running":
         return
-    by_code: Literal["completed", "failed"] = "completed" if code == 0 else "failed"
-    status: Literal["completed", "failed", "timed_out"] = "timed_out" if limit.cancelled_caught else by_code
+    status = "timed_out" if limit.cancelled_caught else status_of(code)
     now = agent.host.clock.now()
     ended = ev.BackgroundEnded(at=now, id=background_id, status=status, exit_code=code)
     lines = await agent.host.ports.archive.ends_of(began.output)
-    text = f"{background_id} {status}" + (f", exit code {code}" if code is not None else ", exit code unknown")
+    text = f"{background_id} {status}, {LOST if status == 'lost' else exit_words(code)}"
     envelope = Envelope(
         id=short_id("env", background_id, "ended"),
         sender="runtime",
@@ -58,9 +80,24 @@ async def _watch(agent: Agent, background_id: str) -> None:
         incarnation=agent.state.incarnation,
         type="task_notification",
         content=f"{text}\ncommand: {began.command}\nwhole output: task_output {background_id}\n{lines}".rstrip(),
-        cause="tool",
+        cause=began.authority,
         metadata={"id": background_id, "status": status, "exit_code": code},
         sent_at=now,
     )
     writes: list[Write] = [sending(agent.host.session, envelope)]
     await agent.record(ended, writes=writes, unless=lambda state: state.background[background_id].status != "running")
+
+
+async def end_running(agent: Agent) -> list[ev.Event]:
+    """End what still runs of a life that is about to end: nobody is left who could read its output. The events that
+    say so, for its last commit."""
+    launcher = agent.host.ports.launcher
+    for background_id, one in agent.state.background.items():
+        if one.status == "running":
+            watching = agent.operations.get(f"bg:{background_id}")
+            if watching is not None:
+                watching.cancel()
+            await launcher.end(*process_of(one.began.pid, one.began.started, one.began.boot, launcher.boot))
+    now, left = agent.host.clock.now(), agent.state.background  # one may have ended by itself in the meantime
+    running = [background_id for background_id, one in left.items() if one.status == "running"]
+    return [ev.BackgroundEnded(at=now, id=background_id, status="stopped") for background_id in running]

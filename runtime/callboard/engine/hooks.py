@@ -130,6 +130,17 @@ class HookRegistry:
             raise UsageError(f"{function!r} has no @hook mark that says for which event it is")
         return [self.add(mark.event, function, mark.matcher, source=source) for mark in marks]
 
+    def longest(self) -> float:
+        """Seconds that the hooks of one moment may take together: callables are asked one by one, handlers at once."""
+        moments = (self._longest(registrations) for registrations in self._hooks.values())
+        return max(moments, default=self._timeout)
+
+    def _longest(self, registrations: tuple[Registration, ...]) -> float:
+        handlers = [one.handler for one in registrations if hasattr(cast("object", one.handler), "run")]
+        times = [cast("HookHandler", one).timeout for one in handlers]
+        together = max((self._timeout if time is None else time for time in times), default=0.0)
+        return self._timeout * (len(registrations) - len(handlers)) + together + self._grace
+
     def discard(self, registration: Registration) -> None:
         """Take a hook away; nothing happens when it is gone already."""
         with self._lock:

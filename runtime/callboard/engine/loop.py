@@ -7,7 +7,7 @@ agent hears its mail, interrupts and answers while a tool runs for ten minutes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from callboard.core.apply import apply
 from callboard.core.budget.limits import BUDGET
 from callboard.core.decide import decide
-from callboard.core.lives import life, waiting_for
+from callboard.core.lives import row_after
 from callboard.core.names import agent_key, journal, snapshot_key
 from callboard.core.snapshot import due, dump
 from callboard.core.state import AgentState, Facts
@@ -29,6 +29,9 @@ from callboard.words.steps import Done, Step, Wait
 from callboard.words.values import AgentRow
 
 Begin = Callable[["Agent", Step], Awaitable[None]]
+
+SENT = frozenset({"model", "summary"})
+"""Operations that wait for their turn at the service before their time counts."""
 
 
 async def live(agent: Agent) -> Done:
@@ -47,6 +50,8 @@ class Agent:
         self.state = state
         self.operations: dict[str, anyio.CancelScope] = {}
         """What runs now, by name; the scope ends it."""
+        self.since: dict[str, float] = {}
+        """When each operation began (Unix seconds); a model call: when it was sent, absent while it waits for that."""
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
         self.watch = CacheWatch(host.cache_news)
@@ -56,6 +61,7 @@ class Agent:
         self._begin = begin
         # One commit at a time: each names the journal position before it.
         self._recording = anyio.Lock(fast_acquire=True)
+        self._retired = False
         self._changes = self._seen = 0
         """Changes so far, and how many there were when `decide` last looked."""
         self._changed: anyio.Event | None = None
@@ -116,6 +122,8 @@ class Agent:
 
         `unless(state)` true: it has become void, and nothing is recorded (False). Raises what `Store.commit` raises.
         """
+        if self._retired:
+            await anyio.sleep_forever()  # until its operation is cancelled: another one writes its journal
         with anyio.CancelScope(shield=True):
             async with self._recording:
                 if unless is not None and unless(self.state):
@@ -132,13 +140,17 @@ class Agent:
         if unless is not None and unless(self.state):
             return False
         state = self._after(events)
-        if self._row_after(state) is not self.row:
+        if events and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
         self._unwritten += events
         self.state = state
         self.host.budgets.follow(state)
         self._tell(events)
         return True
+
+    def retire(self) -> None:
+        """Record nothing any more: its life goes on, or ends, without this object."""
+        self._retired = True
 
     async def flush(self) -> None:
         """Write what was only noted."""
@@ -160,8 +172,8 @@ class Agent:
         appends: list[Write] = [
             Append(stream, event.encode(), expected=first + place) for place, event in enumerate(together)
         ]
-        row = self._row_after(state)
-        if row != self.row:
+        row = row_after(self.row, state, together[-1].at) if together else self.row
+        if row is not self.row:
             appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
         if due(first, state):
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
@@ -189,6 +201,8 @@ class Agent:
         assert name not in self.operations, f"{name} runs already"
         scope = anyio.CancelScope()
         self.operations[name] = scope
+        if name not in SENT:
+            self.begun(name)
         self.group.start_soon(self._operate, name, scope, work)
 
     async def _operate(self, name: str, scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
@@ -197,7 +211,13 @@ class Agent:
                 await work()
         finally:
             del self.operations[name]
+            self.since.pop(name, None)
             self.wake()
+
+    def begun(self, name: str) -> None:
+        """An operation begins now, as far as its time-out is concerned."""
+        self.since[name] = self.host.clock.now()
+        self.host.on_operation(self.name, self.row.incarnation, name)
 
     async def _wait(self, until: float | None) -> None:
         if all(name.startswith("bg:") for name in self.operations):
@@ -209,14 +229,3 @@ class Agent:
             return
         with anyio.move_on_after(max(0.0, until - self.host.clock.now())):
             await self.change()
-
-    def _row_after(self, state: AgentState) -> AgentRow:
-        now = life(state)
-        update: Mapping[str, object] = {
-            "life": now,
-            "waiting_for": waiting_for(state),
-            "outcome": state.ended.outcome if state.ended else "",
-        }
-        if all(getattr(self.row, key) == value for key, value in update.items()):
-            return self.row
-        return self.row.model_copy(update=dict(update))

@@ -26,7 +26,7 @@ from callboard.engine.killing import end_life
 from callboard.engine.loop import Agent
 from callboard.engine.members import Around, Member, live_once
 from callboard.engine.offering import Offers
-from callboard.engine.orders import Order, follow_orders
+from callboard.engine.orders import Given, follow_orders
 from callboard.engine.renewing import renew_if_due
 from callboard.engine.requests import Desk
 from callboard.engine.restarting import guarded, may_restart
@@ -174,15 +174,15 @@ class Team:
 
     # Orders
 
-    async def _obey(self, what: Order, name: str, life: int, why: str) -> None:
+    async def _obey(self, order: Given) -> None:
         """Do what a person ordered of one life of an agent; nothing, if it is done already."""
-        found = self.host.board.agent(name)
-        if found is None or found[0].incarnation != life:
+        found = self.host.board.agent(order.name)
+        if found is None or found[0].incarnation != order.life:
             return
-        if what == "kill":
-            await self._kill(found[0], "person", why)
+        if order.what == "kill":
+            await self._kill(found[0], "person", order.why)
         elif found[0].life == "crashed":
-            self.members.pop((name, life), None)
+            self.members.pop((order.name, order.life), None)
             self._meet(found[0], resumed=True)
 
     async def _kill(self, row: AgentRow, by: str, why: str) -> None:

@@ -11,7 +11,7 @@ import anyio
 from callboard.core.budget.tree import Amount
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
 from callboard.core.context.cache.health import Sent
-from callboard.core.decide import MODEL
+from callboard.core.decide import MODEL, SUMMARY
 from callboard.core.names import call_id
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.turns import is_too_long, model_in_use, next_output_limit, output_limit
@@ -119,7 +119,12 @@ async def complete(agent: Agent, request: ModelRequest, heard: OnDelta) -> Reply
                 call.begun()
             heard(delta)
 
-        reply = await agent.host.ports.model.complete(replace(request, on_head=call.headed), hear)
+        operation = SUMMARY if request.purpose == "summary" else MODEL
+        agent.begun(operation)
+        try:
+            reply = await agent.host.ports.model.complete(replace(request, on_head=call.headed), hear)
+        finally:
+            agent.since.pop(operation, None)
         call.used(reply.usage)
         return reply
 

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
-from callboard.core.names import request_key, short_id
-from callboard.core.requests import digest_of
+from callboard.core.names import request_key, short_id, subagent_suffix
+from callboard.core.requests import asked
 from callboard.core.toolset import tools_for
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
@@ -57,7 +57,9 @@ class _Task(Input):
 
 def control_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
     """`compact`, `ask_person` and `task`. `types`: the agent types and when to use each, for the model to read."""
-    spec = ToolSpec("task", _TASK + listed(types), schema_of(_Task), effect="attach", concurrency="shared")
+    spec = ToolSpec(
+        "task", _TASK + listed(types), schema_of(_Task), effect="attach", concurrency="shared", seconds=None
+    )
     return (
         store_tool("compact", _COMPACT, _Compact, _compact, effect="read"),
         store_tool("ask_person", _ASK, _Ask, _ask_person),
@@ -80,17 +82,20 @@ def _ask_person(given: _Ask, context: ToolContext) -> ToolOutcome:
     if wait == 0:
         raise ToolRefused("nobody can answer in this run: decide yourself, and say in your result what you assumed")
     payload: Json = {"question": given.question, "options": list(given.options)}
-    request = Request(
-        id=short_id("req", context.call),
-        kind="question",
-        asked_by=context.spec.name,
-        incarnation=context.incarnation,
-        may_answer=("person",),
-        subject=given.question.strip().splitlines()[0] if given.question.strip() else "",
-        payload=payload,
-        digest=digest_of("question", payload),
-        created_at=context.now,
-        expires_at=None if wait is None else context.now + wait,
+    request = asked(
+        Request(
+            id=short_id("req", context.call),
+            kind="question",
+            asked_by=context.spec.name,
+            incarnation=context.incarnation,
+            may_answer=("person",),
+            subject=given.question.strip().splitlines()[0] if given.question.strip() else "",
+            payload=payload,
+            escalation="policy",
+            cause=context.authority,
+            created_at=context.now,
+            expires_at=None if wait is None else context.now + wait,
+        )
     )
     if not request.subject:
         raise ToolRefused("question: it is empty")
@@ -138,7 +143,7 @@ class SubagentTool:
 def _subagent_spec(given: _Task, context: ToolContext) -> AgentSpec:
     if context.spec.kind == "subagent":
         raise ToolRefused("a subagent cannot start subagents: do it yourself, or return what you found so far")
-    name = f"{given.agent_type[:40]}-{short_id('sub', context.call)[4:]}"
+    name = given.agent_type[:40] + subagent_suffix(context.call)
     spec = context.spawner.spec_for(given.agent_type, name, context.spec)
     tools = tools_for("subagent", spec.tools).names
     updates = {"kind": "subagent", "parent": context.spec.name, "role": given.description, "tools": tools}
