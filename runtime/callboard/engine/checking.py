@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from callboard.core.authority import authority_of
 from callboard.engine.calls import caller, notice
 from callboard.engine.loop import Agent
 from callboard.ports.world import Ruling
@@ -40,7 +41,8 @@ async def judge_check(agent: Agent, call: ToolCall, ruling: Ruling) -> Ruling:
     found = await _judge_command(agent, call, command)
     if _ORDER.index(found.decision) <= _ORDER.index(ruling.decision):
         return ruling
-    return Ruling(found.decision, found.rule, f"its check `{command}`: {found.why}", ruling.reads_only)
+    theirs = ruling.person_only or found.person_only
+    return Ruling(found.decision, f"check, {found.rule}", f"its check `{command}`: {found.why}", False, theirs)
 
 
 async def _judge_command(agent: Agent, call: ToolCall, command: str) -> Ruling:
@@ -57,7 +59,7 @@ async def _judge_command(agent: Agent, call: ToolCall, command: str) -> Ruling:
             return Ruling("deny", by_hook.by, by_hook.why or by_hook.halt)
         if by_hook.input is not None:
             return Ruling("deny", by_hook.by, "a hook would run another command")
-    ruling = await ports.judge.judge(shell, bash.spec, me, ports.archive.folders(me))
+    ruling = await ports.judge.judge(shell, bash.spec, me, ports.archive.folders(me), authority_of(agent.state))
     if by_hook is not None and by_hook.decision == "ask" and ruling.decision == "allow":
         return replace(ruling, decision="ask", rule=by_hook.by, why=by_hook.why)
     lifted = by_hook is not None and by_hook.decision == "allow" and ruling.rule.startswith("mode")

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from callboard.adapters.tools.completing import CompleteTask
-from callboard.adapters.tools.mail import GONE, envelope
+from callboard.adapters.tools.mail import GONE, envelope, team
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.adapters.tools.task_rows import board_of, find_task, holder_of, put_task, taken_or_let_go
 from callboard.core import authority, tasks
@@ -165,7 +165,7 @@ def _new_owner(name: str, context: ToolContext) -> str:
         return ""
     found = context.board.agent(name)
     if found is None or found[0].kind == "subagent" or found[0].life in {"stopping", "stopped", "crashed"}:
-        there = [row.name for row in context.board.agents() if row.kind != "subagent" and row.life not in GONE]
+        there = [row.name for row in team(context) if row.life not in GONE]
         raise ToolRefused(f"owner: {name!r} takes no task; there are {', '.join(there)}, and {NOBODY!r}")
     return name
 

@@ -96,18 +96,18 @@ def _completed(given: Complete, context: ToolContext, output: str | None) -> Too
     """The task's last row, as the board stands now: it may have been taken away while the check ran. `output`: what the
     check wrote when it passed; None: there is none."""
     old, revision = find_task(context, given.task_id)
-    evidence, data = given.evidence, dict[str, object]()
+    evidence, check = given.evidence, None
     if output is not None:
         shown = output.strip()[-_KEPT:]
         evidence = "\n".join(part for part in (evidence, f"[check passed] {given.check}", shown) if part)
-        data["check"] = {"exit_code": 0, "output": shown}
+        check = {"exit_code": 0, "output": shown}
     passed = None if output is None else given.check
     task = tasks.complete(old, holder_of(context), context.now, given.result, evidence, passed)
     freed = tasks.unblocked_by(task, board_of(context))
     text = f"Completed {task.id}." + (" Its check passed." if passed else "")
     if freed:
         text += " Ready now: " + "; ".join(f"{other.id} {other.subject}" for other in freed)
-    return taken_or_let_go(context, task, revision, text, unblocked=[other.id for other in freed], **data)
+    return taken_or_let_go(context, task, revision, text, unblocked=[other.id for other in freed], check=check)
 
 
 def _refused(task: Task, finished: Finished) -> ToolOutcome:
