@@ -35,7 +35,7 @@ from callboard.ports.tool import Finished, Folders, SkillText, Tool, ToolSpec
 from callboard.ports.world import Approver, Observer, PromptParts, Ruling
 from callboard.words.errors import ToolRefused
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Budget, Fault, Json, SessionRow, ToolCall, Usage
+from callboard.words.values import Budget, Cause, Fault, Json, SessionRow, ToolCall, Usage
 
 __all__ = [
     "AllowAll",
@@ -168,7 +168,9 @@ class AllowAll:
     def __init__(self, ask: Sequence[str] = (), deny: Sequence[str] = (), reads: Sequence[str] = ()) -> None:
         self.ask, self.deny, self.reads = set(ask), set(deny), set(reads)
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+    async def judge(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> Ruling:
         reads = tool.effect == "read" or call.name in self.reads
         if call.name in self.deny:
             return Ruling("deny", "rule", f"{call.name} is denied", reads)
@@ -196,6 +198,10 @@ class MemoryArchive:
 
 class NoLauncher:
     """Starts nothing: a test that needs a process uses the real launcher."""
+
+    @property
+    def boot(self) -> str:
+        return ""
 
     async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
         raise ToolRefused("this world has no processes")

@@ -209,12 +209,12 @@ async def test_tails_and_rulings_come_from_the_cassette(tapes: Tapes) -> None:
     call, spec = ToolCall(id="call_a", use_id="u", name="probe", input={}), cast("AgentSpec", None)
     archive, folders = MemoryArchive(), cast("Any", None)
     said = await TapedArchive(archive, tapes.recording).ends_of("/home/ada/work/x")
-    then = await TapedJudge(AllowAll(deny=["probe"]), tapes.recording).judge(call, Probe().spec, spec, folders)
+    then = await TapedJudge(AllowAll(deny=["probe"]), tapes.recording).judge(call, Probe().spec, spec, folders, "lead")
     cassette, _ = tapes.replay()
     assert await TapedArchive(archive, cassette).ends_of("/srv/copy/x") == said
-    assert await TapedJudge(AllowAll(), cassette).judge(call, Probe().spec, spec, folders) == then
+    assert await TapedJudge(AllowAll(), cassette).judge(call, Probe().spec, spec, folders, "lead") == then
     other = call.model_copy(update={"id": "call_b"})
-    assert (await TapedJudge(AllowAll(), cassette).judge(other, Probe().spec, spec, folders)).decision == "allow"
+    assert (await TapedJudge(AllowAll(), cassette).judge(other, Probe().spec, spec, folders, "lead")).decision == "allow"
 
 
 @pytest.mark.parametrize(("by", "answers"), [("person", True), ("policy", True), ("lead", False)])

@@ -174,7 +174,8 @@ def test_authority_stays_through_a_compaction_and_a_snapshot() -> None:
     edited = life.on(ev.ContextEdited, stage="summarize_all", trigger="manual", revision=1, edits=(), tokens_before=9)
     again = load(dump(edited.state))
     for state in (edited.state, again):
-        assert state is not None and state.turn is not None
+        assert state is not None
+        assert state.turn is not None
         assert (state.turn.authority, authority_of(state)) == ("schedule", "schedule")
 
 

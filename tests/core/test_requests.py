@@ -6,7 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.requests import Refusal, answer, covers, digest_of, escalate, expire, may_answer, overdue, withdraw
+from callboard.core.requests import (
+    MOST_REFUSED,
+    Refusal,
+    answer,
+    asked,
+    covers,
+    digest_of,
+    escalate,
+    expire,
+    may_answer,
+    overdue,
+    refused,
+    unsound,
+    withdraw,
+)
 from callboard.words.values import Request, RequestKind, RequestStatus
 
 
@@ -44,7 +58,7 @@ def test_b12_what_is_decided_stays_decided(status: RequestStatus) -> None:
     assert _why(answer(request, "plan", "person", "approved", "", 50.0)) == "decided"
     assert _why(expire(request, 200.0)) == "decided"
     assert _why(escalate(request, 200.0, 60.0)) == "decided"
-    assert _why(withdraw(request, "alice", "")) == "decided"
+    assert _why(withdraw(request, "alice", "", 50.0)) == "decided"
 
 
 KINDS: tuple[RequestKind, ...] = ("plan", "permission", "shutdown", "question")
@@ -143,24 +157,103 @@ def test_at_its_deadline_a_request_expires_or_goes_to_the_next_one_once() -> Non
     assert _taken(escalate(_request(), 100.0, 60.0)).status == "expired"
     assert _why(escalate(_request(escalation="person"), 99.0, 60.0)) == "early"
 
-    further = _taken(escalate(_request(escalation="person", may_answer=("lead",)), 100.0, 60.0))
-    assert (further.status, further.may_answer, further.expires_at) == ("pending", ("lead", "person"), 160.0)
-    assert _taken(escalate(further, 160.0, 60.0)).status == "expired"
+    further = _taken(escalate(_request(escalation="person", may_answer=("lead",)), 100.0, 90.0))
+    assert (further.status, further.may_answer, further.expires_at) == ("pending", ("lead", "person"), 190.0)
+    policy = _taken(escalate(further, 190.0, 90.0))
+    assert (policy.may_answer, policy.expires_at) == (("lead", "person", "policy"), 250.0), "a policy has a minute"
+    assert _taken(escalate(policy, 250.0, 90.0)).status == "expired"
     again = _taken(escalate(_request(escalation="lead"), 100.0, 60.0))
-    assert again.may_answer == ("person", "lead", "policy")
+    assert (again.may_answer, again.escalation) == (("person", "lead", "policy"), "person")
 
 
 @pytest.mark.parametrize(
-    "fields", [{"kind": "permission", "escalation": "lead"}, {"asked_by": "lead", "escalation": "lead"}]
+    ("fields", "reachable", "then"),
+    [
+        ({"escalation": "lead"}, {"person", "policy"}, ["person", "policy"]),
+        ({"escalation": "person"}, {"lead", "policy"}, ["policy"]),
+        ({"escalation": "person"}, {"lead"}, []),
+        ({"escalation": "policy"}, {"lead", "person"}, []),
+        ({"kind": "permission", "escalation": "lead"}, {"lead", "person"}, ["person"]),
+        ({"asked_by": "lead", "escalation": "lead"}, {"lead", "policy"}, ["policy"]),
+        ({"escalation": "lead", "person_only": True}, {"lead", "person", "policy"}, ["person"]),
+        ({"escalation": "policy", "person_only": True}, {"lead", "person", "policy"}, []),
+    ],
 )
-def test_an_escalation_to_who_may_not_answer_expires(fields: dict[str, str]) -> None:
-    request = _request(may_answer=("person",)).model_copy(update=fields)
-    assert _taken(escalate(request, 100.0, 60.0)).status == "expired"
+def test_at_each_deadline_the_next_who_may_and_is_there_is_asked_and_then_it_is_refused(
+    fields: dict[str, object], reachable: set[str], then: list[str]
+) -> None:
+    request, now = _request(may_answer=()).model_copy(update=fields), 100.0
+    put = list[str]()
+    while (request := _taken(escalate(request, now, 60.0, reachable))).status == "pending":
+        put.append(request.may_answer[-1])
+        assert request.expires_at is not None
+        now = request.expires_at
+    assert (put, request.status) == (then, "expired")
+    assert [said.reason for said in request.history] == [
+        *(f"put to the {to}" for to in then),
+        "nobody answered in time",
+    ]
+
+
+@pytest.mark.parametrize("by", ["lead", "policy", "alice", "bob"])
+@pytest.mark.parametrize("kind", ["plan", "permission", "question", "shutdown"])
+def test_what_only_a_person_may_answer_no_one_else_does_whoever_is_listed(by: str, kind: RequestKind) -> None:
+    request = _request(kind, person_only=True, may_answer=("person", "lead", "policy", "bob"))
+    status: RequestStatus = "answered" if kind == "question" else "approved"
+    assert _why(answer(request, kind, by, status, "", 50.0)) in ("not_yours", "self")
+    assert isinstance(answer(request, kind, "person", status, "", 50.0), Request)
+    forged = request.model_copy(update={"status": "approved", "answered_by": by})
+    assert kind == "question" or unsound(forged)
+
+
+def test_every_word_stands_in_the_history_also_those_that_did_not_count() -> None:
+    request = asked(_request(created_at=10.0, may_answer=("lead",), escalation="person"))
+    assert request.digest == digest_of("plan", request.payload)
+    foreign = answer(request, "plan", "bob", "approved", "", 20.0)
+    assert isinstance(foreign, Refusal)
+    request = _taken(refused(request, "bob", foreign, 20.0) or foreign)
+    request = _taken(escalate(request, 100.0, 60.0, {"person"}))
+    request = _taken(answer(request, "plan", "person", "rejected", "smaller", 120.0))
+    late = answer(request, "plan", "lead", "approved", "", 130.0)
+    assert isinstance(late, Refusal)
+    request = _taken(refused(request, "lead", late, 130.0) or late)
+    assert [(said.at, said.by, said.what) for said in request.history] == [
+        (10.0, "alice", "asked"),
+        (20.0, "bob", "refused"),
+        (100.0, "runtime", "escalated"),
+        (120.0, "person", "rejected"),
+        (130.0, "lead", "refused"),
+    ]
+    assert request.history[3].reason == "smaller"
+    assert "rejected by person already" in request.history[4].reason
+    taken_back = _taken(withdraw(asked(_request()), "runtime", "it ended", 30.0))
+    assert [said.what for said in taken_back.history] == ["asked", "withdrawn"]
+    assert [said.what for said in _taken(expire(asked(_request()), 100.0)).history] == ["asked", "expired"]
+
+
+def test_who_goes_on_answering_what_is_not_his_fills_no_history() -> None:
+    request = _request()
+    for number in range(100):
+        why = answer(request, "plan", "bob", "approved", "", float(number % 99))
+        assert isinstance(why, Refusal)
+        request = refused(request, "bob", why, float(number)) or request
+    assert len(request.history) == MOST_REFUSED
+
+
+@pytest.mark.parametrize("by", ["alice", "bob", "runtime", "", None])
+def test_b12_an_approval_in_a_row_that_nobody_could_give_is_none(by: str | None) -> None:
+    forged = _request().model_copy(update={"status": "approved", "answered_by": by})
+    assert "may not approve req_1" in unsound(forged)
+    assert not covers(forged, "plan", "alice", 1, forged.digest)
+    given = _taken(answer(_request(), "plan", "person", "approved", "", 50.0))
+    assert unsound(given) == ""
+    assert "changed after" in unsound(given.model_copy(update={"payload": {"plan": "another"}}))
+    assert unsound(_request()) == "", "what is not approved is no approval at all"
 
 
 @pytest.mark.parametrize(("by", "may"), [("alice", True), ("person", True), ("runtime", True), ("lead", False)])
 def test_only_the_asker_the_person_or_the_runtime_takes_a_request_back(by: str, may: bool) -> None:
-    outcome = withdraw(_request(), by, "not needed")
+    outcome = withdraw(_request(), by, "not needed", 50.0)
     if may:
         assert (_taken(outcome).status, _taken(outcome).reason) == ("withdrawn", "not needed")
     else:
@@ -194,7 +287,7 @@ def test_b12_over_any_sequence_only_who_may_decides_and_only_once(
             "answer": lambda r, b=by, s=status, n=now: answer(r, kind, b, s, "", n),
             "expire": lambda r, n=now: expire(r, n),
             "escalate": lambda r, n=now: escalate(r, n, 60.0),
-            "withdraw": lambda r, b=by: withdraw(r, b, ""),
+            "withdraw": lambda r, b=by, n=now: withdraw(r, b, "", n),
         }[act](request)
         if isinstance(outcome, Refusal):
             continue

@@ -15,16 +15,16 @@ from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling
 from callboard.testing import AllowAll, ScriptedModel, say, use
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Request, ToolCall
+from callboard.words.values import Cause, Envelope, Request, ToolCall
 
 
 class Breaks(AllowAll):
     """A judge with a bug, which is a bug of the agent's own code: it crashes for one tool."""
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause) -> Ruling:
         if call.name == "write_file":
             raise ZeroDivisionError("a bug of ours")
-        return await super().judge(call, tool, spec, folders)
+        return await super().judge(call, tool, spec, folders, authority)
 
 
 def test_b10_a_teammate_that_crashes_again_and_again_is_parked_and_its_task_and_questions_are_free() -> None:
@@ -94,7 +94,7 @@ class BreaksWhenCancelled(AllowAll):
     def __init__(self) -> None:
         self.asked = anyio.Event()
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause) -> Ruling:
         self.asked.set()
         try:
             await anyio.sleep_forever()

@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from callboard.adapters.paths import PathJudge
 from callboard.adapters.shell import BashParser
+from callboard.core.authority import for_person
 from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call, only_reads
 from callboard.core.permission.rules import parse_rule
@@ -21,7 +22,7 @@ from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling
 from callboard.words.errors import SettingsError
 from callboard.words.specs import AgentSpec
-from callboard.words.values import ToolCall
+from callboard.words.values import Cause, ToolCall
 
 _ONE_PATH = frozenset({"read_file", "write_file", "edit_file", "todo_write", "load_skill", "compact"})
 """Tools whose call names one path at most."""
@@ -48,9 +49,11 @@ class PolicyJudge:
         self._parser = BashParser()
         self._paths: dict[Folders, PathJudge] = {}
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+    async def judge(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> Ruling:
         """Decide one call. Tools that touch no path and no shell are judged here and now, the others in a thread."""
-        judged = Judged(call.name, call.input, tool.effect)
+        judged = Judged(call.name, call.input, tool.effect, authority)
         if tool.effect in ("store", "attach"):
             return self._decide(judged, spec, CallFacts(destructive=tool.destructive))
         if call.name in _ONE_PATH:  # a few looks at one path cost less than a thread
@@ -67,7 +70,8 @@ class PolicyJudge:
         verdict = judge_call(call, replace(self._policy, mode=spec.permission_mode), facts)
         command = call.input.get("command")
         reads = call.name == "bash" and isinstance(command, str) and only_reads(command, facts)
-        return Ruling(verdict.decision, verdict.rule, verdict.why, reads)
+        theirs = verdict.rule == "T" or bool(for_person(call.name, call.input))
+        return Ruling(verdict.decision, verdict.rule, verdict.why, reads, theirs)
 
     def _paths_of(self, folders: Folders) -> PathJudge:
         if folders not in self._paths:

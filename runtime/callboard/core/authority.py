@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from callboard.core.state import AgentState
-from callboard.words.values import AgentRow, Cause, Envelope, Json, Request
+from callboard.words.values import AgentRow, Cause, Envelope, Request
 
 ORDER: tuple[Cause, ...] = ("person", "lead", "teammate", "schedule", "tool")
 """The strongest first."""
@@ -108,7 +108,7 @@ RAISES: Mapping[str, tuple[Cause, str]] = {
 a turn with less a person is asked; an envelope of a teammate, a schedule or a command never raises anyone."""
 
 
-def lacking(tool: str, given: Json, authority: Cause) -> str:
+def lacking(tool: str, given: Mapping[str, object], authority: Cause) -> str:
     """Why this call takes more than its turn has; empty when it does not."""
     needed = RAISES.get(tool)
     if needed is None or reaches(authority, needed[0]) or (tool == "review_plan" and given.get("approve") is False):
@@ -125,7 +125,7 @@ _CALLED: Mapping[Cause, str] = {
 }
 
 
-def for_person(tool: str, given: Json) -> str:
+def for_person(tool: str, given: Mapping[str, object]) -> str:
     """Why only a person may allow this call, whatever rules, modes, hooks and policies say; empty when others may."""
     if tool == "remove_worktree" and given.get("discard_changes"):
         return "it throws away work that is merged nowhere"

@@ -73,6 +73,8 @@ def receipts(mailbox: Sequence[Envelope], journal: Iterable[ev.Event], over: flo
 def _heed(found: dict[str, Receipt], event: ev.Event, began: str) -> None:
     """What one record of the journal says of the mail; most say nothing."""
     match event:
+        case ev.EnvelopeReceived(envelope=envelope, refused=why) if why:
+            found[envelope.id] = Receipt(envelope, "dropped", event.at, ended_at=event.at, why=why)
         case ev.EnvelopeReceived(envelope=envelope):
             heeded = envelope.type in RUNTIME_MAIL
             got = Receipt(envelope, "handled" if heeded else "received", event.at)

@@ -6,6 +6,7 @@ Sending is a write (`callboard.core.mail.sending`) in the commit of whatever cau
 from __future__ import annotations
 
 from callboard.core.names import mailbox
+from callboard.engine.admitting import refused, told
 from callboard.engine.leaving import request_withdrawn
 from callboard.engine.loop import Agent
 from callboard.ports.store import Write
@@ -30,12 +31,13 @@ async def listen(agent: Agent) -> None:
 async def _receive(agent: Agent, envelope: Envelope) -> None:
     """Acknowledge one envelope. A new plan that is asked for makes the one void that still waits for its answer."""
     while True:
-        gate, withdrawn = agent.state.gate, list[Write]()
-        if envelope.type == "plan_request" and gate.gate == "pending" and gate.request_id:
+        gate, why = agent.state.gate, await refused(agent, envelope)
+        withdrawn = told(agent, envelope, why) if why else list[Write]()
+        if not why and envelope.type == "plan_request" and gate.gate == "pending" and gate.request_id:
             withdrawn = request_withdrawn(agent.host, gate.request_id, "another plan was asked for")
         try:
             await agent.record(
-                EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope),
+                EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=why),
                 writes=withdrawn,
                 unless=lambda state: state.position >= envelope.seq,
             )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from callboard.core.authority import spoken
 from callboard.core.budget.tree import beyond, fire_of, left, narrower
 from callboard.core.mail import sending
 from callboard.core.names import agent_key, short_id
-from callboard.core.standing import cause_of
 from callboard.engine.budgets import reached
 from callboard.engine.loop import Agent
 from callboard.engine.specs import spec_digest, spec_key
@@ -40,6 +40,7 @@ class AgentSpawner:
         row = host.board.agent(spec.name)
         if spec.kind != "subagent":
             self._refuse(spec)
+        self._refuse_depth()
         cause = state.turn.cause if state.turn else ""
         granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), asked)
         spec = spec.model_copy(update={"budget": granted, "charged_to": fire_of(cause) or spec.charged_to})
@@ -60,6 +61,21 @@ class AgentSpawner:
         incarnation = found[0].incarnation + 1 if found else 1
         return self._writes(spec, prompt, call, now, incarnation, found[1] if found else 0)
 
+    def _depth(self) -> int:
+        """How far below the lead a new agent stands."""
+        found = self._agent.host.board.agent(self._agent.name)
+        return (found[0].depth if found else self._agent.row.depth) + 1
+
+    def _refuse_depth(self) -> None:
+        """Raises `ToolRefused` where the caller stands too deep to start anybody."""
+        host, depth = self._agent.host, self._depth()
+        if depth > host.max_depth:
+            raise ToolRefused(
+                f"{self._agent.name} stands {depth - 1} below the lead, and nobody may stand deeper than "
+                f"{host.max_depth} (team.max_depth): do this piece yourself, or send_message to lead and ask for an "
+                "agent for it"
+            )
+
     def _refuse(self, spec: AgentSpec) -> None:
         """Raises `ToolRefused` for a teammate whose name is taken, or for whom the team has no room."""
         host = self._agent.host
@@ -68,7 +84,12 @@ class AgentSpawner:
             raise ToolRefused(f"there is a teammate {spec.name!r} already ({found[0].life}): choose another name")
         living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
         if len(living) >= host.max_agents:
-            raise ToolRefused(f"the team is full ({host.max_agents} agents): shut one down first")
+            resting = [row.name for row in living if row.kind == "teammate" and row.life == "idle"]
+            whom = f", for example {', '.join(resting[:3])}" if resting else ""
+            raise ToolRefused(
+                f"the team is full ({host.max_agents} agents, team.max_agents): give the work to one that is idle, or "
+                f"end one by request_shutdown first{whom}"
+            )
 
     def _writes(
         self, spec: AgentSpec, prompt: str, call: str, now: float, incarnation: int, revision: int
@@ -83,6 +104,8 @@ class AgentSpawner:
             parent=parent.name,
             spec=spec_digest(spec),
             created_at=now,
+            since=now,
+            depth=self._depth(),
         )
         envelope = Envelope(
             id=short_id("env", call, "assignment"),
@@ -91,7 +114,7 @@ class AgentSpawner:
             incarnation=incarnation,
             type="message",
             content=prompt,
-            cause=cause_of(self._agent.state),
+            cause=spoken(self._agent.state),
             caused_by=self._agent.state.turn.cause if self._agent.state.turn else "",
             sender_incarnation=self._agent.state.incarnation,
             metadata={"assignment": True},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from callboard.core.authority import claim
 from callboard.core.mail import sending
 from callboard.core.names import short_id
 from callboard.ports.store import Write
@@ -58,6 +59,8 @@ def envelope(
             "mode": "wake" if wake else "queue",
             "content": content,
             "cause": cause(context),
+            "caused_by": context.caused_by,
+            "sender_incarnation": context.incarnation,
             "depth": context.depth + 1,
             "sent_at": context.now,
             **fields,
@@ -67,8 +70,8 @@ def envelope(
 
 
 def cause(context: ToolContext) -> Cause:
-    """Who speaks: the lead, or anybody of its team."""
-    return "lead" if context.spec.kind == "lead" else "teammate"
+    """What it may claim: its own standing, and no more than its turn has."""
+    return claim(context.spec.name, context.authority)
 
 
 def full_words(to: AgentRow, load: MailLoad) -> str:

@@ -19,7 +19,7 @@ from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.adapters.tools.task_rows import holder_of
 from callboard.core import tasks
 from callboard.core.names import request_envelope_id, request_key, short_id
-from callboard.core.requests import digest_of
+from callboard.core.requests import asked
 from callboard.core.toolset import tools_for
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
@@ -214,21 +214,23 @@ def _check_inbox(given: _Nothing, context: ToolContext) -> ToolOutcome:
 
 def _request_shutdown(given: _Shutdown, context: ToolContext) -> ToolOutcome:
     row = teammate(context, given.teammate)
-    for asked in context.board.requests():
-        if asked.kind == "shutdown" and asked.status == "pending" and row.name in asked.may_answer:
-            raise ToolRefused(f"{row.name} was asked to stop already ({asked.id}): its answer comes as a message")
+    for one in context.board.requests():
+        if one.kind == "shutdown" and one.status == "pending" and row.name in one.may_answer:
+            raise ToolRefused(f"{row.name} was asked to stop already ({one.id}): its answer comes as a message")
     payload: Json = {"teammate": row.name, "incarnation": row.incarnation, "reason": given.reason}
-    request = Request(
-        id=short_id("req", context.call),
-        kind="shutdown",
-        asked_by=context.spec.name,
-        incarnation=context.incarnation,
-        may_answer=(row.name,),
-        subject=f"{row.name}: finish and stop",
-        payload=payload,
-        digest=digest_of("shutdown", payload),
-        created_at=context.now,
-        expires_at=context.now + SHUTDOWN_SECONDS,
+    request = asked(
+        Request(
+            id=short_id("req", context.call),
+            kind="shutdown",
+            asked_by=context.spec.name,
+            incarnation=context.incarnation,
+            may_answer=(row.name,),
+            subject=f"{row.name}: finish and stop",
+            payload=payload,
+            cause=context.authority,
+            created_at=context.now,
+            expires_at=context.now + SHUTDOWN_SECONDS,
+        )
     )
     content = given.reason.strip() or "Finish what you are doing, report, and stop."
     writes = (

@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from callboard.core.authority import for_person, lacking
 from callboard.core.permission import rules
 from callboard.core.permission.analysis import Analysis, analyse
 from callboard.core.permission.effects import Does, Ease, Effect, Part, Touch
@@ -225,6 +226,8 @@ def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     for rule in policy.deny:
         if rules.names_tool(rule, call.name, allow=False) and rules.matches_input(rule, call, allow=False):
             return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+    if why := for_person(call.name, call.input) or lacking(call.name, call.input, call.authority):
+        return _in_mode(Does("T", why, "person"), policy)
     if call.name.startswith("mcp__") and (facts.destructive or call.effect != "read"):
         what = "annotates it as destructive" if facts.destructive else "does not annotate it as read-only"
         return _in_mode(Does("F", f"the tool's server {what}", "person"), policy)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from callboard.words.values import Cause
+
 Decision = Literal["allow", "ask", "deny"]
 Mode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
 EffectClass = Literal["read", "store", "reconcile", "attach", "unknown"]
@@ -167,6 +169,8 @@ class ToolCall:
     name: str
     input: Mapping[str, object]
     effect: EffectClass
+    authority: Cause = "person"
+    """Of the turn that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
