@@ -8,7 +8,7 @@ the next host. What the old life is given afterwards by a process that did not k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from callboard.core.context.summary.carry import Carried, Left, carry
 from callboard.core.context.view.transcript import transcript_lines
@@ -44,7 +44,7 @@ async def renew_if_due(host: Host, row: AgentRow) -> None:
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=found[1])]
     writes += _journal(host, state, carried)
     writes += _held(host, state) if state.renew == "carry" else []
-    writes += _forwarded(host, state, (*state.mail, *mail))
+    writes += moved(host.session, state.incarnation, (*state.mail, *mail))
     try:
         await host.commit(*writes)
     except Conflict as lost:
@@ -52,7 +52,7 @@ async def renew_if_due(host: Host, row: AgentRow) -> None:
         return
     later = await _mail_left(host, state, max([state.position, *(envelope.seq for envelope in mail)]))
     if later:
-        await host.commit(*_forwarded(host, state, later))
+        await host.commit(*moved(host.session, state.incarnation, later))
 
 
 async def _carried(host: Host, state: AgentState) -> Carried:
@@ -78,9 +78,10 @@ async def _mail_left(host: Host, state: AgentState, after: int) -> tuple[Envelop
     return tuple(found)
 
 
-def _forwarded(host: Host, state: AgentState, mail: tuple[Envelope, ...]) -> list[Write]:
-    update = {"incarnation": state.incarnation + 1, "seq": 0}
-    return [sending(host.session, one.model_copy(update=update)) for one in mail if one.type not in _FOR_THE_OLD]
+def moved(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
+    """The writes that move the mail of a life to the next one. Moved twice, it arrives once."""
+    update = {"incarnation": life + 1, "seq": 0}
+    return [sending(session, one.model_copy(update=update)) for one in mail if one.type not in _FOR_THE_OLD]
 
 
 def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Write]:
