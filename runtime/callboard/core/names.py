@@ -7,7 +7,6 @@ j/<session>/<name>.<inc>         an agent's journal (stream)
 m/<session>/<name>.<inc>         its mailbox (stream)
 snap/<session>/<name>.<inc>      the newest snapshot of its state
 dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was seen to
-dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was seen to
 host/<session>                   HostRow
 worktrees                        what was done to git worktrees (stream)
 orders/<session>                 the number of the newest order that the supervisor has carried out
@@ -72,11 +71,6 @@ def dead_key(session: str, name: str, incarnation: int) -> str:
 def orders_key(session: str) -> str:
     """How far the supervisor has carried out what stands in its mailbox."""
     return f"orders/{session}"
-
-
-def dead_key(session: str, name: str, incarnation: int) -> str:
-    """How far the mailbox of a life that is over was seen to."""
-    return f"dead/{session}/{name}.{incarnation}"
 
 
 def rate_key(key: str, model: str) -> str:
