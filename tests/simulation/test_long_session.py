@@ -64,6 +64,7 @@ class LongModel(ScriptedModel):
 
     def _entry(self, request: ModelRequest) -> Reply | Fault:
         self.newest = request
+        self.requests.clear()  # thousands of them, of up to a megabyte each
         # Our estimate of ASCII is a quarter of a token for each byte; the service counts more.
         tokens = sum(map(len, (request.system, request.tools, *request.messages))) * 11 // 40
         if request.ordinal % CHECKED == 0:
