@@ -30,6 +30,8 @@ CONTROL = 3
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 OPEN_FILES = 4096
 NOT_RUN = 125
+EXIT_ROOM = 8
+"""Bytes of the file with the exit code."""
 
 
 class Watch:
@@ -193,6 +195,29 @@ def leave(path: str, text: str) -> None:
     os.rename(path + ".part", path)
 
 
+def save_room(output: str) -> None:
+    """Take the disk's room for the exit code before there is one: a full disk shall not make the command a lost one."""
+    descriptor = os.open(output + ".exit.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, b" " * EXIT_ROOM)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def leave_code(output: str, code: int) -> None:
+    """Leave the exit code in the room that was kept for it. Where even that fails a host that lives gets it from us."""
+    try:
+        descriptor = os.open(output + ".exit.part", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, f"{code}\n".encode().ljust(EXIT_ROOM), 0)
+        finally:
+            os.close(descriptor)
+        os.rename(output + ".exit.part", output + ".exit")
+    except OSError:
+        return
+
+
 def finish(watch: Watch, left_behind: int) -> None:
     """The last words of the output file: what was left behind and ended, what did not fit."""
     notes = ""
@@ -216,8 +241,17 @@ def take_place(output: str) -> int:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open("/proc/self/stat", encoding="utf-8") as file:
         started = file.read().rpartition(")")[2].split()[19]
-    leave(output + ".pid", f"{os.getpid()} {started}\n")
+    leave(output + ".pid", f"{os.getpid()} {started} {this_boot()}\n")
     return descriptor
+
+
+def this_boot() -> str:
+    """The id of this boot; empty where the kernel does not tell it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def see_through(watch: Watch) -> int:
@@ -245,6 +279,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor = take_place(output)
+    if mode == "free":
+        save_room(output)
     if not os.read(CONTROL, 1):
         return NOT_RUN
     reader, writer = os.pipe()
@@ -255,8 +291,11 @@ def main() -> int:
     os.close(writer)
     code = see_through(watch)
     if mode == "free":
-        leave(output + ".exit", f"{code}\n")
-    os.unlink(output + ".pid")
+        leave_code(output, code)
+    try:
+        os.unlink(output + ".pid")
+    except OSError:
+        return code  # its folder was removed under us
     return code
 
 

@@ -21,8 +21,8 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
-from callboard.adapters.processes import is_same, kill_session, open_pid, reap, started_at
-from callboard.adapters.programs import clean_environment, find_program
+from callboard.adapters.processes import is_same, kill_session, open_pid, reap, started_at, this_boot
+from callboard.adapters.programs import TOOL_MARK, clean_environment, find_program
 from callboard.ports.tool import Finished
 
 SHOWN = 50_000
@@ -42,6 +42,10 @@ class ShellLauncher:
     workspace: Path
     environment: Mapping[str, str]
     extra: tuple[str, ...] = ()
+
+    @property
+    def boot(self) -> str:
+        return this_boot()
 
     async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
         """See the port. The output stands in `keep` while the command runs, and stays there if it had to be cut."""
@@ -73,15 +77,18 @@ class ShellLauncher:
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:
         """See the port. Cancelling the wait leaves the command alone."""
-        watched = open_pid(pid, started)
+        watched, code = open_pid(pid, started), None
         if watched is not None:
             try:
                 await anyio.wait_readable(watched)
             finally:
                 os.close(watched)
-            reap(pid)
-            await anyio.to_thread.run_sync(_sweep, pid, output)
-        return exit_code(output)
+            code = reap(pid)
+        if pid > 0:
+            await anyio.to_thread.run_sync(_sweep, pid, output, "" if watched is not None else f"{TOOL_MARK}=1")
+        noted = exit_code(output)
+        # A full disk: what our own child told us then counts, but for what its own end by a signal looks like.
+        return code if noted is None and code is not None and code < _NOT_RUN else noted
 
     async def end(self, pid: int, started: float) -> bool:
         """See the port. Also ends what the process left in its session, should it have been killed itself."""
@@ -116,11 +123,18 @@ def exit_code(output: Path) -> int | None:
 
 def find_process(output: Path) -> tuple[int, float] | None:
     """The process that writes this output, if it still runs: its pid and start time."""
+    marked = _marked(output)
+    return marked if marked is not None and is_same(*marked) else None
+
+
+def _marked(output: Path) -> tuple[int, float] | None:
+    """Who left his mark beside the output in this boot, and has not taken it away."""
     try:
-        pid, started = Path(f"{output}.pid").read_text(encoding="utf-8").split()
+        pid, started, *boot = Path(f"{output}.pid").read_text(encoding="utf-8").split()
+        marked = int(pid), float(started)
     except (OSError, ValueError):
         return None
-    return (int(pid), float(started)) if is_same(int(pid), float(started)) else None
+    return None if boot and boot[0] != this_boot() else marked
 
 
 def _spawn_child(arguments: list[str], environment: dict[str, str]) -> tuple[int, int]:
@@ -184,12 +198,13 @@ async def _ended(watched: int) -> None:
         os.close(watched)
 
 
-def _sweep(pid: int, output: Path) -> None:
-    """End what our process left, when it was killed before it could do that itself: its mark is still there then."""
-    mark = Path(f"{output}.pid")
-    if mark.exists():
-        kill_session(pid)
-        mark.unlink(missing_ok=True)
+def _sweep(pid: int, output: Path, environment: str = "") -> None:
+    """End what our process left, when it was killed before it could do that itself: its mark is still there then.
+    `environment` (`NAME=value`): what it left was started with that."""
+    marked = _marked(output)
+    if marked is not None and marked[0] == pid and started_at(pid) is None:
+        kill_session(pid, environment)
+        Path(f"{output}.pid").unlink(missing_ok=True)
 
 
 def _read_back(keep: Path, code: int | None, timed_out: bool) -> Finished:

@@ -1,4 +1,4 @@
-"""Which process is meant: a pid with its start time, since the kernel gives a pid away again.
+"""Which process is meant: a pid with its start time, since the kernel gives a pid away again, within one boot.
 
 Reads /proc only, ends nothing by name. A zombie counts as gone: it has no effect any more.
 """
@@ -26,6 +26,14 @@ def started_at(pid: int) -> float | None:
     if fields is None or fields[0] in {"Z", "X"}:
         return None
     return float(fields[19])
+
+
+def this_boot() -> str:
+    """The id that the kernel gave this boot (man 5 proc_sys_kernel, random/boot_id); empty where it is not told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def is_same(pid: int, started: float) -> bool:
@@ -58,10 +66,14 @@ def in_session(session: int) -> Iterator[int]:
             yield int(entry)
 
 
-def kill_session(session: int) -> None:
-    """Kill what is left of a session whose leader was ours, again until nothing new has been born meanwhile."""
+def kill_session(session: int, mark: str = "") -> None:
+    """Kill what is left of a session whose leader was ours, again until nothing new has been born meanwhile.
+
+    `mark` (`NAME=value`): only what was started with that in its environment, where the leader may be gone for so long
+    that its number is another's by now.
+    """
     for _ in range(10):
-        left = [pid for pid in in_session(session) if pid != os.getpid()]
+        left = [pid for pid in in_session(session) if pid != os.getpid() and (not mark or has_mark(pid, mark))]
         if not left:
             return
         for pid in left:
@@ -69,6 +81,14 @@ def kill_session(session: int) -> None:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue  # it has ended by itself
+
+
+def has_mark(pid: int, mark: str) -> bool:
+    """Whether the process was started with this in its environment (`NAME=value`)."""
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it has ended, or is not this user's
 
 
 def reap(pid: int) -> int | None:

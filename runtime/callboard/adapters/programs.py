@@ -80,6 +80,10 @@ def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
+TOOL_MARK = "CALLBOARD_TOOL"
+"""Stands in the environment of every process of a tool, with the value 1."""
+
+
 def clean_environment(source: Mapping[str, str], extra: Iterable[str] = ()) -> dict[str, str]:
     """What a tool's process may know: the allow-list, `LC_*`, and the names in `extra` that a person's settings add.
 
@@ -97,7 +101,7 @@ def clean_environment(source: Mapping[str, str], extra: Iterable[str] = ()) -> d
     kept["PATH"] = os.pathsep.join(entry for entry in entries if entry.startswith("/")) or os.defpath
     kept.setdefault("TERM", "dumb")
     return kept | {
-        "CALLBOARD_TOOL": "1",
+        TOOL_MARK: "1",
         "GIT_TERMINAL_PROMPT": "0",
         "PAGER": "cat",
         "GIT_PAGER": "cat",

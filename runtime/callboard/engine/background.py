@@ -86,18 +86,3 @@ async def _watch(agent: Agent, background_id: str) -> None:
     )
     writes: list[Write] = [sending(agent.host.session, envelope)]
     await agent.record(ended, writes=writes, unless=lambda state: state.background[background_id].status != "running")
-
-
-async def end_running(agent: Agent) -> list[ev.Event]:
-    """End what still runs of a life that is about to end: nobody is left who could read its output. The events that
-    say so, for its last commit."""
-    launcher = agent.host.ports.launcher
-    for background_id, one in agent.state.background.items():
-        if one.status == "running":
-            watching = agent.operations.get(f"bg:{background_id}")
-            if watching is not None:
-                watching.cancel()
-            await launcher.end(*process_of(one.began.pid, one.began.started, one.began.boot, launcher.boot))
-    now, left = agent.host.clock.now(), agent.state.background  # one may have ended by itself in the meantime
-    running = [background_id for background_id, one in left.items() if one.status == "running"]
-    return [ev.BackgroundEnded(at=now, id=background_id, status="stopped") for background_id in running]

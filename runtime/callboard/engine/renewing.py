@@ -1,8 +1,8 @@
 """`/new` and `/new --carry`: the lead's conversation is closed and begun anew, in a new life of its name.
 
 The old life ends first, with its last record in its journal (`AgentState.renew` says what is to follow); then the new
-one is written in one commit: its row, the first records of its journal, the mail that the old one had not taken, and
-with `--carry` its tasks, questions, todos and background commands. A process that dies in between leaves the rest to
+one is written in one commit: its row, the first records of its journal, the mail that the old one had not taken, the commands
+that run in the background, and with `--carry` its tasks, questions and todos. A process that dies in between leaves the rest to
 the next host. What the old life is given afterwards by a process that did not know yet is looked for once more.
 """
 
@@ -96,7 +96,7 @@ def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Wri
         ordinal=state.ordinal + 1,  # the next was perhaps asked already, and given up
         summaries=state.summaries,
     )
-    events: list[ev.Event] = [started]
+    events: list[ev.Event] = [started, *(one.began for one in state.background.values() if one.status == "running")]
     if carried is not None:
         events += [*_kept(state, now), ev.InjectionsDelivered(at=now, blocks=carried.blocks)]
     return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
@@ -110,9 +110,6 @@ def _kept(state: AgentState, now: float) -> Iterator[ev.Event]:
         yield ev.FileSeen(at=now, path=path, digest=digest, changed=path in state.changed)
     for name in state.skills:
         yield ev.SkillLoaded(at=now, name=name)
-    for one in state.background.values():
-        if one.status == "running":
-            yield one.began
     for task, subject in state.tasks.items():
         yield ev.TaskHeld(at=now, task=task, subject=subject)
 

@@ -245,9 +245,8 @@ async def _stop(agent: Agent, step: st.Stop) -> None:
     writes += children_stopped(agent.host, agent.name, note)
     for request_id in _shutdowns(agent):
         writes.extend(_shutdown_answer(agent, request_id, now))
-    ended = [] if carries else await background.end_running(agent)
     try:
-        await agent.record(*ended, ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
+        await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
     except Conflict as lost:
         await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
 
@@ -321,6 +320,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.Claim: claiming.claim,
     st.LetGo: claiming.let_go,
     st.Watch: background.watch,
+    st.EndCommands: background.end_commands,
     st.EndCommands: background.end_commands,
     st.Stop: _stop,
 }

@@ -272,6 +272,13 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class EndCommands:
+    """End background commands: the life that would hear of their ends is about to be over."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Write the last record."""
 
@@ -313,5 +320,6 @@ Step = (
     | Claim
     | LetGo
     | Watch
+    | EndCommands
     | Stop
 )

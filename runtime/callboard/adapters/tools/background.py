@@ -12,8 +12,10 @@ import anyio.to_thread
 from pydantic import Field
 
 from callboard.adapters.launcher import exit_code, find_process
+from callboard.adapters.processes import is_same
 from callboard.adapters.tools.base import GivenTool
 from callboard.adapters.tools.store_tool import Input
+from callboard.core.exits import LOST, exit_words, process_of
 from callboard.ports.tool import BackgroundTask, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import BackgroundEnded
@@ -46,8 +48,13 @@ class TaskOutput(GivenTool[OutputWanted]):
 
     async def act(self, given: OutputWanted, context: ToolContext) -> ToolOutcome:
         task = _known(given.id, context)
-        text, start, end, size = await anyio.to_thread.run_sync(_part, Path(task.output), given.offset)
-        lines = [f"[{task.id}: {_status(task)}]"]
+        found = await anyio.to_thread.run_sync(_part, Path(task.output), given.offset)
+        status = _status(task, context.launcher.boot)
+        if found is None:
+            text = f"[{task.id}: {status}]\n[There is no output file {task.output} (any more).]"
+            return ToolOutcome(text, data={"status": task.status, "offset": 0, "size": 0})
+        text, start, end, size = found
+        lines = [f"[{task.id}: {status}]"]
         if text:
             lines.append(text.rstrip("\n"))
         more = f" Read on with offset {end}." if end < size else f" Later output starts at offset {end}."
@@ -72,12 +79,13 @@ class TaskStop(GivenTool[Wanted]):
 
     async def act(self, given: Wanted, context: ToolContext) -> ToolOutcome:
         task = _known(given.id, context)
+        boot = context.launcher.boot
         if task.status != "running":
-            return ToolOutcome(f"{task.id} has ended already: {_status(task)}.")
-        alive = await context.launcher.end(task.pid, task.started)
+            return ToolOutcome(f"{task.id} has ended already: {_status(task, boot)}.")
+        alive = await context.launcher.end(*process_of(task.pid, task.started, task.boot, boot))
         code = exit_code(Path(task.output))
         if not alive:
-            return ToolOutcome(f"{task.id} had just ended by itself{'' if code is None else f', exit code {code}'}.")
+            return ToolOutcome(f"{task.id} had just ended by itself, {exit_words(code)}.")
         event = BackgroundEnded(at=context.now, id=task.id, status="stopped", exit_code=code)
         return ToolOutcome(f"{task.id} was stopped.", events=(event,), data={"id": task.id, "exit_code": code})
 
@@ -95,16 +103,20 @@ def _known(name: str, context: ToolContext) -> BackgroundTask:
     return task
 
 
-def _status(task: BackgroundTask) -> str:
-    if task.status == "running":
-        code = exit_code(Path(task.output))
-        running = code is None and find_process(Path(task.output)) is not None
-        return "running" if running else f"ended{'' if code is None else f', exit code {code}'}"
-    return task.status + ("" if task.exit_code is None else f", exit code {task.exit_code}")
+def _status(task: BackgroundTask, boot: str) -> str:
+    if task.status == "lost":
+        return f"lost, {LOST}"
+    if task.status != "running":
+        return task.status + ("" if task.exit_code is None else f", {exit_words(task.exit_code)}")
+    code = exit_code(Path(task.output))
+    process = process_of(task.pid, task.started, task.boot, boot)
+    running = code is None and (is_same(*process) or find_process(Path(task.output)) is not None)
+    return "running" if running else f"ended, {exit_words(code)}"
 
 
-def _part(path: Path, offset: int) -> tuple[str, int, int, int]:
-    """A part of the file as text, where it starts and ends (bytes), and the file's size. Ends between characters."""
+def _part(path: Path, offset: int) -> tuple[str, int, int, int] | None:
+    """A part of the file as text, where it starts and ends (bytes), and the file's size. Ends between characters.
+    None when there is no such file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -112,7 +124,7 @@ def _part(path: Path, offset: int) -> tuple[str, int, int, int]:
             file.seek(start)
             data = file.read(PART)
     except FileNotFoundError:
-        return "", 0, 0, 0
+        return None
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     held_back = len(decoder.getstate()[0])

@@ -14,6 +14,7 @@ from pydantic import Field
 from callboard.adapters.launcher import exit_code, find_process
 from callboard.adapters.tools.base import GivenTool, failed
 from callboard.adapters.tools.store_tool import Input
+from callboard.core.exits import exit_words
 from callboard.core.names import short_id
 from callboard.ports.tool import Finished, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
@@ -122,6 +123,7 @@ def _started(given: Command, context: ToolContext, process: tuple[int, float], o
         started=started,
         output=str(output),
         deadline=deadline,
+        boot=context.launcher.boot,
     )
     text = f"[Background task {name} started]"
     return ToolOutcome(text, events=(event,), data={"id": name, "output": str(output)})
@@ -135,7 +137,7 @@ def _told(finished: Finished, timeout: float) -> ToolOutcome:
     elif finished.exit_code is None:
         last = "[The command was ended from outside; its exit code is not known.]"
     elif finished.exit_code:
-        last = f"exit code {finished.exit_code}"
+        last = exit_words(finished.exit_code)
     output = finished.output.rstrip("\n")
     text = "\n".join(part for part in (output, last) if part) or "(no output)"
     data: Json = {
