@@ -203,10 +203,6 @@ class NoLauncher:
     def boot(self) -> str:
         return ""
 
-    @property
-    def boot(self) -> str:
-        return ""
-
     async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
         raise ToolRefused("this world has no processes")
 

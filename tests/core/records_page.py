@@ -22,7 +22,6 @@ ROWS = (
     values.AgentRow,
     values.SessionRow,
     values.HostRow,
-    values.HostRow,
     rates.RateNotice,
     worktrees.WorktreeNoted,
 )
@@ -69,7 +68,6 @@ tables a field without a default is required.
 | `j/<session>/<name>.<incarnation>` (stream) | an agent's journal: events, in order, from 1 |
 | `m/<session>/<name>.<incarnation>` (stream) | its mailbox: envelopes; an id seen before appends nothing |
 | `s/<session>` | `SessionRow` |
-| `host/<session>` | `HostRow` of the process that hosts it |
 | `host/<session>` | `HostRow` of the process that hosts it |
 | `s/<session>/agent/<name>` | `AgentRow` of the newest incarnation |
 | `s/<session>/task/<id>` | `Task` |

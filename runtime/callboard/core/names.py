@@ -10,7 +10,6 @@ dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was 
 host/<session>                   HostRow
 worktrees                        what was done to git worktrees (stream)
 orders/<session>                 the number of the newest order that the supervisor has carried out
-host/<session>                   HostRow
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
 """
 
@@ -77,11 +76,6 @@ def orders_key(session: str) -> str:
 def rate_key(key: str, model: str) -> str:
     """What is known of an API key's rate, by the key's digest; an empty model: of the key itself."""
     return f"rate/{key}/{model}"
-
-
-def host_key(session: str) -> str:
-    """What the process that hosts a session says of itself (`HostRow`)."""
-    return f"host/{session}"
 
 
 def host_key(session: str) -> str:

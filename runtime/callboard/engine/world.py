@@ -321,6 +321,5 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.LetGo: claiming.let_go,
     st.Watch: background.watch,
     st.EndCommands: background.end_commands,
-    st.EndCommands: background.end_commands,
     st.Stop: _stop,
 }

@@ -70,8 +70,6 @@ class BackgroundTask:
     exit_code: int | None = None
     boot: str = ""
     """The boot of the machine in which `pid` and `started` count; empty: not known."""
-    boot: str = ""
-    """The boot of the machine in which `pid` and `started` count; empty: not known."""
 
 
 class Board(Protocol):
@@ -103,12 +101,6 @@ class Finished:
 
 class Launcher(Protocol):
     """Starts the processes of tools at the sandbox level in force. Each has its own session and process group."""
-
-    @property
-    def boot(self) -> str:
-        """The boot of this machine: a pid and a start time name a process within one boot. Empty where nothing is known
-        of that."""
-        ...
 
     @property
     def boot(self) -> str:

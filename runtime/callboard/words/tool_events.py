@@ -173,8 +173,6 @@ class BackgroundStarted(Base):
     """Of the turn that started it: what its end sets going may claim no more."""
     boot: str = ""
     """The boot of the machine in which `pid` and `started` count; empty: not known, an older version wrote it."""
-    boot: str = ""
-    """The boot of the machine in which `pid` and `started` count; empty: not known, an older version wrote it."""
 
 
 class BackgroundEnded(Base):

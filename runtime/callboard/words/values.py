@@ -270,18 +270,6 @@ class HostRow(Value):
     """The process that asks it to leave, since a person wants to take over there; 0: nobody does."""
 
 
-class HostRow(Value):
-    """Which process hosts a session, by its own word: the lease is the truth. Taken away when it leaves in order."""
-
-    pid: int
-    started: float
-    """Its start time, in clock ticks since boot: another process that got its pid later has another one."""
-    since: float = 0.0
-    """When it began to host (Unix seconds)."""
-    asked_by: int = 0
-    """The process that asks it to leave, since a person wants to take over there; 0: nobody does."""
-
-
 class Usage(Value):
     """What one or more calls used, in tokens. `cost_usd` by the prices known when the call was made."""
 
