@@ -39,9 +39,9 @@ async def _receive(agent: Agent, envelope: Envelope) -> None:
             await agent.record(
                 EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=why),
                 writes=withdrawn,
-                unless=lambda state: state.position >= envelope.seq,
+                unless=lambda state, seen=gate: state.position >= envelope.seq or state.gate != seen,
             )
         except Conflict as lost:
             await agent.host.refresh(lost.what)  # it was answered at the same moment
-        else:
-            return
+        if agent.state.position >= envelope.seq:
+            return  # else the gate moved while this waited for its turn to be recorded: look again
