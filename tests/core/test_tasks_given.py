@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,9 +84,23 @@ def test_one_waiter_is_woken_for_a_task_and_the_one_that_it_is_kept_for() -> Non
     board = tasks.by_id(
         [_task("t1", created_at=1.0), _task("t2", created_at=2.0, reserved_for="c"), _task("t3", "failed")]
     )
-    assert tasks.offers(board, mates) == ("a", "c")
-    assert tasks.offers(board, [mates[2]]) == ("c",)
-    assert tasks.offers(tasks.by_id([_task("t2", reserved_for="z")]), mates) == ()
+    assert tasks.offers(board, mates) == {"a": "t1", "c": "t2"}
+    assert tasks.offers(board, mates, {"t1"}) == {"c": "t2"}
+    assert tasks.offers(board, [mates[2]]) == {"c": "t1"}
+    assert tasks.offers(tasks.by_id([_task("t2", reserved_for="z")]), mates) == {}
+
+
+def test_no_more_waiters_are_looked_at_than_are_needed() -> None:
+    seen: list[str] = []
+
+    def coming() -> Iterator[Holder]:
+        for number in range(100):
+            seen.append(f"w{number}")
+            yield Holder(f"w{number}")
+
+    assert tasks.offers(tasks.by_id([_task("t1"), _task("t2", "failed")]), coming()) == {"w0": "t1"}
+    assert tasks.offers(tasks.by_id([_task("t2", "failed")]), coming()) == {}
+    assert seen == ["w0"]
 
 
 @settings(max_examples=100, deadline=None)
@@ -95,7 +111,7 @@ def test_one_waiter_is_woken_for_a_task_and_the_one_that_it_is_kept_for() -> Non
 def test_nobody_is_woken_twice_and_no_ready_task_lacks_a_waiter_that_is_left(kept: list[str], names: list[str]) -> None:
     board = tasks.by_id(_task(f"t{at}", created_at=float(at), reserved_for=who) for at, who in enumerate(kept))
     woken = tasks.offers(board, [Holder(name) for name in names])
-    assert len(set(woken)) == len(woken) <= len(kept)
+    assert len(set(woken.values())) == len(woken)
     idle = [Holder(name) for name in names if name not in woken]
     open_ones = sum(1 for who in kept if not who)
     assert not idle or sum(1 for _ in woken) >= min(len(names), open_ones)

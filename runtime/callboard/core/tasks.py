@@ -18,7 +18,7 @@ compare-and-swap. What breaks a law is refused with a `ToolRefused` that says wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -103,19 +103,19 @@ def ready_for(board: Tasks, holder: Holder) -> list[Task]:
     return sorted(found, key=lambda task: not task.reserved_for)
 
 
-def offers(board: Tasks, waiting: Iterable[Holder]) -> tuple[str, ...]:
-    """Whom to wake for the ready tasks: one of those that wait for each task that somebody takes by itself, no more.
-    `waiting` is asked for no more of them than are needed."""
-    coming, passed, chosen = iter(waiting), list[Holder](), list[str]()
-    for task in ready(board):
+def offers(board: Tasks, waiting: Iterable[Holder], offered: Collection[str] = ()) -> dict[str, str]:
+    """Whom to wake for which ready task: one of those that wait for each that somebody takes by itself, and no more.
+    `offered`: tasks that somebody was woken for already. `waiting` is asked for no more of them than are needed."""
+    coming, passed, chosen = iter(waiting), list[Holder](), dict[str, str]()
+    for task in (one for one in ready(board) if one.id not in offered):
         taker = next((one for one in passed if _takes(one, task)), None)
         if taker is not None:
             passed.remove(taker)
         else:
             taker = _next_taker(coming, passed, task)
         if taker is not None:
-            chosen.append(taker.name)
-    return tuple(chosen)
+            chosen[taker.name] = task.id
+    return chosen
 
 
 def _takes(holder: Holder, task: Task) -> bool:

@@ -72,13 +72,18 @@ class Host:
     types: Callable[[str, str, AgentSpec], AgentSpec]
     """(agent type, name, parent) -> spec of a new agent. Raises `ToolRefused` for an unknown type."""
     max_agents: int = 32
+    """Agents of the team that live at once, the lead included; subagents do not count."""
     budget: Budget = Budget()
     """Of the whole session."""
     grants: Callable[[str, str], Budget] = field(default=lambda agent_type, kind: Budget())
     """(agent type, kind) -> what the settings grant a new agent."""
     mailbox_limit: int = LIMIT
     """Envelopes that may wait in a mailbox, before tools are refused that send to it."""
+    max_depth: int = 3
+    """How far below the lead an agent may stand."""
     mailboxes: Mailboxes = field(init=False)
+    offered: dict[str, str] = field(default_factory=dict[str, str])
+    """Idle agent -> the ready task that it was woken for: several that are woken at once take different ones."""
     budgets: Budgets = field(init=False)
     governor: Governor = field(init=False)
     """Of the API key: the one that was handed in, or one for this host alone."""
@@ -249,4 +254,11 @@ class Host:
         if expected is not None:  # each takes the task that it took then
             told = {one for delivery in expected.deliveries for one in delivery.ids}
             found = [t for t in found if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in told]
-        return found[0].id if found else None
+        return self._chosen([task.id for task in found], found[0].reserved_for, state.me.name) if found else None
+
+    def _chosen(self, found: Sequence[str], kept: str, name: str) -> str:
+        """Of the tasks that it may take: what is kept for it, what it was woken for, what nobody else was woken for."""
+        mine, others = self.offered.get(name, ""), set(self.offered.values())
+        if kept:
+            return found[0]
+        return mine if mine in found else next((task for task in found if task not in others), found[0])

@@ -223,7 +223,7 @@ class Team:
                 self._heed_shutdown(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
-            self.offers.offer()
+            self.offers.changed(name)
         elif kind == "schedule":
             self.autorun.heed()
 

@@ -1,0 +1,402 @@
+"""The board in a hosted team: tasks taken away, who is woken, checks that are judged, and what a resume keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.engine.team_world import TeamWorld, spawn, team_world
+from tests.engine.test_one_agent import Echo, Person
+from tests.simulation.virtual import run_virtual
+
+from callboard.adapters.memory import MemoryStore
+from callboard.adapters.tools.shell import shell_tools
+from callboard.core.mail import sending
+from callboard.core.names import agent_key, host_lease, task_key
+from callboard.engine.hooks import HookRegistry
+from callboard.engine.host import Host
+from callboard.ports.model import ModelRequest, Reply
+from callboard.ports.store import Fence, LeaseHolder, Put, Write
+from callboard.ports.tool import Finished
+from callboard.ports.world import Answer
+from callboard.testing import AllowAll, HostedSession, MemoryArchive, ScriptedModel, say, use
+from callboard.words.errors import Conflict
+from callboard.words.hooks import Deny
+from callboard.words.values import AgentRow, Envelope, Json, Request, Task
+
+pytestmark = pytest.mark.anyio
+
+HERE = Path(__file__).parent
+"""A folder that there is: a check is run in none that is gone."""
+
+
+def made(task_id: str, **fields: object) -> Write:
+    """A new task on the board of `s1`."""
+    about: Json = {"id": task_id, "subject": f"the {task_id}", "created_at": 1.0, **fields}
+    return Put(task_key("s1", task_id), Task.model_validate(about).encode())
+
+
+def tasks_of(team: HostedSession) -> dict[str, Task]:
+    return {task.id: task for task in team.team.host.board.tasks()}
+
+
+# Taken away
+
+
+class Pair(ScriptedModel):
+    """alice claims the task and waits; the lead gives it to bob meanwhile; then alice wants to complete it."""
+
+    def __init__(self) -> None:
+        self.claimed, self.given = anyio.Event(), anyio.Event()
+        super().__init__({})
+
+    async def complete(self, request: ModelRequest, on_delta: Callable[..., None]) -> Reply:
+        self.requests.append(request)
+        done = sum(1 for one in self.requests if one.agent == request.agent)
+        complete = use("complete_task", {"task_id": "t1"})
+        match request.agent, done:
+            case "lead", 1:
+                return use(*spawn("alice"), spawn("bob"))
+            case "lead", 2:
+                await self.claimed.wait()
+                return use("update_task", {"task_id": "t1", "owner": "bob"})
+            case "lead", 3:
+                self.given.set()
+                return say("given")
+            case "alice", 1:
+                return use("claim_task", {"task_id": "t1"})
+            case "alice", 2:
+                self.claimed.set()
+                await self.given.wait()
+                return complete
+            case "alice", 3:
+                return say("I let it be")
+            case "bob", 2:
+                return complete
+            case _:
+                return say("ready")
+
+
+async def test_a_task_that_is_given_to_another_is_no_longer_its_old_owners() -> None:
+    model = Pair()
+    world = team_world(model)  # without tools that write nobody takes a task by itself
+    async with world.session() as team:
+        await team.team.host.commit(made("t1"))
+        await team.prompt("go")
+        with anyio.fail_after(30):
+            await team.quiet()
+        done = tasks_of(team)["t1"]
+        assert (done.status, done.owner, done.attempts) == ("completed", "bob", 2)
+        assert dict(team.state("alice").tasks) == {}
+        heard = b"\n".join([one for one in model.requests if one.agent == "alice"][-1].messages)
+        assert b"lead took t1 from you: the t1." in heard
+        assert b"cannot complete t1: it is" in heard
+        bob = b"\n".join([one for one in model.requests if one.agent == "bob"][-1].messages)
+        assert b"You claimed t1 from the board" in bob, "what is kept for it, it takes by itself"
+
+
+async def test_an_idle_owner_that_lost_its_task_takes_the_next_one() -> None:
+    model = ScriptedModel(
+        {"lead": [use(*spawn("alice")), say("waiting")], "alice": [say("ready"), say("I stop here"), say("and here")]}
+    )
+    world = team_world(model, Echo(name="write_file"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        await team.team.host.commit(made("t1"))
+        await team.quiet()
+        assert dict(team.state("alice").tasks) == {"t1": "the t1"}
+        row = team.team.host.board.task("t1")
+        assert row is not None
+        gone = row[0].model_copy(update={"status": "cancelled", "owner": None, "owner_incarnation": 0})
+        await team.team.host.commit(Put(task_key("s1", "t1"), gone.encode(), expected=row[1]), made("t2"))
+        await team.quiet()
+        assert dict(team.state("alice").tasks) == {"t2": "the t2"}
+
+
+# Who is woken
+
+
+@dataclass
+class Counting(MemoryStore):
+    """How often a claim lost its race."""
+
+    lost: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
+        try:
+            return await super().commit(*writes, fence=fence)
+        except Conflict as lost:
+            self.lost.append(lost.what)
+            raise
+
+
+def finishing(request: ModelRequest) -> Reply:
+    """Complete the task that was claimed, else be ready."""
+    said = b"\n".join(request.messages).decode()
+    claimed = re.findall(r"You claimed (\w+) from", said)
+    open_ones = [task for task in claimed if f"Completed {task}." not in said]
+    return use("complete_task", {"task_id": open_ones[-1]}) if open_ones else say("ready")
+
+
+class Workers(ScriptedModel):
+    """The lead spawns some teammates; each completes what it claims."""
+
+    def __init__(self, count: int) -> None:
+        names = [f"w{number}" for number in range(count)]
+        self.began = anyio.Event()
+        super().__init__({"lead": [use(*spawn(names[0]), *(spawn(one) for one in names[1:])), say("waiting")]})
+
+    async def complete(self, request: ModelRequest, on_delta: Callable[..., None]) -> Reply:
+        if request.agent == "lead":
+            return await super().complete(request, on_delta)
+        self.requests.append(request)
+        await anyio.lowlevel.checkpoint()
+        return finishing(request)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_b11_one_waiter_is_woken_for_a_task_and_nobody_loses_a_race(seed: int) -> None:
+    run_virtual(no_herd, seed=seed)
+
+
+async def no_herd() -> None:
+    store = Counting()
+    async with team_world(Workers(12), Echo(name="write_file"), store=store).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        store.lost.clear()
+        await team.team.host.commit(made("t1"))
+        await team.quiet()
+        await team.team.host.commit(*(made(f"u{number}") for number in range(5)))
+        await team.quiet()
+        assert {task.status for task in tasks_of(team).values()} == {"completed"}
+        assert store.lost == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_is_woken_and_turns_to_its_mail_leaves_the_task_to_another(seed: int) -> None:
+    run_virtual(passed_on, seed=seed)
+
+
+async def passed_on() -> None:
+    """The first waiter gets a prompt in the very commit that makes the task, and its turn lasts until that is done."""
+
+    class Busy(Workers):
+        async def complete(self, request: ModelRequest, on_delta: Callable[..., None]) -> Reply:
+            if request.agent == "w0" and b"hold on" in request.messages[-1]:
+                await self.began.wait()
+                return say("I was asked something")
+            return await super().complete(request, on_delta)
+
+    model = Busy(3)
+    world = team_world(model, Echo(name="write_file"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        prompt = Envelope(id="env_hold", sender="person", recipient="w0", type="prompt", content="hold on")
+        with anyio.fail_after(60):
+            await team.team.host.commit(sending("s1", prompt), made("t1"))
+            while tasks_of(team)["t1"].status != "completed":
+                await team.team._moved.wait()  # pyright: ignore[reportPrivateUsage]
+            model.began.set()
+            await team.quiet()
+        assert tasks_of(team)["t1"].owner != "w0"
+
+
+async def test_a_task_that_is_kept_for_an_agent_that_stops_is_open_to_all_again() -> None:
+    model = Workers(2)
+    world = team_world(model, Echo(name="write_file"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        await team.team.host.commit(made("t0", status="failed"))
+        await team.team.host.commit(made("t1", reserved_for="w1", blocked_by=("t0",)))
+        await team.command("stop", "w1")
+        await team.quiet()
+        assert tasks_of(team)["t1"].reserved_for == ""
+
+
+# Checks
+
+
+@dataclass
+class Shell:
+    """A launcher that plays how commands end."""
+
+    ends: list[int] = field(default_factory=list[int])
+    ran: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    @property
+    def boot(self) -> str:
+        return ""
+
+    async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
+        await anyio.lowlevel.checkpoint()
+        self.ran.append((command, str(folder)))
+        return Finished(self.ends.pop(0), f"output of {command}", cut=False, characters=9)
+
+    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
+        raise AssertionError("nothing is started in the background")
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        return None
+
+    async def end(self, pid: int, started: float) -> bool:
+        return False
+
+
+class ShellWorld(TeamWorld):
+    """A world whose commands are played."""
+
+    shell: Shell
+
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        host.ports = replace(host.ports, launcher=self.shell)
+        return host
+
+
+def shell_world(model: ScriptedModel, shell: Shell, **more: object) -> ShellWorld:
+    plain = team_world(model, *shell_tools())
+    archive = MemoryArchive(HERE)
+    world = ShellWorld(model, plain.tools, archive=archive, **more)  # type: ignore[arg-type]
+    world.shell = shell
+    return world
+
+
+def completing(*tries: str) -> ScriptedModel:
+    """A lead that takes `t1` and wants to complete it."""
+    calls = [use("complete_task", {"task_id": "t1", "check": check} if check else {"task_id": "t1"}) for check in tries]
+    return ScriptedModel({"lead": [use("claim_task", {"task_id": "t1"}), *calls, say("done")]})
+
+
+async def checked(world: ShellWorld) -> tuple[Task, str]:
+    """The task after the lead's turn, and what it was told last."""
+    async with world.session() as team:
+        await team.team.host.commit(made("t1", check="make test", check_by="person"))
+        await team.prompt("go")
+        await team.quiet()
+        return tasks_of(team)["t1"], b"\n".join(world.model.requests[-1].messages).decode()
+
+
+async def test_a_check_runs_in_the_agents_folder_and_a_second_try_may_pass() -> None:
+    shell = Shell([2, 0])
+    task, said = await checked(shell_world(completing("", ""), shell))
+    assert (task.status, task.owner) == ("completed", "lead")
+    assert "output of make test" in (task.evidence or "")
+    assert "its check ended with exit code 2" in said
+    assert shell.ran == [("make test", str(HERE))] * 2
+
+
+async def test_a_model_does_not_choose_the_check_that_is_run() -> None:
+    shell = Shell([0])
+    task, _ = await checked(shell_world(completing("true"), shell))
+    assert (task.status, shell.ran) == ("completed", [("make test", str(HERE))])
+
+
+@pytest.mark.parametrize(("status", "ends"), [("approved", "completed"), ("rejected", "in_progress")])
+async def test_b13_a_check_asks_as_a_call_of_bash_does_and_the_person_reads_the_command(status: str, ends: str) -> None:
+    shell, person = Shell([0]), Person(Answer(status, "person"))  # type: ignore[arg-type]
+    task, _ = await checked(shell_world(completing(""), shell, judge=AllowAll(ask=["bash"]), approvers=[person]))
+    asked: Request = person.asked[0]
+    assert asked.payload["input"] == {"task_id": "t1", "check": "make test"}
+    assert "its check `make test`" in asked.subject
+    assert (task.status, len(shell.ran)) == (ends, int(status == "approved"))
+
+
+async def test_b13_a_check_is_denied_where_bash_is() -> None:
+    shell = Shell()
+    task, said = await checked(shell_world(completing(""), shell, judge=AllowAll(deny=["bash"])))
+    assert (task.status, shell.ran) == ("in_progress", [])
+    assert "Permission denied: its check `make test`: bash is denied" in said
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a hook runs in a thread, which virtual time does not wait for
+async def test_b13_a_hook_on_bash_stops_a_check() -> None:
+    hooks = HookRegistry()
+    hooks.add("PreToolUse", lambda event: Deny("not today"), matcher="bash")
+    shell = Shell()
+    task, said = await checked(shell_world(completing(""), shell, hooks=hooks))
+    assert (task.status, shell.ran) == ("in_progress", [])
+    assert "not today" in said
+
+
+async def test_b13_who_has_no_shell_takes_no_task_with_a_check_by_itself() -> None:
+    model = Workers(1)
+    world = team_world(model, Echo(name="write_file"))  # nobody has bash here
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        await team.team.host.commit(made("t1", check="make test"), made("t2"))
+        await team.quiet()
+        board = tasks_of(team)
+        assert (board["t1"].status, board["t2"].status) == ("pending", "completed")
+
+
+async def test_a_closed_gate_lets_no_check_through() -> None:
+    shell = Shell()
+    model = completing("")
+    world = shell_world(model, shell, judge=AllowAll(reads=["bash"]))
+    world.spec = {"plan_required": True}
+    task, said = await checked(world)
+    assert (task.status, shell.ran) == ("pending", [])
+    assert "a plan must be approved first" in said
+
+
+# Leases
+
+
+class Leased(TeamWorld):
+    """A world whose host has a lease."""
+
+    fence: Fence | None = None
+
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        host.fence = self.fence
+        return host
+
+
+async def leased(store: MemoryStore, model: ScriptedModel) -> Leased:
+    world = Leased(model, team_world(model, Echo(name="write_file")).tools, store=store)
+    lease = await store.acquire(host_lease("s1"))
+    assert not isinstance(lease, LeaseHolder)
+    world.fence = lease.fence
+    return world
+
+
+async def test_b10_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goes_on_with() -> None:
+    model = ScriptedModel(
+        {"lead": [use(*spawn("alice"), spawn("bob")), say("waiting")], "alice": [say("ready"), say("later")]},
+        end="ready",
+    )
+    first = await leased(MemoryStore(), model)
+    assert isinstance(first.store, MemoryStore)
+    async with first.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        await team.team.host.commit(made("t1", reserved_for="alice"))
+        await team.quiet()
+        mine = tasks_of(team)["t1"]
+        assert (mine.owner, mine.lease, mine.lease_number) == ("alice", host_lease("s1"), 1)
+    # bob was parked while it held a task, and the process died before that was freed
+    row = await first.store.get(agent_key("s1", "bob"))
+    assert row is not None
+    parked = AgentRow.model_validate_json(row.value or b"").model_copy(update={"life": "crashed"})
+    held = made("t2", status="in_progress", owner="bob", owner_incarnation=1, lease=host_lease("s1"), lease_number=1)
+    await first.store.commit(Put(agent_key("s1", "bob"), parked.encode()), held)
+    second = await leased(first.store.reopen(), ScriptedModel({}, end="still at it"))
+    async with second.session(resume=True) as team:
+        await team.quiet()
+        board = tasks_of(team)
+        assert (board["t1"].owner, board["t1"].lease_number) == ("alice", 2), "it goes on in this process"
+        assert dict(team.state("alice").tasks) == {"t1": "the t1"}
+        assert (board["t2"].status, board["t2"].owner) == ("pending", None)
