@@ -23,6 +23,7 @@ from callboard.core.budget.spending import Spending
 from callboard.core.budget.tree import Node
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
+from callboard.core.receipts import Receipt, Traced, named, trace
 from callboard.core.names import host_lease, rows_prefix
 from callboard.core.plans import AS_IT_STANDS, Word, moved
 from callboard.core.state import AgentState
@@ -31,6 +32,7 @@ from callboard.ending import AgentSummary, summarise
 from callboard.engine.board import SessionBoard
 from callboard.engine.explaining import edits_of, window_of
 from callboard.engine.memory import recall
+from callboard.engine.receipts import mail_of
 from callboard.engine.requests import answer_request
 from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
 from callboard.engine.spending import session_budgets, session_spending
@@ -80,6 +82,22 @@ class Desk:
 
     def schedules(self) -> list[Schedule]:
         return list(self._board.schedules())
+
+    async def inbox(self, agent: str | None = None) -> list[Receipt]:
+        """What became of the mail of the team, or of one agent, oldest first. Raises `UsageError` as `context` does."""
+        rows = [row for row in self._board.agents() if row.kind != "subagent"] if agent is None else [self._row(agent)]
+        return await mail_of(self._store, self.session.id, rows)
+
+    async def trace(self, wanted: str) -> Traced:
+        """Where an envelope came from, and what it caused. `wanted`: its id, or a beginning of it. Raises `UsageError`
+        for one that fits no envelope of the session, or several."""
+        known = await mail_of(self._store, self.session.id, self._board.agents())
+        fitting = named(known, wanted)
+        if len(fitting) != 1:
+            what = f"fits {len(fitting)} envelopes" if fitting else "is no envelope"
+            some = ", ".join(one.envelope.id for one in fitting[:8])
+            raise UsageError(f"{wanted!r} {what} of session {self.session.id}{': ' if some else ''}{some}")
+        return trace(known, fitting[0].envelope.id)
 
     async def answer(
         self,
@@ -177,11 +195,16 @@ class Desk:
 
     async def _agent(self, name: str) -> tuple[AgentRow, AgentState]:
         """An agent and its state by its journal. Raises `UsageError` naming those there are."""
+        row = self._row(name)
+        return row, await recall(self._store, self.session.id, name, row.incarnation)
+
+    def _row(self, name: str) -> AgentRow:
+        """Raises `UsageError` naming those there are."""
         found = self._board.agent(name)
         if found is None:
             known = ", ".join(one.name for one in self._board.agents())
             raise UsageError(f"there is no agent {name!r} in session {self.session.id}; there are: {known or 'none'}")
-        return found[0], await recall(self._store, self.session.id, name, found[0].incarnation)
+        return found[0]
 
 
 @asynccontextmanager

@@ -106,6 +106,10 @@ def test_the_window_and_what_was_cut_from_it(screen: Screen) -> None:
     screen.wait(r"^there is no agent 'bob' in session ")
     screen.type("/cost", "Enter")
     screen.wait(r"^AGENT +CALLS +INPUT +WRITE +READ +OUTPUT +CACHED +COST")
+    screen.type("/inbox lead", "Enter")
+    screen.wait(r"^no mail waits")
+    screen.type("/trace env_none", "Enter")
+    screen.wait(r"^'env_none' is no envelope of session ")
 
 
 def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen, command: Command) -> None:

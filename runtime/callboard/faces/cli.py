@@ -22,6 +22,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sessions": ("cli_team", "List the sessions of this workspace."),
     "team": ("cli_team", "Show the agents of a session."),
     "tasks": ("cli_team", "Show the task board of a session."),
+    "inbox": ("cli_mail", "Show the mail of the team, or of one AGENT."),
+    "trace": ("cli_mail", "Show where an envelope came from and what it caused."),
     "context": ("cli_context", "Show what fills an agent's window."),
     "cost": ("cli_cost", "Show what a session spent."),
     "plans": ("cli_requests", "List what waits for a person's word."),

@@ -21,6 +21,7 @@ from callboard.faces.listings import (
     team_table,
 )
 from callboard.faces.plan_page import request_page, told
+from callboard.faces.mail_page import inbox_table, to_show, trace_block
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
@@ -84,9 +85,17 @@ async def _show(session: Session, words: str) -> Block:
 
 
 async def _inbox(session: Session, words: str) -> Block:
+    if words:
+        return inbox_table(to_show(await session.desk.inbox(None if words == "all" else words), everything=False))
     waiting = session.requests()
     rows = [[row.id, row.kind, row.asked_by, row.subject] for row in waiting]
     return table(["REQUEST", "KIND", "FROM", "ABOUT"], rows, "nothing waits for you")
+
+
+async def _trace(session: Session, words: str) -> Block:
+    if not words:
+        return block("which envelope? /inbox all shows them", "warn")
+    return trace_block(await session.desk.trace(words))
 
 
 async def _cron(session: Session, words: str) -> Block:
@@ -167,7 +176,8 @@ async def _quit(session: Session, words: str) -> Block:
 COMMANDS: Mapping[str, Command] = {
     "help": Command("", "show this", _help),
     "team": Command("", "show the agents", _team),
-    "inbox": Command("", "show what waits for you, a line each", _inbox),
+    "inbox": Command("[AGENT]", "what waits for you, a line each; or the mail of an agent, or of all", _inbox),
+    "trace": Command("ENVELOPE", "where an envelope came from and what it caused", _trace),
     "tasks": Command("", "show the task board", _tasks),
     "plans": Command("", "show what waits for you, in full", _plans),
     "show": Command("ID", "show a plan or another request in full, with its history", _show),
