@@ -23,9 +23,9 @@ from callboard.core.budget.spending import Spending
 from callboard.core.budget.tree import Node
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
-from callboard.core.receipts import Receipt, Traced, named, trace
 from callboard.core.names import host_lease, rows_prefix
 from callboard.core.plans import AS_IT_STANDS, Word, moved
+from callboard.core.receipts import Receipt, Traced, named, trace
 from callboard.core.state import AgentState
 from callboard.cron_desk import CronDesk
 from callboard.ending import AgentSummary, summarise
@@ -41,6 +41,7 @@ from callboard.persons import refuse_inside_tool
 from callboard.ports.store import LeaseHolder, Store
 from callboard.ports.world import Answer
 from callboard.settings import load_settings
+from callboard.team_desk import TeamDesk
 from callboard.words.errors import PersonCanAct, UsageError
 from callboard.words.values import AgentRow, Budget, Request, Schedule, SessionRow, Task
 
@@ -65,6 +66,7 @@ class Desk:
         self.session = session
         self._store, self._board, self._clock, self._budget = store, board, SystemClock(), budget
         self.cron = CronDesk(store, session.id, board)
+        self.agents = TeamDesk(store, session.id, board)
 
     async def team(self) -> list[AgentSummary]:
         """Every agent, with what its journal says it used."""

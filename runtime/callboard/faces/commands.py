@@ -20,8 +20,8 @@ from callboard.faces.listings import (
     tasks_table,
     team_table,
 )
-from callboard.faces.plan_page import request_page, told
 from callboard.faces.mail_page import inbox_table, to_show, trace_block
+from callboard.faces.plan_page import request_page, told
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
