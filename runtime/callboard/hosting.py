@@ -20,7 +20,7 @@ from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget
-from callboard.core.names import host_lease, session_key
+from callboard.core.names import session_key
 from callboard.core.permission.values import Floor
 from callboard.engine.governor import Governors
 from callboard.engine.host import Host, Ports
@@ -28,21 +28,11 @@ from callboard.engine.sessions import create_session, named, prompt_envelope
 from callboard.engine.team import Team
 from callboard.hooking import fill_registry
 from callboard.opening import Opened, Options
-from callboard.ports.store import Lease, LeaseHolder, Put, Store
+from callboard.ports.store import Lease, Put
+from callboard.taking_over import heed_take_over
 from callboard.taping import Wiring
-from callboard.words.errors import SessionHosted, heart_of
-
-
-async def take_lease(store: Store, session: str) -> Lease:
-    """The right to host this session. Raises `SessionHosted` with the process that has it."""
-    lease = await store.acquire(host_lease(session))
-    if isinstance(lease, LeaseHolder):
-        raise SessionHosted(
-            f"session {session} is hosted by process {lease.pid}: use `callboard plans`, `approve` and `team` beside "
-            "it, or stop that process first",
-            lease.pid,
-        )
-    return lease
+from callboard.words.errors import heart_of
+from callboard.words.values import HostRow
 
 
 async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease) -> Host:
@@ -89,16 +79,20 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     )
     budget = session_budget(loaded, row.settings.get("max_cost_usd"))
     spawned, team, budget_of = types.spawned, settings.team, types.budget_of
-    return Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
+    host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
+    host.max_depth = team.max_depth
+    return host
 
 
 @asynccontextmanager
-async def hosting(team: Team, wiring: Wiring) -> AsyncGenerator[None]:
-    """The team lives while the block lasts. What nobody can act on leaves as itself, not as a group."""
+async def hosting(team: Team, wiring: Wiring, mine: HostRow) -> AsyncGenerator[None]:
+    """The team lives while the block lasts. What nobody can act on, and the word to leave, are raised as themselves and
+    not as a group."""
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, team.host)
+            group.start_soon(heed_take_over, team.host.ports.store, team.host.session, mine)
             yield
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:

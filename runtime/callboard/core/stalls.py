@@ -54,7 +54,7 @@ def limit(state: AgentState, operation: str, longest: Longest) -> float | None:
     if kind != "tool":
         return USUAL + GRACE
     one = _call(state, about)
-    seconds = None if one is None else _asked(one.call.input) or longest.tools(one.call.name)
+    seconds = None if one is None else asked(one.call.input) or longest.tools(one.call.name)
     return None if seconds is None else seconds + GRACE
 
 
@@ -96,7 +96,8 @@ def told(name: str, kind: str, what: str, since: float, seconds: float) -> str:
     return text + f" It may still go on by itself. request_shutdown of {name} ends it and frees its task."
 
 
-def _asked(given: Json) -> float | None:
+def asked(given: Json) -> float | None:
+    """The time-out that a call has in its input (seconds)."""
     value = given.get("timeout_s")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 

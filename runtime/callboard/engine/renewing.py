@@ -39,7 +39,13 @@ async def renew_if_due(host: Host, row: AgentRow) -> None:
     carried = await _carried(host, state) if state.renew == "carry" else None
     mail = await _mail_left(host, state, state.position)
     new = found[0].model_copy(
-        update={"incarnation": row.incarnation + 1, "life": "starting", "waiting_for": "", "outcome": ""}
+        update={
+            "incarnation": row.incarnation + 1,
+            "life": "starting",
+            "waiting_for": "",
+            "outcome": "",
+            "since": host.clock.now(),
+        }
     )
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=found[1])]
     writes += _journal(host, state, carried)

@@ -24,7 +24,13 @@ async def create_session(
     session that was given work and does not know it. Raises `Conflict` when the session exists."""
     digest = spec_digest(lead)
     agent = AgentRow(
-        name=lead.name, kind="lead", role=lead.role, agent_type=lead.agent_type, spec=digest, created_at=row.created_at
+        name=lead.name,
+        kind="lead",
+        role=lead.role,
+        agent_type=lead.agent_type,
+        spec=digest,
+        created_at=row.created_at,
+        since=row.created_at,
     )
     words = [] if first is None else [sending(row.id, first)]
     await store.commit(

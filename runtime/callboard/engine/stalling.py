@@ -120,5 +120,9 @@ class Stalls:
         return [sending(self._host.session, envelope)]
 
     def _declared(self, tool: str) -> float | None:
+        """As its input has it where the call says nothing, else as the tool declares."""
         found = self._host.ports.tools.get(tool)
-        return found.spec.seconds if found is not None else stalls.USUAL
+        if found is None:
+            return stalls.USUAL
+        default = found.spec.input_schema.get("properties", {}).get("timeout_s", {}).get("default")
+        return float(default) if isinstance(default, int | float) else found.spec.seconds

@@ -148,6 +148,9 @@ class TeamSettings(Section):
     """How large a team may be, and how much may wait for one of it."""
 
     max_agents: Positive = 32
+    """Agents that live at once, the lead included; subagents do not count."""
+    max_depth: Positive = 3
+    """How far below the lead an agent may stand: a teammate of it stands 1, that teammate's subagents 2 below it."""
     mailbox: Positive = 1_000
     """Envelopes that may wait unread for an agent, before tools that send it more are refused."""
 
