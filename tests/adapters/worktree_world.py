@@ -13,7 +13,9 @@ from pathlib import Path
 from tests.adapters.outside_world import ENVIRONMENT
 
 from callboard.adapters.clock import SystemClock
+from callboard.adapters.git import Git
 from callboard.adapters.memory import MemoryStore
+from callboard.adapters.worktree_yard import Yard
 from callboard.adapters.worktrees import GitWorktrees
 from callboard.core.names import WORKTREES
 from callboard.ports.store import Store
@@ -84,9 +86,14 @@ class Trees:
         return self.base / "data" / "worktrees"
 
     @property
+    def yard(self) -> Yard:
+        return Yard(
+            Git(self.workspace, {**self.environment, "HOME": str(self.base)}), self.root, self.store, SystemClock()
+        )
+
+    @property
     def keeper(self) -> GitWorktrees:
-        environment = {**self.environment, "HOME": str(self.base)}
-        return GitWorktrees(self.workspace, self.root, self.store, environment, SystemClock())
+        return GitWorktrees(self.yard)
 
     def git(self, *arguments: str, code: int = 0) -> str:
         """In the workspace, without the last newline."""

@@ -54,9 +54,6 @@ class Merge:
         except BaseException:
             await self._over()
             raise
-        if end.how == "merged":
-            with anyio.CancelScope(shield=True):
-                await self.yard.drop_merging(self.repo, self.tree.name)
         return MergeEnd(end.how, onto, end.commit, end.files, end.output, end.dirty, saved)
 
     async def _through(self, intent: WorktreeNoted, spot: Spot, check: Check | None) -> MergeEnd:
@@ -162,7 +159,8 @@ class Merge:
         with anyio.CancelScope(shield=True):
             await self.yard.note(self._note("joining", base=intent.base, onto=intent.onto, tip=intent.tip))
             try:
-                await self.repo.ask("merge", "--no-commit", "--no-ff", "--quiet", intent.base, at=spot)
+                how = ("--no-commit", "--no-ff", "--quiet", intent.base)
+                await self.repo.ask("merge", *how, at=spot, extra=await self.repo.author())
             except GitFailed:
                 if not (await self.repo.status(spot)).conflicts:
                     await self.yard.note(self._note("undone"))
@@ -198,6 +196,7 @@ class Merge:
             await self._dirty(files)
             await self.yard.note(intent)
             await self.repo.ask("merge", "--ff-only", "--quiet", "--no-overwrite-ignore", intent.commit)
+        await self.yard.drop_merging(self.repo, self.tree.name)
         await self.yard.note(intent.model_copy(update={"act": "merged", "at": self.yard.clock.now()}))
 
     # The record

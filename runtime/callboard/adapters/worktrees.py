@@ -35,9 +35,9 @@ _UNKNOWN = Losses(untracked=("(all that is in it: git no longer knows this folde
 class GitWorktrees:
     """The port `WorktreeKeeper` over one workspace's repository."""
 
-    def __init__(self, workspace: Path, root: Path, store: Store, environment: Mapping[str, str], clock: Clock) -> None:
-        """`root`: the folder of all worktrees, made when the first one is. `environment`: the person's."""
-        self._yard = Yard(Git(workspace, environment), root, store, clock)
+    def __init__(self, yard: Yard) -> None:
+        """The folder of the yard is made when the first worktree is."""
+        self._yard = yard
 
     def path(self, name: str) -> Path:
         return self._yard.path(name)
@@ -287,6 +287,13 @@ class GitWorktrees:
             pass  # its branch is gone, or git takes too long: the list says so by its numbers
         size = await anyio.to_thread.run_sync(_size, path)
         return WorktreeFacts(tree, str(path), spot is None, ahead, behind, dirty, size)
+
+
+def worktrees_of(
+    workspace: Path, root: Path, store: Store, environment: Mapping[str, str], clock: Clock
+) -> GitWorktrees:
+    """The worktrees of a workspace. `root`: the folder of all of them. `environment`: the person's."""
+    return GitWorktrees(Yard(Git(workspace, environment), root, store, clock))
 
 
 def _there(name: str, known: Worktrees) -> Worktree:
