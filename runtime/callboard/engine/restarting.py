@@ -83,7 +83,10 @@ async def _written(host: Host, row: AgentRow, crash: AgentCrashed, writes: Seque
     stream = journal(host.session, row.name, row.incarnation)
     append = Append(stream, crash.encode(), expected=state.seq)
     await host.commit(append, Put(agent_key(host.session, row.name), after.encode()), *writes)
-    host.observed(row.name, state.seq + 1, crash)
+    try:
+        host.observed(row.name, state.seq + 1, crash)
+    except Exception:  # who only looks on must not end the session with it
+        log.exception("a crash could not be shown", agent=row.name)
 
 
 async def _state(host: Host, row: AgentRow) -> AgentState | None:
