@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
 from tests.engine.team_world import TeamWorld, spawn, team_world
-from tests.engine.test_one_agent import Echo, Person
+from tests.engine.test_one_agent import Echo
 from tests.simulation.virtual import run_virtual
 
 from callboard.adapters.memory import MemoryStore
@@ -302,11 +303,25 @@ async def test_a_model_does_not_choose_the_check_that_is_run() -> None:
     assert (task.status, shell.ran) == ("completed", [("make test", str(HERE))])
 
 
+@dataclass
+class Asked:
+    """A person who always says the same."""
+
+    says: Literal["approved", "rejected"]
+    asked: list[Request] = field(default_factory=list[Request])
+
+    async def answer(self, request: Request) -> Answer:
+        self.asked.append(request)
+        return Answer(self.says, "person")
+
+
 @pytest.mark.parametrize(("status", "ends"), [("approved", "completed"), ("rejected", "in_progress")])
-async def test_b13_a_check_asks_as_a_call_of_bash_does_and_the_person_reads_the_command(status: str, ends: str) -> None:
-    shell, person = Shell([0]), Person(Answer(status, "person"))  # type: ignore[arg-type]
+async def test_b13_a_check_asks_as_a_call_of_bash_does_and_the_person_reads_the_command(
+    status: Literal["approved", "rejected"], ends: str
+) -> None:
+    shell, person = Shell([0]), Asked(status)
     task, _ = await checked(shell_world(completing(""), shell, judge=AllowAll(ask=["bash"]), approvers=[person]))
-    asked: Request = person.asked[0]
+    (asked,) = person.asked
     assert asked.payload["input"] == {"task_id": "t1", "check": "make test"}
     assert "its check `make test`" in asked.subject
     assert (task.status, len(shell.ran)) == (ends, int(status == "approved"))

@@ -46,11 +46,11 @@ async def free_abandoned(
     Who frees a task at the same moment makes this one lose its compare-and-swap, and nothing is freed twice.
     """
     freed: list[Task] = []
-    for task in board.tasks():
-        row = board.task(task.id)
-        if row is None or task.status != "in_progress" or resumed(task) or await _alive(store, task, mine):
+    for task_id in [task.id for task in board.tasks()]:
+        row = board.task(task_id)  # as it stands now: others change the board while this one waits
+        if row is None or row[0].status != "in_progress" or resumed(row[0]) or await _alive(store, row[0], mine):
             continue
-        free, key = board_rules.free(row[0], now, GONE), task_key(session, task.id)
+        free, key = board_rules.free(row[0], now, GONE), task_key(session, task_id)
         try:
             (revision,) = await store.commit(Put(key, free.encode(), expected=row[1]), fence=mine)
         except Conflict:
