@@ -10,8 +10,10 @@ from typing import Any
 
 from callboard.core.changes import Rule
 from callboard.core.frozen import replace
+from callboard.core.names import short_id
 from callboard.core.state import AgentState, Waits
 from callboard.words import events as ev
+from callboard.words.values import Envelope
 
 Look = Callable[[Waits, AgentState, Any], Waits]
 """What an event changes of the waits: those before it, the state before it, and the event in."""
@@ -60,12 +62,37 @@ def _turn_ended(waits: Waits, state: AgentState, e: ev.TurnEnded) -> Waits:
 
 
 def _finished(waits: Waits, state: AgentState, e: ev.ToolFinished) -> Waits:
-    """A question was put to the person: its answer comes as mail."""
+    """A question was put to the person, or a message to a mate: the answer comes as mail."""
     call = next((one.call for one in state.calls if one.call.id == e.call), None)
+    if call is not None and call.name == "send_message" and not e.is_error:
+        return _wrote(waits, str(e.data.get("to", "")), e.call)
     asked = str(e.data.get("request_id", "")) if call is not None and call.name == "ask_person" else ""
     if not asked or e.is_error or asked in waits.questions:
         return waits
     return replace(waits, questions=(*waits.questions, asked))
+
+
+def _wrote(waits: Waits, to: str, call: str) -> Waits:
+    read = {name: message for name, message in waits.read.items() if name != to}
+    return replace(waits, replies={**waits.replies, to: short_id("env", call, to)}, read=read)
+
+
+def _delivered(waits: Waits, state: AgentState, e: ev.EnvelopesDelivered) -> Waits:
+    """What answers a message of its own ends the wait for that; a message to it is one that it may answer."""
+    for envelope in [one for one in state.mail if one.id in e.ids]:
+        answered = [to for to, mine in waits.replies.items() if _answers(envelope, to, mine)]
+        if answered:
+            waits = replace(waits, replies={to: mine for to, mine in waits.replies.items() if to not in answered})
+        if envelope.type == "message":
+            waits = replace(waits, read={**waits.read, envelope.sender: envelope.id})
+    return waits
+
+
+def _answers(envelope: Envelope, to: str, mine: str) -> bool:
+    """Its author says so, or had read the message when he wrote, or has ended what he did. Not, if the two crossed."""
+    if envelope.sender != to:
+        return envelope.type == "dead_letter" and envelope.reply_to == mine
+    return envelope.type in ("result", "error") or mine in (envelope.reply_to, envelope.metadata.get("read"))
 
 
 def _received(waits: Waits, state: AgentState, e: ev.EnvelopeReceived) -> Waits:
@@ -88,5 +115,6 @@ _LOOKS: Mapping[type, Look] = {
     ev.Interrupted: _goes_on,
     ev.TurnEnded: _turn_ended,
     ev.ToolFinished: _finished,
+    ev.EnvelopesDelivered: _delivered,
     ev.EnvelopeReceived: _received,
 }

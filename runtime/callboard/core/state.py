@@ -133,6 +133,10 @@ class Waits:
     """Questions to the person that have no answer yet."""
     stalled: tuple[str, ...] = ()
     """Operations of this turn that were told of as stalled."""
+    replies: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Whom it has written to and not heard from since -> its newest message to him."""
+    read: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Whose messages it has read and not answered -> the newest of them."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,10 @@ class Facts:
     """What its next call is charged to, the nearest first; empty where no budget limits calls."""
     parked_until: float = 0.0
     """The key is parked for all agents until then."""
+    worktree: str | None = None
+    """The worktree that its tools should run in, empty: the workspace; None: there are no worktrees here."""
+    settled: bool = False
+    """Its folder was looked at in this turn."""
     folder: str = ""
     """Where persisted results of this agent go."""
     transcripts: str = ""

@@ -31,10 +31,12 @@ def tool_context(agent: Agent, call_id: str) -> ToolContext:
         progress=lambda text: host.streamed(agent.name, Delta("tool", text)),
         authority=authority_of(state),
         caused_by=state.turn.cause if state.turn else "",
+        read=state.waits.read,
         assignment=state.assigned,
         mail_of=lambda row: host.mailboxes.load(mailbox(host.session, row.name, row.incarnation)),
         lease=host.fence,
         commit=lambda: commit_in(agent, call_id),
+        worktrees=host.ports.worktrees,
     )
 
 

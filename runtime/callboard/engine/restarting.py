@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import structlog
 
 from callboard.core.apply import apply
+from callboard.core.authority import spoken
 from callboard.core.lives import row_after
 from callboard.core.mail import sending
 from callboard.core.names import agent_key, journal, short_id
@@ -24,7 +25,7 @@ from callboard.engine.memory import recall
 from callboard.ports.store import Append, Put, Write
 from callboard.words.errors import Conflict, NobodyCanAct
 from callboard.words.events import AgentCrashed
-from callboard.words.values import AgentRow, Envelope
+from callboard.words.values import AgentRow, Cause, Envelope
 
 RESTARTS, RESTART_WINDOW = 3, 60.0
 """Restarts of a crashed agent within so many seconds, before it is parked and the lead is told."""
@@ -57,13 +58,15 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
     """It runs no more: its tasks come free, its requests are withdrawn, its subagents are stopped and the lead is told,
     all in one commit."""
     row, note = current(host, member.row), f"{member.row.name} crashed and is parked"
+    state = await _state(host, row)
+    cause = spoken(state) if state is not None and state.spec is not None else "tool"
     while True:
         left = tasks_freed(host, Holder(row.name, row.incarnation), note)
         left += tasks_kept_freed(host, row.name)
         left += requests_withdrawn(host, row.name, note)
         left += children_stopped(host, row.name, note)
         try:
-            await _written(host, row, crash, [*left, *_alarm(host, row, crash.why)])
+            await _written(host, row, crash, [*left, *_alarm(host, row, crash.why, cause)])
             return
         except Conflict as lost:
             await host.refresh(lost.what)
@@ -99,7 +102,7 @@ async def _state(host: Host, row: AgentRow) -> AgentState | None:
         return None
 
 
-def _alarm(host: Host, row: AgentRow, why: str) -> list[Write]:
+def _alarm(host: Host, row: AgentRow, why: str, cause: Cause) -> list[Write]:
     lead = host.board.agent("lead")
     if row.kind != "teammate" or lead is None:
         return []
@@ -113,7 +116,7 @@ def _alarm(host: Host, row: AgentRow, why: str) -> list[Write]:
         "resume it.",
         sender_incarnation=row.incarnation,
         metadata={"status": "crashed"},
-        cause="teammate",
+        cause=cause,
         sent_at=host.clock.now(),
     )
     return [sending(host.session, envelope)]

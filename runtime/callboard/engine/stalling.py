@@ -13,6 +13,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from callboard.core import stalls
+from callboard.core.authority import spoken
 from callboard.core.mail import sending
 from callboard.core.names import short_id
 from callboard.core.stalls import Longest
@@ -113,7 +114,7 @@ class Stalls:
             incarnation=lead[0].incarnation,
             type="error",
             content=text,
-            cause="teammate",
+            cause=spoken(agent.state),
             metadata={"status": "stalled", "agent": agent.name},
             sent_at=self._host.clock.now(),
         )

@@ -20,6 +20,7 @@ from callboard.engine.budgets import recall_budgets
 from callboard.engine.claiming import free_at_start
 from callboard.engine.cron import Autorun
 from callboard.engine.dead_letters import DeadLetters
+from callboard.engine.deadlocks import Deadlocks
 from callboard.engine.governor import share
 from callboard.engine.host import Host
 from callboard.engine.killing import end_life
@@ -48,6 +49,7 @@ class Team:
         self.offers = Offers(host, self._living)
         self.dead_letters = DeadLetters(host, self.touched)
         self.stalls = Stalls(host, self.members)
+        self.deadlocks = Deadlocks(host, self._waiting, self.touched)
         self._around = Around(host, pid, self.wait_ended, self._moved_on)
         self._group: TaskGroup | None = None
         self._moved = anyio.Event()
@@ -216,6 +218,8 @@ class Team:
             found = self.host.board.agent(name)
             if found and self._group is not None and found[0].life not in ("stopped", "crashed"):
                 self._meet(found[0])
+            if found and self._group is not None:
+                self.deadlocks.heed(found[0], self._group)
         elif kind == "request":
             found_request = self.host.board.request(name)
             if found_request is not None:
@@ -226,6 +230,10 @@ class Team:
             self.offers.changed(name)
         elif kind == "schedule":
             self.autorun.heed()
+
+    def _waiting(self, name: str) -> AgentState | None:
+        agent = self.agent(name)
+        return agent.state if agent is not None else None
 
     def _wake(self, name: str) -> None:
         agent = self.agent(name)
@@ -251,7 +259,7 @@ class Team:
             agent = member.agent
             if agent is None or not member.awake or not await self._rests(agent):
                 return False
-        return await self.dead_letters.empty()
+        return not self.deadlocks.looking and await self.dead_letters.empty()
 
     async def _rests(self, agent: Agent) -> bool:
         """Idle, nothing under way that anybody waits for, nothing in the mailbox, no ready task it would claim."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from callboard.ports.store import Fence, Write
+from callboard.ports.worktrees import WorktreeKeeper
 from callboard.words.events import BudgetReached, Event
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Schedule, Task
@@ -182,6 +183,8 @@ class Folders:
     transcripts: Path
     own_state: tuple[Path, ...] = ()
     """Never shown, never written by tools."""
+    git: Path | None = None
+    """Git's own folder, where that lies outside the root: of a worktree. Commands of git use it; to write in it asks."""
 
 
 async def _no_commit() -> str:
@@ -232,6 +235,8 @@ class ToolContext:
     """Of its turn: what its envelopes, requests and agents may claim at most (docs/authority.md)."""
     caused_by: str = ""
     """The envelope that began its turn."""
+    read: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Whose messages it has read and not answered -> the newest of them."""
     assignment: str = ""
     """The envelope that gave this agent its piece of work; empty: it has none."""
     mail_of: Callable[[AgentRow], MailLoad] = _no_load
@@ -240,6 +245,8 @@ class ToolContext:
     """The lease of the process that this agent lives in, which its claims are held under."""
     commit: Callable[[], Awaitable[str]] = _no_commit
     """What is checked out in the root of its folders (40 hex digits); empty: nothing, or not known."""
+    worktrees: WorktreeKeeper | None = None
+    """None: this session has none."""
 
 
 class Tool(Protocol):

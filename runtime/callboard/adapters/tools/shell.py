@@ -124,6 +124,7 @@ def _started(given: Command, context: ToolContext, process: tuple[int, float], o
         output=str(output),
         deadline=deadline,
         boot=context.launcher.boot,
+        authority=context.authority,
     )
     text = f"[Background task {name} started]"
     return ToolOutcome(text, events=(event,), data={"id": name, "output": str(output)})

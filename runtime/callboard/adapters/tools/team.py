@@ -183,7 +183,9 @@ def _send_message(given: _Send, context: ToolContext) -> ToolOutcome:
     text = f"Sent to {row.name}."
     if row.life == "crashed":
         text += " It has crashed: it reads this when it is running again."
-    write = envelope(context, row, "message", content, reply_to=answers or None)
+    read = context.read.get(row.name)
+    about = {"read": read} if read else {}
+    write = envelope(context, row, "message", content, reply_to=answers or None, metadata=about)
     return ToolOutcome(text, writes=(write,), data={"to": row.name})
 
 
