@@ -56,6 +56,12 @@ def test_a_dropped_envelope_says_why() -> None:
     assert receipts([one], life) == [Receipt(one, "dropped", 2.0, None, 3.0, why="a hook blocked it")]
 
 
+def test_an_envelope_that_does_not_count_says_why() -> None:
+    one = mail("a", 1)
+    refused = ev.EnvelopeReceived(at=2.0, envelope=one, refused="alice may not send a prompt")
+    assert receipts([one], [refused]) == [Receipt(one, "dropped", 2.0, None, 2.0, why="alice may not send a prompt")]
+
+
 @pytest.mark.parametrize("kind", ["command", "shutdown_request", "plan_approval_response", "permission_response"])
 def test_what_is_for_the_runtime_is_handled_when_it_is_received(kind: EnvelopeType) -> None:
     one = mail("a", 1, kind)

@@ -76,9 +76,12 @@ def _heed(found: dict[str, Receipt], event: ev.Event, began: str) -> None:
         case ev.EnvelopeReceived(envelope=envelope, refused=why) if why:
             found[envelope.id] = Receipt(envelope, "dropped", event.at, ended_at=event.at, why=why)
         case ev.EnvelopeReceived(envelope=envelope):
-            heeded = envelope.type in RUNTIME_MAIL
-            got = Receipt(envelope, "handled" if heeded else "received", event.at)
-            found[envelope.id] = replace(got, ended_at=event.at) if heeded else got
+            got = Receipt(envelope, "received", event.at)
+            if event.refused:  # forged, stale or foreign
+                got = replace(got, state="dropped", ended_at=event.at, why=event.refused)
+            elif envelope.type in RUNTIME_MAIL:
+                got = replace(got, state="handled", ended_at=event.at)
+            found[envelope.id] = got
         case ev.EnvelopesDelivered():
             for one in _of(found, event.ids):
                 found[one.envelope.id] = replace(one, state="delivered", delivered_at=event.at, began=began)
