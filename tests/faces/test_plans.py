@@ -1,0 +1,430 @@
+"""Plans as a person meets them: listed, in full, at the prompt one by one, approved by option, edited, rejected."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+import anyio
+import pytest
+from tests.faces.command import Command
+from tests.simulation.processes import AtTerminal
+
+from callboard.assembly import find_places, open_store
+from callboard.core.names import request_key
+from callboard.core.plans import Bound, Word, payload_of, submitted_of
+from callboard.core.requests import answer, asked, withdraw
+from callboard.engine.sessions import create_session
+from callboard.faces.approvals import PersonApprover, TakenBack, question_of, read_answer, request_block
+from callboard.faces.commands import perform
+from callboard.faces.plan_page import request_json, request_page, told
+from callboard.faces.terminal import Block, Terminal
+from callboard.ports.store import Put
+from callboard.ports.world import Answer
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Request, SessionRow
+
+COMMIT = "c0ffee" * 6 + "cafe"
+
+
+def plan(text: str = "# Mend it\n1. read", *options: str, **fields: object) -> Request:
+    """A plan of alice's that waits."""
+    bound = Bound("task_a", "env_1", "/work/roof", COMMIT)
+    base = {"id": "req_a1", "kind": "plan", "asked_by": "alice", "may_answer": ("person", "policy"), "subject": text}
+    payload = payload_of(text, options, bound)
+    times = {"created_at": time.time(), "expires_at": time.time() + 1_800}
+    return asked(Request.model_validate({**base, **times, "payload": payload, **fields}))
+
+
+def decided(request: Request, status: str, reason: str = "") -> Request:
+    """As a person answers it."""
+    row = answer(request, request.kind, "person", status, reason, request.created_at + 1)  # type: ignore[arg-type]
+    assert isinstance(row, Request)
+    return row
+
+
+def said(block: Block) -> str:
+    return "\n".join(line.text for line in block.lines)
+
+
+# In full
+
+
+def test_b2_the_page_of_a_plan_holds_all_of_it_and_what_it_stands_on() -> None:
+    text = "\n".join(f"step {number} {'x' * 300}" for number in range(60))
+    page = said(request_page(told(plan(text, "by hand", "by tool"), [], "the commit has moved")))
+    assert all(line in page for line in text.splitlines())
+    for words in ("revision 1; for task_a; in /work/roof at commit c0ffeec0ff", "the commit has moved"):
+        assert words in page
+    assert "option 2: by tool" in page
+    assert "asked by alice" in page
+    assert "waits for person or policy until 2" in page
+    assert "callboard approve req_a1 [--option N]  |  callboard edit req_a1  |  callboard reject req_a1" in page
+
+
+def test_the_page_shows_what_differs_from_the_revision_before_and_what_was_said_to_that() -> None:
+    first = decided(plan("1. read\n2. burn"), "rejected", "too hot")
+    second = plan("1. read\n2. mend", id="req_a2", revision=2, created_at=first.created_at + 5)
+    other = plan("of bob", id="req_b", asked_by="bob", created_at=first.created_at + 1)
+    page = said(request_page(told(second, [first, other, second])))
+    assert "changes since the revision before" in page
+    assert "    -2. burn\n    +2. mend" in page
+    assert "rejected by person: too hot" in said(request_page(told(first, [first, second])))
+    whole = request_json(told(second, [first, other, second]))
+    assert (whole["id"], whole["previous"], whole["revision"]) == ("req_a2", "req_a1", 2)
+    assert whole["diff"].splitlines()[-2:] == ["-2. burn", "+2. mend"]
+
+
+def test_nothing_of_a_plan_hides_from_who_approves_it() -> None:
+    first = plan("1. read")
+    second = plan("1. read\x1b[8m rm\x1b[0m", id="req_a2", revision=2, created_at=first.created_at + 1)
+    page = request_page(told(second, [first]))
+    assert "\x1b" not in said(page)
+    assert said(page).count("\\x1b[8m rm") == 3, "in the head, in the text, and in what differs"
+
+
+def test_a_row_of_an_older_version_has_a_page_too() -> None:
+    old = Request(id="req_o", kind="plan", asked_by="alice", payload={"plan": "x"}, status="approved", reason="good")
+    page = said(request_page(told(old.model_copy(update={"answered_by": "person"}), [])))
+    assert "approved by person: good" in page
+    assert "revision 1" in page
+
+
+# At the prompt
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("2", Answer("approved", "person", "", Word(2))),
+        ("1, but test it", Answer("approved", "person", "but test it", Word(1))),
+        ("y", Answer("approved", "person")),
+        ("3", None),
+        ("0", None),
+        ("-1", None),
+    ],
+)
+def test_an_option_is_chosen_by_its_number(typed: str, read: Answer | None) -> None:
+    assert read_answer(plan("x", "by hand", "by tool"), typed) == read
+    assert read_answer(plan("x"), "1") is None, "it has none"
+
+
+def test_the_question_says_what_may_be_typed() -> None:
+    assert question_of(plan("x", "a", "b")) == "approve this plan? [y/N, 1 to 2 for an option, a reason may follow]> "
+    assert question_of(plan("x")) == "approve this plan? [y/N, a reason may follow]> "
+
+
+class Rows:
+    """A session's rows, as an approver asks for them."""
+
+    def __init__(self, *rows: Request, note: str = "") -> None:
+        self.rows, self.note = list(rows), note
+
+    def requests(self, *, pending_only: bool = True) -> Sequence[Request]:
+        return self.rows
+
+    async def moved(self, request: Request) -> str:
+        return self.note
+
+
+class Asking:
+    """A terminal that is asked, and answers when it is told what."""
+
+    def __init__(self) -> None:
+        self.shown, self.words, self.gone = list[str](), list[str](), list[str]()
+        self.typed, self.answers = anyio.create_memory_object_stream[str](10)
+
+    async def ask(self, shown: Block, words: str, taken_back: TakenBack) -> str | None:
+        self.shown.append(said(shown))
+        self.words.append(words)
+        try:
+            return await self.answers.receive()
+        except anyio.get_cancelled_exc_class():
+            self.gone.append(taken_back())
+            raise
+
+    def close(self) -> None:
+        self.typed.close()
+        self.answers.close()
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.anyio
+async def test_plans_wait_in_line_are_counted_and_never_interleave() -> None:
+    asking, answers = Asking(), dict[str, Answer | None]()
+    approver = PersonApprover(asking.ask)
+
+    async def answer_one(request: Request) -> None:
+        answers[request.id] = await approver.answer(request)
+
+    async with anyio.create_task_group() as group:
+        for number, name in enumerate(("alice", "bob", "carol")):
+            group.start_soon(answer_one, plan(f"of {name}", id=f"req_{number}", asked_by=name))
+            await anyio.wait_all_tasks_blocked()
+        assert len(asking.words) == 1, "one question at a time"
+        for words in ("y", "n because", "y"):
+            await asking.typed.send(words)
+            await anyio.wait_all_tasks_blocked()
+    assert "of alice" in asking.shown[0]
+    assert "1 more waits: plan req_2 (carol)" in asking.shown[1]
+    assert "more wait" not in asking.shown[2]
+    assert [one and one.status for one in answers.values()] == ["approved", "rejected", "approved"]
+    asking.close()
+
+
+def withdrawn(request: Request) -> Request:
+    row = withdraw(request, "alice", "another plan", request.created_at)
+    assert isinstance(row, Request)
+    return row
+
+
+WAITS = plan()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("becomes", "words"),
+    [
+        (decided(WAITS, "approved"), "answered elsewhere: req_a1 approved by person"),
+        (withdrawn(WAITS), "no longer needed: req_a1 withdrawn"),
+        (WAITS.model_copy(update={"digest": "d"}), "its content has changed"),
+        (WAITS, "no longer asked"),
+    ],
+)
+async def test_a_question_that_is_taken_back_says_why(becomes: Request, words: str) -> None:
+    asking = Asking()
+    approver = PersonApprover(asking.ask)
+    approver.attach(Rows(becomes))
+    async with anyio.create_task_group() as group:
+        group.start_soon(approver.answer, WAITS)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    assert asking.gone == [words]
+    asking.close()
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_came_too_late_is_told_at_the_prompt() -> None:
+    asking, err = Asking(), io.StringIO()
+    terminal = Terminal(io.StringIO(), err, color="never")
+    approver = PersonApprover(asking.ask, terminal)
+    approver.attach(Rows(note="/work/roof has moved"))
+    await asking.typed.send("y")
+    given = await approver.answer(plan())
+    assert given is not None
+    assert given == Answer("approved", "person")
+    given.refused("req_a1 is rejected by lead already")
+    terminal.close()
+    assert "your answer did not count: req_a1 is rejected by lead already" in err.getvalue()
+    assert "/work/roof has moved" in asking.shown[0], "what has changed round it is told to who approves it"
+    asking.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("typed", "reason", "questions"),
+    [(("n", "smaller steps"), "smaller steps", 2), (("n too big",), "too big", 1), (("",), "", 1), (("no", ""), "", 2)],
+)
+async def test_b12_a_rejection_is_asked_for_its_feedback(typed: Sequence[str], reason: str, questions: int) -> None:
+    asking = Asking()
+    for words in typed:
+        await asking.typed.send(words)
+    assert await PersonApprover(asking.ask).answer(plan()) == Answer("rejected", "person", reason)
+    assert len(asking.words) == questions
+    asking.close()
+
+
+# From the command line
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def put(command: Command, *requests: Request) -> None:
+    """A session in which these wait, and that nobody hosts."""
+
+    async def write() -> None:
+        store = await open_store(find_places(command.workspace), "process")
+        now = time.time()
+        lead = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m")
+        await create_session(store, SessionRow(id="s1", workspace=str(command.workspace), created_at=now), lead, None)
+        await store.commit(*(Put(request_key("s1", one.id), one.encode(), 0) for one in requests))
+        await store.aclose()
+
+    with mock.patch.dict(os.environ, command.env, clear=True):
+        anyio.run(write)
+
+
+def row(command: Command, request_id: str = "req_a1") -> Request:
+    shown = command.here("show", request_id, "--json")
+    assert shown.code == 0, shown.err
+    return Request.model_validate_json(shown.out)
+
+
+def test_what_waits_is_listed_oldest_first_and_shown_in_full_by_its_id(command: Command) -> None:
+    late = plan("# Of bob", id="req_b2", asked_by="bob", created_at=time.time() + 5)
+    put(command, late, plan(), decided(plan(id="req_c3"), "rejected", "no"))
+    listed = command.here("plans").out.splitlines()
+    assert listed[0].split() == ["REQUEST", "KIND", "FROM", "REV", "SINCE", "UNTIL", "ABOUT"]
+    assert [line.split()[:4] for line in listed[1:3]] == [
+        ["req_a1", "plan", "alice", "1"],
+        ["req_b2", "plan", "bob", "1"],
+    ]
+    assert listed[3:] == ["in full: callboard show ID"]
+    assert "1. read" not in command.here("plans").out, "a line each"
+    assert [one["id"] for one in json.loads(command.here("plans", "--json").out)] == ["req_a1", "req_b2"]
+    assert "rejected" in command.here("plans", "--all").out
+    page = command.here("show", "b2").out
+    assert "bob: plan req_b2: # Of bob" in page
+    assert row(command, "req_c3").status == "rejected"
+    assert command.here("show", "nothing").code == 2
+
+
+def test_one_of_the_options_is_approved(command: Command) -> None:
+    put(command, plan("x", "by hand", "by tool"))
+    wrong = command.here("approve", "req_a1", "--option", "3")
+    assert (wrong.code, "it has 1 to 2" in wrong.err) == (2, True)
+    assert command.here("approve", "req_a1", "--option", "2").out == "req_a1 approved, option 2\n"
+    assert (row(command).status, row(command).choice) == ("approved", "by tool")
+
+
+def test_b12_a_plan_is_rejected_with_its_feedback_only(command: Command) -> None:
+    put(command, plan())
+    bare = command.here("reject", "req_a1")
+    assert (bare.code, "say what is to change" in bare.err) == (2, True)
+    assert row(command).status == "pending"
+    assert command.here("reject", "req_a1", "--why", "smaller").code == 0
+    assert (row(command).status, row(command).reason) == ("rejected", "smaller")
+    again = command.here("approve", "req_a1")
+    assert (again.code, "req_a1 is rejected by person already" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize("line", [("approve", "req_a1"), ("edit", "req_a1"), ("reject", "req_a1", "--why", "x")])
+def test_no_tool_answers_its_agents_plan(command: Command, line: Sequence[str]) -> None:
+    put(command, plan())
+    refused = command.here(*line, CALLBOARD_TOOL="1")
+    assert (refused.code, refused.out) == (2, "")
+    assert row(command).status == "pending"
+
+
+def test_a_plan_is_edited_from_a_file_and_keeps_what_was_submitted(command: Command) -> None:
+    put(command, plan())
+    file = command.workspace / "plan.md"
+    file.write_text("# Mend it well\n1. read\n2. test\n")
+    assert command.here("edit", "req_a1", "--file", str(file), "--why", "Test it.").out == "req_a1 approved as edited\n"
+    after = row(command)
+    assert (after.status, after.revision, after.reason) == ("approved", 2, "Test it.")
+    assert after.payload["plan"] == "# Mend it well\n1. read\n2. test"
+    assert submitted_of(after)["plan"] == "# Mend it\n1. read"
+    assert [one.what for one in after.history] == ["asked", "edited", "approved"]
+    page = command.here("show", "req_a1").out
+    assert "revision 2, edited by a person" in page
+    assert "+2. test" in page
+    assert "edited by person" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("# Mend it\n1. read\n", "left as it is"), (" \n", "the text is empty"), (None, "cannot be read")],
+)
+def test_an_edit_that_is_none_approves_nothing(command: Command, text: str | None, words: str) -> None:
+    put(command, plan())
+    file = command.workspace / "plan.md"
+    if text is not None:
+        file.write_text(text)
+    refused = command.here("edit", "req_a1", "--file", str(file))
+    assert (refused.code, words in refused.err) == (2, True)
+    assert row(command).status == "pending"
+
+
+def test_only_a_plan_that_waits_is_edited_and_a_lost_text_is_kept(command: Command) -> None:
+    question = asked(Request(id="req_q", kind="question", asked_by="alice", payload={"question": "Which?"}))
+    put(command, decided(plan(), "approved"), question, plan(id="req_l", may_answer=("lead",)))
+    file = command.workspace / "plan.md"
+    file.write_text("another")
+    for request_id, words in (("req_a1", "plan that is approved"), ("req_q", "is a question")):
+        refused = command.here("edit", request_id, "--file", str(file))
+        assert (refused.code, words in refused.err) == (2, True)
+    lost = command.here("edit", "req_l", "--file", str(file), TMPDIR=str(command.workspace))
+    assert (lost.code, "not yours to answer" in lost.err) == (2, True)
+    kept = Path(lost.err.split("Your text is kept in ")[1].split()[0].rstrip("."))
+    assert kept.name.startswith("req_l-")
+
+
+def test_the_editor_of_the_person_opens_with_the_plan(command: Command) -> None:
+    put(command, plan())
+    editor = command.workspace / "editor.sh"
+    editor.write_text('#!/bin/sh\nprintf "3. test\\n" >> "$1"\n')
+    editor.chmod(0o755)
+    command.env["EDITOR"] = str(editor)
+    command.env.pop("VISUAL", None)
+    terminal = AtTerminal(command, "edit", "req_a1")
+    terminal.wait_for("req_a1 approved as edited")
+    assert terminal.end() == 0
+    assert row(command).payload["plan"] == "# Mend it\n1. read\n3. test"
+
+
+def test_a_commit_that_moved_is_told_to_who_approves(command: Command) -> None:
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(command.workspace))
+    for line in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "one")):
+        subprocess.run([*git, *line], check=True, env={**command.env, "GIT_CONFIG_NOSYSTEM": "1"})
+    payload = payload_of("x", (), Bound(folder=str(command.workspace), base=COMMIT))
+    put(command, plan(payload=payload))
+    assert "has moved from commit c0ffeec0ff to " in command.here("show", "req_a1").out
+    assert "has moved from commit" in json.loads(command.here("show", "req_a1", "--json").out)["note"]
+    approved = command.here("approve", "req_a1")
+    assert (approved.code, "has moved from commit" in approved.out) == (0, True)
+
+
+# At the prompt line
+
+
+class Session(Rows):
+    """What the slash commands ask of a session."""
+
+    def __init__(self, *rows: Request) -> None:
+        super().__init__(*rows)
+        self.given: list[tuple[object, ...]] = []
+
+    async def answer(self, request_id: str, status: str, reason: str = "", word: Word = Word()) -> str | None:  # noqa: B008
+        self.given.append((request_id, status, reason, word.option))
+        return None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("line", "given", "words"),
+    [
+        ("/approve req_a1 option 2 go on", [("req_a1", "approved", "go on", 2)], "req_a1 approved"),
+        ("/approve req_a1 optionally", [("req_a1", "approved", "optionally", 0)], "req_a1 approved"),
+        ("/reject req_a1", [], "say what is to change"),
+        ("/reject req_a1 smaller", [("req_a1", "rejected", "smaller", 0)], "req_a1 rejected"),
+        ("/show req_a1", [], "option 2: b"),
+        ("/show", [], "which one?"),
+    ],
+)
+async def test_the_slash_commands_do_what_the_command_line_does(
+    line: str, given: list[tuple[object, ...]], words: str
+) -> None:
+    session, err = Session(plan("x", "a", "b")), io.StringIO()
+    terminal = Terminal(io.StringIO(), err, color="never")
+    await perform(line, session, terminal)  # type: ignore[arg-type]
+    terminal.close()
+    assert session.given == given
+    assert words in err.getvalue()
+
+
+def test_the_block_of_a_plan_names_its_options() -> None:
+    assert "option 1: a" in said(request_block(plan("x", "a")))
