@@ -41,9 +41,10 @@ from callboard.persons import refuse_inside_tool
 from callboard.ports.store import LeaseHolder, Store
 from callboard.ports.world import Answer
 from callboard.settings import load_settings
+from callboard.task_desk import TaskDesk
 from callboard.team_desk import TeamDesk
 from callboard.words.errors import PersonCanAct, UsageError
-from callboard.words.values import AgentRow, Budget, Request, Schedule, SessionRow, Task
+from callboard.words.values import AgentRow, Budget, Request, Schedule, SessionRow
 
 UNDO_WAIT = 5.0
 """Seconds that an undo waits for the host's answer: it comes at once, unless a model call is under way."""
@@ -67,6 +68,7 @@ class Desk:
         self._store, self._board, self._clock, self._budget = store, board, SystemClock(), budget
         self.cron = CronDesk(store, session.id, board)
         self.agents = TeamDesk(store, session.id, board)
+        self.board = TaskDesk(store, session.id, board)
 
     async def team(self) -> list[AgentSummary]:
         """Every agent, with what its journal says it used."""
@@ -75,9 +77,6 @@ class Desk:
             state = await recall(self._store, self.session.id, row.name, row.incarnation)
             found.append(summarise(row, state if state.spec is not None else None))
         return found
-
-    def tasks(self) -> list[Task]:
-        return list(self._board.tasks())
 
     def requests(self, *, pending_only: bool = True) -> list[Request]:
         return [r for r in self._board.requests() if not pending_only or r.status == "pending"]
@@ -126,6 +125,11 @@ class Desk:
         refuse_inside_tool("speak as the person")
         nonce = secrets.token_hex(8)
         await send_prompt(self._store, self.session.id, text, to=to, now=self._clock.now(), nonce=nonce)
+
+    async def host(self) -> int | None:
+        """The process that hosts the session now; None: no process does."""
+        holder = await self._store.holder(host_lease(self.session.id))
+        return None if holder is None else holder.pid
 
     async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
         """Interrupt, stop or compact an agent."""

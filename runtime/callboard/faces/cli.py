@@ -14,14 +14,16 @@ from typing import NoReturn
 import click
 
 from callboard import __version__
-from callboard.faces.cli_options import everywhere
+from callboard.faces.cli_options import everywhere, taking_over
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("cli_run", "Run a prompt to its end, without a prompt line."),
     "resume": ("cli_run", "Finish what a session left under way."),
+    "attach": ("cli_attach", "Follow a session that another process hosts."),
+    "send": ("cli_attach", "Say something to an agent of a session."),
     "sessions": ("cli_team", "List the sessions of this workspace."),
     "team": ("cli_team", "Show the agents of a session."),
-    "tasks": ("cli_team", "Show the task board of a session."),
+    "tasks": ("cli_tasks", "Show the task board of a session."),
     "inbox": ("cli_mail", "Show the mail of the team, or of one AGENT."),
     "trace": ("cli_mail", "Show where an envelope came from and what it caused."),
     "context": ("cli_context", "Show what fills an agent's window."),
@@ -94,6 +96,7 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk or bypassPermissions.")
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@taking_over
 @click.pass_context
 def cli(ctx: click.Context, /, **asked: str | bool | None) -> int | None:
     """A lead agent, its team, approvals and schedules. Without a command: a prompt line to talk to the lead.

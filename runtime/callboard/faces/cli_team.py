@@ -1,4 +1,4 @@
-"""`sessions`, `team`, `tasks`: what stands in the store, also while another process works on it; and `team stop`,
+"""`sessions`, `team`: what stands in the store, also while another process works on it; and `team stop`,
 `kill` and `resume`, which are told to the process that hosts the session."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -20,12 +19,12 @@ from callboard.desk import Desk, list_sessions, open_desk
 from callboard.faces.cli_options import Given, as_json, everywhere, of_session
 from callboard.faces.cli_run import terminal_of
 from callboard.faces.listings import as_json as json_of
-from callboard.faces.listings import sessions_table, tasks_table
+from callboard.faces.listings import sessions_table
 from callboard.faces.painting import Painter, can_paint
 from callboard.faces.team_page import agent_json, changes_block, team_json, tree_block
 from callboard.faces.terminal import Block, Terminal, block, styled, wants_color
+from callboard.faces.watching import resized, say_line
 from callboard.team_desk import TeamSeen
-from callboard.words.values import Task
 
 Row = TypeVar("Row")
 Found = TypeVar("Found")
@@ -113,20 +112,6 @@ def resume_(given: Given, /, name: str, session: str | None) -> None:
     _act(given, session, "resume", name, "")
 
 
-@click.command()
-@of_session
-@as_json
-@everywhere
-@click.pass_obj
-def tasks(given: Given, /, session: str | None, json_: bool) -> None:
-    """Show the task board of a session."""
-
-    async def read(desk: Desk) -> Sequence[Task]:
-        return desk.tasks()
-
-    print_rows(given, at_desk(given, session, read), tasks_table, json_=json_)
-
-
 _DONE = {"stop": "has stopped", "kill": "is ended", "resume": "goes on"}
 
 
@@ -168,18 +153,12 @@ async def _watch(given: Given, session: str | None, json_: bool) -> None:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(desk.agents.watch, changed)
-                group.start_soon(_resized, changed)
+                group.start_soon(resized, changed)
                 while True:
                     await moved.wait()
                     await anyio.sleep(_GATHER)
                     moved = anyio.Event()
                     show(desk.agents.seen())
-
-
-async def _resized(changed: Callable[[], None]) -> None:
-    with anyio.open_signal_receiver(signal.SIGWINCH) as signals:
-        async for _ in signals:
-            changed()
 
 
 def _shower(given: Given, json_: bool, stack: ExitStack) -> Callable[[TeamSeen], None]:
@@ -203,7 +182,7 @@ def _paint(painter: Painter, last: list[TeamSeen], seen: TeamSeen) -> None:
 def _left(last: list[TeamSeen], color: bool) -> None:
     """What was seen last stays on the screen."""
     for seen in last:
-        _write(styled(tree_block(seen, shutil.get_terminal_size().columns).lines, color=color).removesuffix("\n"))
+        say_line(styled(tree_block(seen, shutil.get_terminal_size().columns).lines, color=color).removesuffix("\n"))
 
 
 def _records() -> Callable[[TeamSeen], None]:
@@ -215,7 +194,7 @@ def _records() -> Callable[[TeamSeen], None]:
         same = json.dumps({**told, "at": 0})
         if same != before[0]:
             before[0] = same
-            _write(json.dumps(told))
+            say_line(json.dumps(told))
 
     return show
 
@@ -227,16 +206,9 @@ def _changes(color: bool) -> Callable[[TeamSeen], None]:
         lines = changes_block(before[-1] if before else None, seen).lines
         before[:] = [seen]
         if lines:
-            _write(styled(lines, color=color).removesuffix("\n"))
+            say_line(styled(lines, color=color).removesuffix("\n"))
 
     return show
-
-
-def _write(text: str) -> None:
-    """To stdout at once. Raises `BrokenPipeError` when nobody reads any more: that is the end of watching."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    sys.stdout.flush()
 
 
 def _columns(terminal: Terminal) -> int:

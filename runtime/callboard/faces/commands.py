@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.app import Session
+from callboard.app import OpenSession
 from callboard.core.plans import AS_IT_STANDS, Word
 from callboard.faces.context_page import context_block, edits_block, undo_line
 from callboard.faces.cost_page import cost_block
@@ -17,11 +17,11 @@ from callboard.faces.listings import (
     requests_block,
     schedules_table,
     table,
-    tasks_table,
     team_table,
 )
 from callboard.faces.mail_page import inbox_table, to_show, trace_block
 from callboard.faces.plan_page import request_page, told
+from callboard.faces.tasks_page import tasks_table
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
@@ -40,10 +40,10 @@ class Command:
 
     words: str
     help: str
-    act: Callable[[Session, str], Awaitable[Block]]
+    act: Callable[[OpenSession, str], Awaitable[Block]]
 
 
-async def perform(line: str, session: Session, terminal: Terminal) -> None:
+async def perform(line: str, session: OpenSession, terminal: Terminal) -> None:
     """Do what a `/command` line says and print what came of it. Raises `Leave` for /quit."""
     name, _, words = line.removeprefix("/").partition(" ")
     command = COMMANDS.get(name)
@@ -58,25 +58,25 @@ async def perform(line: str, session: Session, terminal: Terminal) -> None:
         terminal.terminal_print(block(str(error), "bad"))
 
 
-async def _help(session: Session, words: str) -> Block:
+async def _help(session: OpenSession, words: str) -> Block:
     rows = [[f"/{name} {command.words}".rstrip(), command.help] for name, command in COMMANDS.items()]
     keys = ["Ctrl-C", "drop the draft, else stop the turn; twice within 2 s: leave"], ["Ctrl-D", "leave"]
     return table(["COMMAND", "WHAT IT DOES"], [*rows, *keys], "")
 
 
-async def _team(session: Session, words: str) -> Block:
+async def _team(session: OpenSession, words: str) -> Block:
     return team_table(session.team())
 
 
-async def _tasks(session: Session, words: str) -> Block:
+async def _tasks(session: OpenSession, words: str) -> Block:
     return tasks_table(session.tasks())
 
 
-async def _plans(session: Session, words: str) -> Block:
+async def _plans(session: OpenSession, words: str) -> Block:
     return requests_block(session.requests())
 
 
-async def _show(session: Session, words: str) -> Block:
+async def _show(session: OpenSession, words: str) -> Block:
     if not words:
         return block("which one? /inbox shows what waits", "warn")
     requests = session.requests(pending_only=False)
@@ -84,7 +84,7 @@ async def _show(session: Session, words: str) -> Block:
     return request_page(told(request, requests, await session.moved(request)))
 
 
-async def _inbox(session: Session, words: str) -> Block:
+async def _inbox(session: OpenSession, words: str) -> Block:
     if words:
         return inbox_table(to_show(await session.desk.inbox(None if words == "all" else words), everything=False))
     waiting = session.requests()
@@ -92,17 +92,17 @@ async def _inbox(session: Session, words: str) -> Block:
     return table(["REQUEST", "KIND", "FROM", "ABOUT"], rows, "nothing waits for you")
 
 
-async def _trace(session: Session, words: str) -> Block:
+async def _trace(session: OpenSession, words: str) -> Block:
     if not words:
         return block("which envelope? /inbox all shows them", "warn")
     return trace_block(await session.desk.trace(words))
 
 
-async def _cron(session: Session, words: str) -> Block:
+async def _cron(session: OpenSession, words: str) -> Block:
     return schedules_table(session.schedules())
 
 
-async def _approve(session: Session, words: str) -> Block:
+async def _approve(session: OpenSession, words: str) -> Block:
     """`ID [option N] [words]`."""
     found = _OPTION.fullmatch(words)
     if found is None:
@@ -110,20 +110,20 @@ async def _approve(session: Session, words: str) -> Block:
     return await _give(session, f"{found[1]} {found[3] or ''}", "approved", Word(int(found[2])))
 
 
-async def _reject(session: Session, words: str) -> Block:
+async def _reject(session: OpenSession, words: str) -> Block:
     return await _give(session, words, "rejected")
 
 
-async def _answer(session: Session, words: str) -> Block:
+async def _answer(session: OpenSession, words: str) -> Block:
     return await _give(session, words, "answered")
 
 
-async def _compact(session: Session, words: str) -> Block:
+async def _compact(session: OpenSession, words: str) -> Block:
     await session.command("compact", text=words)
     return block("asked for a compaction", "dim", progress=True)
 
 
-async def _new(session: Session, words: str) -> Block:
+async def _new(session: OpenSession, words: str) -> Block:
     if words not in ("", "--carry"):
         return block("what is to be carried over? /new, or /new --carry", "warn")
     await session.renew(carry=bool(words))
@@ -131,21 +131,21 @@ async def _new(session: Session, words: str) -> Block:
     return block(f"a fresh conversation: {carried}", "good")
 
 
-async def _stop(session: Session, words: str) -> Block:
+async def _stop(session: OpenSession, words: str) -> Block:
     if not words:
         return block("whom? /stop NAME; /team shows who there is", "warn")
     await session.command("stop", to=words)
     return block(f"asked {words} to stop", "dim")
 
 
-async def _cost(session: Session, words: str) -> Block:
+async def _cost(session: OpenSession, words: str) -> Block:
     if words not in ("", "agent", "model"):
         return block("by what? /cost, or /cost model", "warn")
     spending, budgets = await session.desk.cost(), await session.desk.budgets()
     return cost_block(spending, "model" if words == "model" else "agent", budgets)
 
 
-async def _context(session: Session, words: str) -> Block:
+async def _context(session: OpenSession, words: str) -> Block:
     """`[AGENT]`, `explain [AGENT]` or `undo N... [AGENT]`."""
     action, _, rest = words.partition(" ")
     if action == "explain":
@@ -159,17 +159,17 @@ async def _context(session: Session, words: str) -> Block:
     return context_block(await session.desk.context(words or "lead"))
 
 
-async def _model(session: Session, words: str) -> Block:
+async def _model(session: OpenSession, words: str) -> Block:
     if words:
         return block(f"a session keeps its model; start another one: callboard --model {words}", "warn")
     return block(session.model)
 
 
-async def _resume(session: Session, words: str) -> Block:
+async def _resume(session: OpenSession, words: str) -> Block:
     return block(f"this is session {session.id}; leave and call: callboard --resume {words or 'ID'}", "warn")
 
 
-async def _quit(session: Session, words: str) -> Block:
+async def _quit(session: OpenSession, words: str) -> Block:
     raise Leave
 
 
@@ -197,7 +197,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 async def _give(
-    session: Session, words: str, status: Literal["approved", "rejected", "answered"], word: Word = AS_IT_STANDS
+    session: OpenSession, words: str, status: Literal["approved", "rejected", "answered"], word: Word = AS_IT_STANDS
 ) -> Block:
     wanted, _, reason = words.partition(" ")
     if not wanted:

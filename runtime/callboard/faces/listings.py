@@ -11,12 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from callboard.app import AgentSummary, Session
+from callboard.app import AgentSummary, OpenSession
+from callboard.attaching import AttachedSession
 from callboard.faces.approvals import request_block
 from callboard.faces.lines import columns, first_line, shorten, usage_words
 from callboard.faces.terminal import Block, Line
 from callboard.words.errors import UsageError
-from callboard.words.values import Request, Schedule, SessionRow, Task
+from callboard.words.values import Request, Schedule, SessionRow
 
 _CELL = 60
 """Columns that one cell may take."""
@@ -36,6 +37,12 @@ def plain_row(row: object) -> Any:
     return row
 
 
+def attached_block(session: AttachedSession) -> Block:
+    """What a person is told who did not get the session itself, but a place beside its host."""
+    words = f"process {session.pid} hosts session {session.id}; this screen follows it, and leaving it stops nothing"
+    return Block((Line(words, "dim"),))
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> Block:
     """Rows under their heads, aligned; `nothing` is said when there are none."""
     if not rows:
@@ -51,7 +58,7 @@ def when(at: float | None) -> str:
     return "" if at is None else f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def status_words(session: Session) -> str:
+def status_words(session: OpenSession) -> str:
     """What the session is doing, in one line: `2 working, 1 idle | 1 waits for you | 12,345 tokens in, ...`."""
     lives = Counter(row.life for row in session.team() if row.life != "stopped")
     parts = [", ".join(f"{count} {life}" for life, count in lives.items()) or "nobody is here yet"]
@@ -81,12 +88,6 @@ def team_table(rows: Sequence[AgentSummary]) -> Block:
         for row in rows
     ]
     return table(["AGENT", "KIND", "STATE", "STEPS", "USED", "WHAT"], cells, "no agents")
-
-
-def tasks_table(rows: Sequence[Task]) -> Block:
-    """Id, status, owner, what blocks it, subject."""
-    cells = [[row.id, row.status, row.owner or "", " ".join(row.blocked_by), row.subject] for row in rows]
-    return table(["TASK", "STATUS", "OWNER", "BLOCKED BY", "SUBJECT"], cells, "the board is empty")
 
 
 def _ended(row: SessionRow) -> str:
