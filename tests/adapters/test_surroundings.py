@@ -62,3 +62,19 @@ async def test_no_repository_and_no_git_for_a_subagent_are_no_status(tmp_path: P
     assert (await looking(repository).look(sub, NOW)).git is None
     nowhere = WorkspaceSurroundings(repository, {"PATH": "/nowhere"})
     assert (await nowhere.look(LEAD, NOW)).git is None
+
+
+async def test_the_commit_of_a_folder_is_known_where_there_is_one(tmp_path: Path, repository: Path) -> None:
+    around = looking(repository)
+    assert await around.commit(str(repository), "req_1") == "", "there is none yet"
+    plain(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    first = await around.commit(str(repository), "req_1")
+    assert len(first) == 40
+    assert await around.commit("", "req_1") == first, "the workspace"
+    tree = repository.parent / "tree"
+    plain(repository, "worktree", "add", "-q", "-b", "wt/one", str(tree))
+    plain(tree, "commit", "-q", "--allow-empty", "-m", "second")
+    assert len(await around.commit(str(tree), "req_1")) == 40
+    assert await around.commit(str(tree), "req_1") != first
+    assert await around.commit(str(tmp_path), "req_1") == ""
+    assert await WorkspaceSurroundings(repository, {"PATH": "/nowhere"}).commit(str(repository), "req_1") == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,10 @@ from callboard.adapters.taped import (
     ReplayedTool,
     TapedArchive,
     TapedJudge,
+    TapedSurroundings,
 )
+from callboard.core.context.reminders import Around
+from callboard.core.plans import Word
 from callboard.core.state import Delivery
 from callboard.ports.store import Put, Write
 from callboard.ports.tool import ToolContext, ToolOutcome, ToolSpec
@@ -214,7 +218,9 @@ async def test_tails_and_rulings_come_from_the_cassette(tapes: Tapes) -> None:
     assert await TapedArchive(archive, cassette).ends_of("/srv/copy/x") == said
     assert await TapedJudge(AllowAll(), cassette).judge(call, Probe().spec, spec, folders, "lead") == then
     other = call.model_copy(update={"id": "call_b"})
-    assert (await TapedJudge(AllowAll(), cassette).judge(other, Probe().spec, spec, folders, "lead")).decision == "allow"
+    assert (
+        await TapedJudge(AllowAll(), cassette).judge(other, Probe().spec, spec, folders, "lead")
+    ).decision == "allow"
 
 
 @pytest.mark.parametrize(("by", "answers"), [("person", True), ("policy", True), ("lead", False)])
@@ -227,6 +233,34 @@ async def test_people_and_policies_answer_as_they_did(tapes: Tapes, by: str, ans
     assert (given is not None) == answers
     if given is not None:
         assert (given.status, given.by, given.reason) == ("rejected", by, "no")
+
+
+async def test_an_option_and_an_edited_text_are_said_again(tapes: Tapes) -> None:
+    bell: Json = {"id": "env_1", "sender": "person", "recipient": "alice", "type": "plan_approval_response"}
+    word = {"status": "approved", "option": 2, "plan": "in /home/ada/work"}
+    envelope = Envelope.model_validate({**bell, "request_id": "req_1", "metadata": word})
+    tapes.saw(ev.EnvelopeReceived, "alice", envelope=envelope)
+    cassette, course = tapes.replay()
+    given = await ReplayedApprover(cassette, course).answer(Request(id="req_1", kind="plan", asked_by="alice"))
+    assert given is not None
+    assert given.word == Word(2, "in /srv/copy")
+
+
+async def test_a_commit_that_was_looked_up_is_found_again(tapes: Tapes) -> None:
+    class Repository:
+        async def look(self, spec: AgentSpec, now: float) -> Around:
+            return Around(datetime.fromtimestamp(now, UTC))
+
+        async def commit(self, folder: str, why: str) -> str:
+            return f"{why} in {folder}"
+
+    recorded = TapedSurroundings(Repository(), tapes.recording)
+    assert await recorded.commit("/a", "call_1") == "call_1 in /a"
+    cassette, _ = tapes.replay()
+    replayed = TapedSurroundings(Repository(), cassette)
+    assert await replayed.commit("/b", "call_1") == "call_1 in /a"
+    assert await replayed.commit("/b", "call_2") == "call_2 in /b", "what was not looked up then is looked up now"
+    assert (await replayed.look(AgentSpec(name="a", kind="lead", agent_type="l", model="m"), 0.0)).git is None
 
 
 async def test_what_nobody_answered_is_refused_at_last(tapes: Tapes) -> None:

@@ -365,6 +365,48 @@ async def test_b12_the_next_task_needs_a_plan_of_its_own() -> None:
         assert "a plan must be approved first" in sent(world)
 
 
+# The barrier, and mail
+
+
+async def test_b8_a_reply_with_a_plan_and_other_calls_keeps_its_teammate_alive() -> None:
+    touch, look = Echo(name="write_file", effect="reconcile"), Echo(name="read_file", effect="read")
+    together = ("read_file", {"text": "before"}), ("submit_plan", {"plan": "# Mend"}), ("write_file", {"text": "after"})
+    model = ScriptedModel(
+        {
+            "lead": [use(*spawn("alice", plan_required=True)), say("waiting"), say("done")],
+            "alice": [use(*together[0], *together[1:]), use("write_file", {"text": "mended"}), reported()],
+        }
+    )
+    world = team_world(model, touch, look)
+    async with world.session() as team:
+        await team.prompt("go")
+        plan = await pending(team)
+        await anyio.wait_all_tasks_blocked()
+        assert (look.ran, touch.ran) == ([{"text": "before"}], []), "calls before it finish, later ones are not run"
+        assert await answered(team, plan, "approved") is None
+        await team.quiet()
+        assert touch.ran == [{"text": "mended"}]
+        assert "Not run: waiting for plan approval" in sent(world)
+        assert team.state("alice").reported == "mended"
+
+
+async def test_b6_mail_that_comes_while_a_plan_waits_outlives_the_process_and_is_read_after_the_answer() -> None:
+    world = team_world(planner(reported()))
+    async with world.session() as team:
+        await team.prompt("go")
+        plan = await pending(team)
+        await team.prompt("mind the zones", to="alice")
+        await anyio.wait_all_tasks_blocked()
+        calls = [one.agent for one in world.model.requests].count("alice")
+    async with world.session(resume=True) as team:
+        await anyio.wait_all_tasks_blocked()
+        assert [one.agent for one in world.model.requests].count("alice") == calls, "no model call while a plan waits"
+        assert await answered(team, plan, "approved") is None
+        await team.quiet()
+    told = sent(world)
+    assert told.index("plan-decision") < told.index("mind the zones")
+
+
 # Several at once, and restarts
 
 

@@ -95,7 +95,9 @@ def test_the_prompt_goes_away_with_a_line_that_says_who_answered_elsewhere(comma
 
 
 def test_an_edit_from_another_process_is_what_the_first_goes_on_with(command: Command) -> None:
-    with at_terminal(command) as terminal:
+    cassette = command.workspace.parent / "run.cassette"
+    line = ("run", *PLANNING, "--record", str(cassette), "--model", command.scenario(PLAN), "Go.")
+    with at_terminal(command, *line) as terminal:
         request = waiting(command)
         assert command.run("edit", request["id"], stdin="Mend the roof.\n").code == 0
         terminal.wait_for("answered elsewhere")
@@ -103,6 +105,8 @@ def test_an_edit_from_another_process_is_what_the_first_goes_on_with(command: Co
         after = row(command, request["id"])
         assert (after["status"], after["payload"]["plan"], after["revision"]) == ("approved", "Mend the roof.", 2)
         assert after["edit"].splitlines()[-2:] == ["-Rebuild the roof.", "+Mend the roof."]
+    replayed = command.here("run", *PLANNING, "--model", f"cassette:{cassette}", "Go.")
+    assert (replayed.code, replayed.out) == (0, "It was approved.\n"), replayed.err
 
 
 # Both at once

@@ -90,12 +90,18 @@ class PersonApprover:
         return await self._rows.moved(request) if self._rows is not None else ""
 
     def _others(self, request: Request) -> tuple[Line, ...]:
-        """Those that wait for this person behind it, by the ids by which they may be answered from elsewhere."""
+        """How a plan is edited, and those that wait for this person behind it, by the ids that answer them from
+        elsewhere."""
         others = [one for one in self._waiting.values() if one.id != request.id]
+        edit = (Line(f"  to edit it, in another terminal: callboard edit {request.id}", "dim"),)
+        edit = edit if request.kind == "plan" else ()
         if not others:
-            return ()
+            return edit
         names = ", ".join(f"{one.kind} {one.id} ({one.asked_by})" for one in others)
-        return (Line(f"  {len(others)} more {'waits' if len(others) == 1 else 'wait'}: {names}", "dim"),)
+        return (
+            *edit,
+            Line(f"  {len(others)} more {'waits' if len(others) == 1 else 'wait'}: {names}", "dim"),
+        )
 
     def _taken_back(self, request: Request) -> str:
         rows = self._rows.requests(pending_only=False) if self._rows is not None else ()

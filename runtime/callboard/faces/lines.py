@@ -258,9 +258,13 @@ def _approval(agent: str, event: ApprovalNeeded) -> Block:
 
 
 def _answered(agent: str, event: AnswerTaken) -> Block:
-    style: Style = "good" if event.status in {"approved", "answered"} else "warn"
+    style: Style = "good" if event.status in {"approved", "answered"} and not event.void else "warn"
     by = f" by {event.by}" if event.by else ""
-    return block(f"{event.kind} {event.request_id} {event.status}{by}{_because(event.reason)}", style, name=agent)
+    more = f", option: {first_line(event.choice)}" if event.choice else ""
+    more += ", as edited" if event.plan else ""
+    more += f"; void: {event.void}" if event.void else f"; {event.note}" if event.note else ""
+    text = f"{event.kind} {event.request_id} {event.status}{by}{more}{_because(event.reason)}"
+    return block(text, style, name=agent)
 
 
 def _gate(agent: str, event: GateSet) -> Block | None:
