@@ -23,6 +23,7 @@ from callboard.adapters.stage_files import load_stage
 from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
+from callboard.core.moving import worktree_in_use
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
 from callboard.ports.model import Model
 from callboard.ports.store import Store
@@ -46,6 +47,10 @@ class Places:
     """Large results, transcripts, worktrees."""
     config: Path
     """The person's own settings, agents, skills."""
+
+    @property
+    def worktrees(self) -> Path:
+        return self.data / "worktrees"
 
     def session_data(self, session: str) -> Path:
         return self.data / session
@@ -198,6 +203,7 @@ def all_tools(types: Mapping[str, str], workspace: Path) -> dict[str, Tool]:
     from callboard.adapters.tools.skills import skill_tools
     from callboard.adapters.tools.team import team_tools
     from callboard.adapters.tools.todo import todo_tools
+    from callboard.adapters.tools.worktrees import worktree_tools
 
     families = (
         background_tools(),
@@ -211,6 +217,7 @@ def all_tools(types: Mapping[str, str], workspace: Path) -> dict[str, Tool]:
         skill_tools(),
         team_tools(types),
         todo_tools(),
+        worktree_tools(),
     )
     return {tool.spec.name: tool for family in families for tool in family}
 
@@ -279,7 +286,14 @@ class AgentTypes:
             tools=_named(definition),
             permission_mode=_narrower(parent.permission_mode, definition.permission_mode),
             limits=Limits(steps=steps, seconds=settings.limits.seconds),
-        ).model_copy(update={"parent": parent.name, "model": self._model_of(definition, parent)})
+        ).model_copy(
+            update={
+                "parent": parent.name,
+                "model": self._model_of(definition, parent),
+                "folder": parent.folder,  # it works where its parent does, unless it is given a place of its own
+                "worktree": worktree_in_use(parent),
+            }
+        )
 
     def _model_of(self, definition: AgentFile, parent: AgentSpec) -> str:
         """Its own model where the session knows it, else its parent's."""
@@ -292,6 +306,7 @@ class AgentTypes:
             "agent_type": definition.name,
             "instructions": definition.instructions,
             "budget": definition.budget,
+            "isolation": definition.isolation,
             "model": self.chosen.name,
             "fallback_models": self.chosen.fallbacks,
             "small_model": settings.small_model,

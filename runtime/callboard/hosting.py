@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import structlog
 
 from callboard.adapters.agent_files import load_agents
 from callboard.adapters.archive import FileArchive
@@ -16,9 +17,11 @@ from callboard.adapters.clock import SystemClock, SystemDice
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.judging import PolicyJudge, parse_rules
 from callboard.adapters.launcher import ShellLauncher
+from callboard.adapters.memory_worktrees import MemoryWorktrees
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
+from callboard.adapters.worktrees import worktrees_of
 from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget
 from callboard.core.names import session_key
 from callboard.core.permission.values import Floor
@@ -29,6 +32,7 @@ from callboard.engine.team import Team
 from callboard.hooking import fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.store import Lease, Put
+from callboard.ports.worktrees import WorktreeKeeper
 from callboard.taking_over import heed_take_over
 from callboard.taping import Wiring
 from callboard.words.errors import heart_of
@@ -75,6 +79,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         skills=skills,
         hooks=fill_registry(loaded, places.workspace, dict(os.environ), trusted=options.trust),
         stages=own_stages(loaded, places),
+        worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
         governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
     )
     budget = session_budget(loaded, row.settings.get("max_cost_usd"))
@@ -82,6 +87,17 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
     return host
+
+
+async def worktrees_for(opened: Opened, *, live: bool) -> WorktreeKeeper:
+    """The worktrees of the workspace, what a dead process left half-done put in order. A replay only tells of them."""
+    places = opened.places
+    if not live:
+        return MemoryWorktrees(places.worktrees)
+    keeper = worktrees_of(places.workspace, places.worktrees, opened.store, os.environ, SystemClock())
+    for line in await keeper.recover():
+        structlog.get_logger("callboard.worktrees").warning(line)
+    return keeper
 
 
 @asynccontextmanager

@@ -252,6 +252,7 @@ def _placeholders(places: Places, session: str) -> Placeholders:
         {
             "workspace": str(places.workspace),
             "data": str(places.session_data(session)),
+            "worktrees": str(places.worktrees),
             "home": str(Path.home()),
             "session": session,
         }

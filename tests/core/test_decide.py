@@ -30,6 +30,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
         "orphans",
         "undoing",
         "failure",
+        "moving",
         "calls",
         "model_under_way",
         "ending",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import Literal, cast
 
 from callboard.adapters.files import Loaded, Note, Places, Scope, Shelf, agent_paths, sources, withheld, words
 from callboard.adapters.yaml_files import load_front_matter
@@ -31,13 +31,15 @@ _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
         "memory": _LATER,
         "background": "every agent runs beside its caller already",
         "effort": _LATER,
-        "isolation": _LATER,
         "color": "agents are told apart by name",
         "initialPrompt": _LATER,
     }
 )
 _HONOURED = frozenset(
-    {"name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "budget"}
+    {
+        *("name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "budget"),
+        "isolation",
+    }
 )
 _MODES: Mapping[str, PermissionMode] = MappingProxyType(
     {
@@ -70,6 +72,8 @@ class AgentFile:
     """Model steps in one turn."""
     skills: tuple[str, ...] = ()
     """Skills whose whole text it has from the start."""
+    isolation: Literal["", "worktree"] = ""
+    """`worktree`: each teammate of this type gets a git worktree of its own."""
     budget: Budget = Budget()
     """For the whole life of each agent of this type, with all that it starts."""
 
@@ -135,6 +139,7 @@ def _read(path: Path, scope: Scope, notes: list[Note]) -> AgentFile | None:
         max_turns=_max_turns(reading),
         skills=words(fields.get("skills")),
         budget=_budget(reading),
+        isolation=_isolation(reading),
     )
 
 
@@ -182,6 +187,14 @@ def _mode(reading: _Reading) -> PermissionMode | None:
         reading.refused("permissionMode", "a workspace cannot lift its own permissions")
         return None
     return _MODES[written]
+
+
+def _isolation(reading: _Reading) -> Literal["", "worktree"]:
+    written = _text(reading, "isolation")
+    if written in ("", "worktree"):
+        return "worktree" if written else ""
+    reading.ignored("isolation", f"{written} is none: write worktree, or leave it out")
+    return ""
 
 
 def _max_turns(reading: _Reading) -> int | None:

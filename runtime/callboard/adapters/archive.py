@@ -40,7 +40,8 @@ class FileArchive:
             results = self._results / spec.name
             make_private(results)
             root = Path(spec.folder) if spec.folder else self._workspace
-            self._known[key] = Folders(root, results, self._transcripts, self._own_state)
+            git = git_folder(self._workspace) if spec.folder else None
+            self._known[key] = Folders(root, results, self._transcripts, self._own_state, git)
         return self._known[key]
 
     async def keep(self, path: str, text: str) -> None:
@@ -49,6 +50,18 @@ class FileArchive:
 
     async def ends_of(self, path: str) -> str:
         return await anyio.to_thread.run_sync(_ends, Path(path))
+
+
+def git_folder(workspace: Path) -> Path | None:
+    """Git's own folder of the workspace, which all of its worktrees share; None without a repository."""
+    git = workspace / ".git"
+    try:
+        if git.is_file():  # the workspace is a worktree of the person's
+            git = workspace / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+            git = git / (git / "commondir").read_text(encoding="utf-8").strip()
+        return git.resolve() if git.is_dir() else None
+    except (OSError, ValueError):
+        return None
 
 
 def make_private(folder: Path) -> None:

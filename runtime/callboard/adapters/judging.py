@@ -76,5 +76,5 @@ class PolicyJudge:
     def _paths_of(self, folders: Folders) -> PathJudge:
         if folders not in self._paths:
             readable = (folders.tool_results, folders.transcripts)
-            self._paths[folders] = PathJudge(folders.root, readable, folders.own_state)
+            self._paths[folders] = PathJudge(folders.root, readable, folders.own_state, git=folders.git)
         return self._paths[folders]

@@ -39,7 +39,7 @@ class PathJudge:
 
     `root` is the folder; `readable` are folders outside that may be read (an agent's own large results);
     `own` are the runtime's files and folders, which nobody may touch; `settings` those that may be read and never
-    changed (default: `.callboard` in the folder).
+    changed (default: `.callboard` in the folder); `git` is git's own folder where it lies outside, of a worktree.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class PathJudge:
         own: Sequence[Path] = (),
         settings: Sequence[Path] | None = None,
         home: Path | None = None,
+        git: Path | None = None,
     ) -> None:
+        self._git = (os.path.realpath(git),) if git is not None else ()
         self._root = os.path.realpath(root)
         self._readable = tuple(os.path.realpath(path) for path in readable)
         self._own = tuple(os.path.realpath(path) for path in own)
@@ -128,6 +130,8 @@ class PathJudge:
             return "settings", "it holds the runtime's settings"
         parts = _within(resolved, self._root)
         if parts is None:
+            if any(_within(resolved, git) is not None for git in self._git):
+                return "protected", "it is git's own"
             if any(_within(resolved, readable) is not None for readable in self._readable):
                 return "readable", ""
             return "outside", "it lies outside the workspace"

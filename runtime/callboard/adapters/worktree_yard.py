@@ -161,7 +161,7 @@ class Yard:
         """The base was being merged into the worktree. Its work was committed before, so it is put back to that."""
         repo, intent = await self.repository(), tree.intent
         assert intent is not None, "what is being joined was begun"
-        spot = await repo.spot(self.path(tree.name))
+        spot, whole = await repo.spot(self.path(tree.name)), False
         if spot is not None and spot.admin is not None:
             whole = bool(repo.under_way(spot.admin)) and not (spot.admin / "index.lock").exists()
             if not whole:
@@ -169,8 +169,8 @@ class Yard:
                 rescue = f"{tree.name}-{intent.tip[:10]}"
                 await repo.free_index(spot, intent.at)
                 await repo.put_back(spot, intent.tip, [one for one in paths.split("\0") if one], rescue)
-        await self.note(self.about(tree, "undone", told(tree)))
-        return f"the worktree {tree.name} was being brought up to date, and was put back"
+        await self.note(self.about(tree, "joined" if whole else "undone", told(tree)))
+        return f"the worktree {tree.name} was being brought up to date, and " + ("is" if whole else "was put back")
 
     async def _mend_merging(self, tree: Worktree) -> str:
         repo, intent = await self.repository(), tree.intent

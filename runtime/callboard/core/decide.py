@@ -3,9 +3,9 @@
 A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
 
     ended -> stop and interrupt -> tasks taken away -> answers to requests -> work without an owner -> edits to take
-    back -> failure of a model call -> calls of the reply (barrier, permission, run, settle, merge) -> end asked for ->
-    plan pending -> count -> compaction -> injections -> mail -> repetition -> ask the model (limits first) -> Stop
-    hooks -> end of turn -> board -> idle
+    back -> failure of a model call -> its folder -> calls of the reply (barrier, permission, run, settle, merge) -> end
+    asked for -> plan pending -> count -> compaction -> injections -> mail -> repetition -> ask the model (limits
+    first) -> Stop hooks -> end of turn -> board -> idle
 
 A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
 the journal. So every call of `decide` brings the agent on, or waits.
@@ -22,6 +22,7 @@ from callboard.core.context.view.conversation import size
 from callboard.core.counting import COUNT, count
 from callboard.core.delivery import await_recorded, deliverable
 from callboard.core.gate import NOT_RUN
+from callboard.core.moving import moving
 from callboard.core.recovery import turns as rec
 from callboard.core.recovery.fallback import Demand
 from callboard.core.standing import final_words
@@ -372,6 +373,7 @@ RULES: tuple[Rule, ...] = (
     orphans,
     undoing,
     failure,
+    moving,
     calls,
     model_under_way,
     ending,

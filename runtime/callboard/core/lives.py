@@ -52,6 +52,7 @@ session, the states are as they were left: `team` says so.
 
 from __future__ import annotations
 
+from callboard.core.moving import worktree_in_use
 from callboard.core.state import AgentState
 from callboard.words.values import AgentLife, AgentRow
 
@@ -107,6 +108,8 @@ def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
     `at`: of the newest event (Unix seconds): since then it is in its state, if that is another one."""
     word, what = life(state), waiting_for(state)
     outcome = state.ended.outcome if state.ended else "failed" if word == "crashed" else ""
+    worktree = worktree_in_use(state.me) if state.spec else row.worktree
     if (row.life, row.waiting_for, row.outcome) == (word, what, outcome):
-        return row
-    return row.model_copy(update={"life": word, "waiting_for": what, "outcome": outcome, "since": at})
+        return row if row.worktree == worktree else row.model_copy(update={"worktree": worktree})
+    changed = {"life": word, "waiting_for": what, "outcome": outcome, "since": at, "worktree": worktree}
+    return row.model_copy(update=changed)

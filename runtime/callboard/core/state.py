@@ -70,6 +70,8 @@ class Turn:
     steps: int = 0
     usage: Usage = Usage()
     interrupted: bool = False
+    halted: str = ""
+    """Why a hook interrupted it; empty: a person did, or nobody."""
     stop_blocks: int = 0
     """How often in a row a Stop hook kept it going."""
     stop_asked: bool = False

@@ -130,3 +130,14 @@ def free_name(wanted: str, call: str, known: Worktrees, branches: Iterable[str])
     taken = {name.casefold() for name in (*known.there, *(b.removeprefix("wt/") for b in branches if b[:3] == "wt/"))}
     numbered = (wanted if number == 1 else f"{wanted[:58]}-{number}" for number in range(1, 10_000))
     return next(name for name in numbered if name.casefold() not in taken)
+
+
+def loss_words(lines: Iterable[str], branch: str) -> str:
+    """What a person reads who is asked to let work go: all of it, a line each."""
+    listed = [f"- {line}" for line in lines] or ["nothing would be lost"]
+    return "\n".join(["", *listed, f"Commits stay on the branch {branch}."])
+
+
+def shown_losses(words: str) -> tuple[str, ...]:
+    """The lines that stood in what a person read."""
+    return tuple(line[2:] for line in words.split("\n") if line.startswith("- "))

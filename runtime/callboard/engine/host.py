@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from callboard.core.budget.limits import planned_call
 from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
+from callboard.core.moving import wanted
 from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.recovery.turns import model_in_use
 from callboard.core.standing import state_block
@@ -25,11 +26,12 @@ from callboard.engine.mailboxes import LIMIT, Mailboxes
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
+from callboard.ports.worktrees import WorktreeKeeper
 from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script, Surroundings
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Budget, Envelope, Request
+from callboard.words.values import Budget, Envelope, Request, Task
 
 AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
 """Lives of an agent that somebody may watch; who waits for an answer goes on when it comes."""
@@ -58,6 +60,8 @@ class Ports:
     """What is told in reminders; None: nothing is."""
     script: Script | None = None
     """A recording under way, or the recorded run that is replayed."""
+    worktrees: WorktreeKeeper | None = None
+    """None: this session has none."""
     governor: Governor | None = None
     """Shared by all sessions of the process that use one key; None: the session has its own."""
 
@@ -89,6 +93,8 @@ class Host:
     """Of the API key: the one that was handed in, or one for this host alone."""
     board: SessionBoard = field(init=False)
     cache_news: CacheNews = field(default_factory=CacheNews)
+    settled: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    """(name, incarnation) -> the turn in which its folder was last looked at."""
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
     on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)
     """An operation of this life begins."""
@@ -154,6 +160,8 @@ class Host:
             taken=self._taken(state),
             budgets=self.budgets.path_of(state),
             parked_until=self.governor.parked_until(model_in_use(state.recovery, state.me)),
+            worktree=self._worktree(state),
+            settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
             folder=str(folders.tool_results),
             transcripts=str(folders.transcripts),
             known=self.known(state) if state.recovery.react or state.tried else None,
@@ -161,6 +169,21 @@ class Host:
             stages=ports.stages,
             expected=expected,
         )
+
+    def settle(self, state: AgentState) -> None:
+        """The agent's folder is there."""
+        if state.turn is not None:
+            self.settled[_life(state)] = state.turn.id
+
+    def _worktree(self, state: AgentState) -> str | None:
+        if self.ports.worktrees is None or state.spec is None:
+            return None
+
+        def task(one: str) -> Task | None:
+            row = self.board.task(one)
+            return row[0] if row else None
+
+        return wanted(state.me, state.tasks, task)
 
     def known(self, state: AgentState) -> StateBlock:
         """What the runtime knows of this agent's world, for the words after a compaction."""
@@ -262,3 +285,7 @@ class Host:
         if kept:
             return found[0]
         return mine if mine in found else next((task for task in found if task not in others), found[0])
+
+
+def _life(state: AgentState) -> tuple[str, int]:
+    return state.me.name, state.incarnation

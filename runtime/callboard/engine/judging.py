@@ -16,7 +16,7 @@ from callboard.core.requests import asked
 from callboard.core.schema import check_input
 from callboard.core.state import AgentState, CallState, Gate
 from callboard.engine.calls import caller, find_call, gone_from, notice
-from callboard.engine.checking import judge_check, with_check
+from callboard.engine.checking import about_losses, judge_check, with_check
 from callboard.engine.loop import Agent
 from callboard.ports.store import Put
 from callboard.ports.world import Ruling
@@ -98,6 +98,7 @@ async def _rule(
     if decision == "deny":
         await _deny(agent, call.id, f"Permission denied: {why} ({by})", by, context)
     elif decision == "ask":
+        why += await about_losses(agent, call)
         await _ask(agent, call, changed, Ruling("ask", by, why, person_only=ruling.person_only), context)
     else:
         judged = ev.CallJudged(
@@ -137,7 +138,7 @@ async def _ask(agent: Agent, call: ToolCall, changed: Json | None, ruling: Rulin
             asked_by=agent.name,
             incarnation=state.incarnation,
             may_answer=("person",) if ruling.person_only else ("person", "policy"),
-            subject=f"{agent.name} wants to run {call.name}: {ruling.why}",
+            subject=f"{agent.name} wants to run {call.name}: {ruling.why.partition(chr(10))[0]}",
             payload=payload,
             escalation="refuse" if ruling.person_only else "policy",
             created_at=now,

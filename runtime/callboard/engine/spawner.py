@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from callboard.core.authority import spoken
 from callboard.core.budget.tree import beyond, fire_of, left, narrower
 from callboard.core.mail import sending
+from callboard.core.moving import worktree_in_use
 from callboard.core.names import agent_key, short_id
 from callboard.engine.budgets import reached
 from callboard.engine.loop import Agent
@@ -106,6 +107,7 @@ class AgentSpawner:
             created_at=now,
             since=now,
             depth=self._depth(),
+            worktree=worktree_in_use(spec),
         )
         envelope = Envelope(
             id=short_id("env", call, "assignment"),

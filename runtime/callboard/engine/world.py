@@ -22,6 +22,7 @@ from callboard.engine import (
     claiming,
     counting,
     judging,
+    moving,
     plans,
     summaries,
     thinking,
@@ -290,6 +291,7 @@ def _now(agent: Agent) -> float:
 
 _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.BeginTurn: _begin_turn,
+    st.Move: moving.move,
     st.Inject: _inject,
     st.Deliver: _deliver,
     st.Drop: _drop,

@@ -120,6 +120,8 @@ class AgentSpec(Value):
     """`worktree`: it gets a git worktree of its own, and its file and shell tools run there."""
     folder: str = ""
     """Where its file and shell tools run; empty: the workspace."""
+    worktree: str = ""
+    """The worktree made for it: its tools run there, unless a task that it holds is bound to another one."""
     claims_tasks: bool = False
     """Takes the next ready task from the board when it is idle."""
     budget: Budget = Budget()

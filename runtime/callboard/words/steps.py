@@ -36,6 +36,14 @@ class BeginTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """See that its folder is there, and let its tools run in it from now on."""
+
+    worktree: str
+    """Empty: the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
 class Inject:
     """Put the waiting injections into the user message."""
 
@@ -290,6 +298,7 @@ Step = (
     Done
     | Wait
     | BeginTurn
+    | Move
     | Inject
     | Deliver
     | Drop

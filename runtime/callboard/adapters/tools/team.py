@@ -8,6 +8,7 @@ between steps by the runtime; no tool here returns any.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -15,14 +16,15 @@ from callboard.adapters.tools.board import find_task, put_task, task_line
 from callboard.adapters.tools.control import listed
 from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.mail import ENVELOPE_ID, GONE, envelope, full_words, member, team, teammate
-from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
+from callboard.adapters.tools.store_tool import Input, StoreTool, look_tool, read_input, schema_of, store_tool
 from callboard.adapters.tools.task_rows import holder_of
+from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core import tasks
 from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.requests import asked
 from callboard.core.toolset import tools_for
 from callboard.ports.store import Put
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome
+from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.words.errors import ToolRefused
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AGENT_NAME, RESERVED_NAMES, AgentRow, Json, Request, Task
@@ -35,8 +37,9 @@ Add a teammate: an agent with a name, a role and a mailbox that works beside you
 between pieces of work. It sees nothing of your conversation: put everything it needs into prompt - the goal, the \
 files that are its own, what to leave alone, how to tell that it is done. Give two teammates different files. Set \
 plan_required when the work is risky or hard to undo: it then reads only until its plan is approved. With task_id the \
-task is its own from the start. Its reports, questions and plans come to you as messages and wake you: do not poll, do \
-not ask how far it is. For one question with one answer use task instead."""
+task is its own from the start. With worktree it works in a copy of the files, on a branch of its own. Its reports, \
+questions and plans come to you as messages and wake you: do not poll, do not ask how far it is. For one question with \
+one answer use task instead."""
 _LIST = "List the lead and the teammates: role, what each is doing or waiting for, and its task."
 _SEND = """\
 Write to one agent of the team by name; it reads the message before its next step, and is woken if it is idle. Say \
@@ -59,6 +62,7 @@ class _Spawn(Input):
     plan_required: bool = Field(default=False, description="Reads only until its plan is approved")
     task_id: str = Field(default="", description="A ready task of the board that becomes its own")
     budget: Grant = Field(default=Grant(), description="What it may use in all; left out: as much as you")
+    worktree: str = Field(default="", description="Work in the git worktree of this name, made if there is none")
 
 
 class _Send(Input):
@@ -83,13 +87,33 @@ class _Shutdown(Input):
 def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
     """The team's tools. `types`: the agent types and when to use each, for the model to read."""
     return (
-        store_tool("spawn_teammate", _SPAWN + listed(types), _Spawn, _spawn_teammate),
+        _spawn_tool(_SPAWN + listed(types)),
         look_tool("list_team", _LIST, _Nothing, _list_team),
         store_tool("send_message", _SEND, _Send, _send_message),
         store_tool("broadcast", _BROADCAST, _Broadcast, _broadcast),
         look_tool("check_inbox", _INBOX, _Nothing, _check_inbox),
         store_tool("request_shutdown", _SHUTDOWN, _Shutdown, _request_shutdown),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _SpawnTool(StoreTool[_Spawn]):
+    """Also makes the teammate's worktree. The same call finds its own again after a crash, so it may run anew."""
+
+    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+        """Refuse first, then make the folder; the teammate itself commits with the result. Raises `ToolRefused`."""
+        read = read_input(self.given, given)
+        isolated = context.spawner.spec_for(read.agent_type, read.name, context.spec).isolation == "worktree"
+        name = await worktree_for(read.worktree, read.name, context) if isolated or read.worktree else ""
+        outcome = self.act(read.model_copy(update={"worktree": name}), context)
+        if name and not outcome.is_error:
+            await make_worktree(name, read.name, context)
+        return outcome
+
+
+def _spawn_tool(description: str) -> Tool:
+    spec = ToolSpec("spawn_teammate", description, schema_of(_Spawn), "store")
+    return _SpawnTool(spec, _Spawn, _spawn_teammate)
 
 
 def _spawn_teammate(given: _Spawn, context: ToolContext) -> ToolOutcome:
@@ -109,6 +133,8 @@ def _spawn_teammate(given: _Spawn, context: ToolContext) -> ToolOutcome:
         f"{given.name} ({given.role}) is starting. Its reports, questions and plans come to you as messages and wake "
         "you: there is no need to poll. Go on with your own work, or end your turn."
     )
+    if given.worktree:
+        text += f" It works in the git worktree {given.worktree}: merge_worktree brings its work into the workspace."
     return ToolOutcome(text, writes=writes, data={"name": given.name, "agent_type": given.agent_type})
 
 
@@ -136,6 +162,8 @@ def _as_teammate(spec: AgentSpec, given: _Spawn, context: ToolContext) -> AgentS
             "tools": tools,
             "plan_required": given.plan_required or spec.plan_required,
             "claims_tasks": bool({"edit_file", "write_file"} & set(tools)),
+            "worktree": given.worktree,
+            "folder": str(context.worktrees.path(given.worktree)) if given.worktree and context.worktrees else "",
         }
     )
 

@@ -122,6 +122,11 @@ def _own(spec: AgentSpec, facts: PromptFacts) -> str:
         lines.append(f"Your role: {one_line(spec.role)}")
     if spec.folder and spec.folder != facts.workspace:
         lines.append(f"Your folder: {one_line(spec.folder)} (your file and shell tools run there)")
+    if spec.folder and spec.worktree:
+        lines.append(
+            f"It is a git worktree on the branch wt/{one_line(spec.worktree)}: a copy of the workspace's files that is "
+            "yours. Work there alone; what is in it, committed or not, comes into the workspace when it is merged."
+        )
     return _section("You", "\n".join(lines))
 
 

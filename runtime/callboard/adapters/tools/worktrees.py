@@ -1,0 +1,248 @@
+"""The worktree tools: make one, keep one, bring its work back, remove it. The laws are `callboard.ports.worktrees`.
+
+A call that was cut is asked again of the record: what it had done is told, not done twice. Only a person lets work go
+that stands nowhere else, and only the work that he was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from callboard.adapters.tools.base import G, GivenTool, failed
+from callboard.adapters.tools.store_tool import Input
+from callboard.adapters.tools.task_rows import find_task, put_task
+from callboard.core.worktrees import branch_of, check_name, shown_losses
+from callboard.ports.tool import Tool, ToolContext, ToolOutcome
+from callboard.ports.worktrees import Check, Checked, MergeEnd, Who, WorktreeKeeper
+from callboard.words.errors import ToolRefused
+from callboard.words.values import Json, Task
+
+TEST_SECONDS = 600.0
+"""What a test command of a merge may take."""
+
+_CREATE = """\
+Make a git worktree: a folder of its own with the files of the repository, on a new branch wt/<name>. With task_id the \
+task is bound to it: whoever holds that task works there with all file and shell tools. Two who change the same files \
+at the same time need one each. To give a new teammate a worktree, use spawn_teammate's worktree instead."""
+_KEEP = "Leave a worktree as it stands for the person: from now on only a person removes it."
+_MERGE = """\
+Bring the work of a worktree into the branch that the workspace has checked out. Uncommitted work in it is committed \
+first. The merge is made and tested in a folder of its own: give in test_command the command that has to pass, and \
+only then do branch and files of the workspace move, at once. Conflicts are put into the worktree's files: have them \
+solved there, then merge again. Wait until nobody works in it."""
+_REMOVE = """\
+Remove a worktree whose work is merged; its branch goes too, unless it has commits that no other branch has. Refused \
+while anything in it would be lost: changed, untracked or ignored files, unmerged commits. discard_changes asks a \
+person to let exactly that go."""
+
+
+class _Create(Input):
+    name: str = Field(description="Letters, digits, '.', '_', '-': 'parser'")
+    task_id: str = Field(default="", description="A task to be worked on there")
+    base: str = Field(default="", description="Branch or commit to begin from; left out: what the workspace has")
+
+
+class _One(Input):
+    name: str
+
+
+class _Merge(Input):
+    name: str
+    test_command: str = Field(default="", description="Has to end with exit code 0 in the merged result: 'make test'")
+
+
+class _Remove(Input):
+    name: str
+    discard_changes: bool = Field(default=False, description="Ask a person to let go what would be lost")
+
+
+def worktree_tools() -> tuple[Tool, ...]:
+    """The four tools of this file."""
+    return _CreateTool(), _KeepTool(), _MergeTool(), _RemoveTool()
+
+
+def keeper_of(context: ToolContext) -> WorktreeKeeper:
+    """Raises `ToolRefused` where there are none."""
+    if context.worktrees is None:
+        raise ToolRefused("this session has no worktrees: work in the workspace")
+    return context.worktrees
+
+
+def who_acts(context: ToolContext, why: str = "") -> Who:
+    """The agent of this call."""
+    return Who(context.spec.name, context.session, context.call, why)
+
+
+async def worktree_for(wanted: str, agent: str, context: ToolContext) -> str:
+    """The worktree that a new teammate gets: the one asked for, which nobody else may work in, or one called like it.
+
+    Raises `ToolRefused`, also where the repository can have none."""
+    keeper = keeper_of(context)
+    if not wanted:
+        return await keeper.name_for(agent, context.call)
+    check_name(wanted)
+    there = [row.name for row in context.board.agents() if row.worktree == wanted and row.life != "stopped"]
+    if there:
+        raise ToolRefused(f"worktree: {', '.join(there)} works in {wanted} already: give each one of its own")
+    return wanted
+
+
+async def make_worktree(name: str, agent: str, context: ToolContext) -> None:
+    """Make it, unless it is there: then the teammate goes on in it. Raises `ToolRefused`."""
+    keeper = keeper_of(context)
+    if name in {tree.name for tree in await keeper.known()}:
+        await keeper.open(name)
+    else:
+        await keeper.create(name, who_acts(context, f"for {agent}"))
+
+
+class _Repeated(GivenTool[G]):
+    """Runs anew after a crash: the record knows what this call has done."""
+
+    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+        return None
+
+
+class _CreateTool(_Repeated[_Create]):
+    def __init__(self) -> None:
+        super().__init__("create_worktree", _CREATE, _Create, effect="attach")
+
+    async def act(self, given: _Create, context: ToolContext) -> ToolOutcome:
+        keeper = keeper_of(context)
+        check_name(given.name)
+        task = await self._task(given, context, keeper) if given.task_id else None
+        tree = await keeper.create(given.name, who_acts(context, given.task_id), given.base)
+        text = (
+            f"Made the worktree {tree.name} at {keeper.path(tree.name)}, branch {tree.branch}, from {tree.base[:10]}."
+        )
+        data: Json = {"name": tree.name, "folder": str(keeper.path(tree.name)), "branch": tree.branch}
+        if task is None:
+            return ToolOutcome(text, data=data)
+        bound = task[0].model_copy(update={"worktree": tree.name, "updated_at": context.now})
+        holder = f" {bound.owner} goes on there from its next step." if bound.owner else ""
+        text += f" {bound.id} is bound to it: whoever holds that works there.{holder}"
+        return ToolOutcome(text, writes=(put_task(context, bound, task[1]),), data=data)
+
+    async def _task(self, given: _Create, context: ToolContext, keeper: WorktreeKeeper) -> tuple[Task, int]:
+        """The task to be bound and its revision. Raises `ToolRefused` for one that has ended, or is bound already."""
+        task, revision = find_task(context, given.task_id)
+        if task.status in ("completed", "cancelled"):
+            raise ToolRefused(f"{task.id} is {task.status}: nobody works on it any more")
+        known = {tree.name for tree in await keeper.known()}
+        if task.worktree in known and task.worktree != given.name:
+            raise ToolRefused(f"{task.id} is bound to the worktree {task.worktree} already")
+        return task, revision
+
+
+class _KeepTool(_Repeated[_One]):
+    def __init__(self) -> None:
+        super().__init__("keep_worktree", _KEEP, _One, effect="attach")
+
+    async def act(self, given: _One, context: ToolContext) -> ToolOutcome:
+        keeper = keeper_of(context)
+        tree = await keeper.keep(given.name, who_acts(context))
+        text = (
+            f"{tree.name} stays at {keeper.path(tree.name)}, on the branch {tree.branch}: only a person removes it now."
+        )
+        return ToolOutcome(text, data={"name": tree.name})
+
+
+class _RemoveTool(_Repeated[_Remove]):
+    def __init__(self) -> None:
+        super().__init__("remove_worktree", _REMOVE, _Remove, effect="attach")
+
+    async def act(self, given: _Remove, context: ToolContext) -> ToolOutcome:
+        keeper = keeper_of(context)
+        agreed = None
+        if given.discard_changes and await keeper.outcome(context.call) != "removed":
+            agreed = _agreed(context)
+        removed = await keeper.remove(given.name, who_acts(context), agreed)
+        text = f"Removed the worktree {given.name}"
+        text += f"; its branch {removed.branch} stays, for its commits." if removed.branch else " and its branch."
+        if removed.tasks:
+            text += f" No longer bound to it: {', '.join(removed.tasks)}."
+        return ToolOutcome(text, data={"name": given.name, "branch": removed.branch, "tasks": list(removed.tasks)})
+
+
+def _agreed(context: ToolContext) -> Sequence[str]:
+    """What a person agreed to lose: what he was shown when he allowed this very call. Raises `ToolRefused` when nobody
+    did, whatever let the call come here."""
+    rows = [one for one in context.board.requests() if one.payload.get("call_id") == context.call]
+    approved = [one for one in rows if one.status == "approved" and one.answered_by == "person"]
+    if not approved:
+        raise ToolRefused("discard_changes: only a person may let that go, and no person has allowed this call")
+    return shown_losses(str(approved[-1].payload.get("why", "")))
+
+
+class _MergeTool(GivenTool[_Merge]):
+    def __init__(self) -> None:
+        super().__init__("merge_worktree", _MERGE, _Merge, effect="reconcile")
+        self._spec = replace(self._spec, seconds=2 * TEST_SECONDS)
+
+    async def act(self, given: _Merge, context: ToolContext) -> ToolOutcome:
+        check = _check(given.test_command, context) if given.test_command.strip() else None
+        end = await keeper_of(context).merge(given.name, who_acts(context), check)
+        return _told(given, end)
+
+    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome:
+        """Its test command is not run a second time unasked: it tells what became of the merge."""
+        read, keeper = self.read(given), keeper_of(context)
+        lines = await keeper.recover()
+        if await keeper.outcome(context.call) == "merged":
+            return ToolOutcome(f"{branch_of(read.name)} was merged before the runtime stopped.", data={"how": "merged"})
+        told = "".join(f" {line[:1].upper()}{line[1:]}." for line in lines)
+        return failed(f"The runtime stopped while this merge was under way; nothing was merged.{told} Merge again.")
+
+
+def _check(command: str, context: ToolContext) -> Check:
+    async def run(folder: Path) -> Checked:
+        keep = context.folders.tool_results / f"{context.call}.out"
+        ended = await context.launcher.run(command, folder, TEST_SECONDS, keep)
+        last = f"\n[Timed out after {TEST_SECONDS:g} s]" if ended.timed_out else f"\nexit code {ended.exit_code}"
+        return Checked(ended.exit_code == 0 and not ended.timed_out, ended.output.rstrip() + last)
+
+    return run
+
+
+_ENDS: dict[Literal["nothing", "conflict", "failed"], str] = {
+    "nothing": "{onto} holds all of {branch} already: there is nothing to merge.",
+    "failed": (
+        "The test command failed on the merged result; nothing was merged, {onto} is as it was. Have it mended in the "
+        "worktree {name}, then merge again.\n{output}"
+    ),
+    "conflict": (
+        "{branch} and {onto} changed the same lines in: {files}. Nothing was merged, the workspace is as it was. "
+        "{onto} is now merged into the worktree {name} as far as it goes, with <<<<<<< and >>>>>>> marks in those "
+        "files: have each conflict solved there (edit_file, so that both sides' work is kept, and no mark is left), "
+        "then call merge_worktree again: it commits the solution."
+    ),
+}
+
+
+def _told(given: _Merge, end: MergeEnd) -> ToolOutcome:
+    """What the model reads."""
+    shown = ", ".join(end.files[:20]) + (f" and {len(end.files) - 20} more" if len(end.files) > 20 else "")
+    facts = {
+        "name": given.name,
+        "branch": branch_of(given.name),
+        "onto": end.onto,
+        "files": shown,
+        "output": end.output,
+    }
+    data: Json = {"how": end.how, "onto": end.onto, "commit": end.commit, "files": list(end.files)}
+    if end.how != "merged":
+        return ToolOutcome(
+            _ENDS[end.how].format(onto=end.onto, output=end.output, **facts), is_error=end.how != "nothing", data=data
+        )
+    text = f"Merged {branch_of(given.name)} into {end.onto} ({end.commit[:10]}): {shown}."
+    text += " The test command passed first." if given.test_command.strip() else " No test command was given."
+    if end.saved:
+        text += f" Uncommitted work in it was committed first: {', '.join(end.saved[:10])}."
+    if end.dirty:
+        text += f" Uncommitted changes of the workspace were left as they are: {', '.join(end.dirty[:10])}."
+    return ToolOutcome(f"{text} Remove the worktree with remove_worktree when it is no longer needed.", data=data)
