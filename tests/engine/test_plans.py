@@ -1,34 +1,28 @@
-"""Plans in a running team: who counts when several answer at once, what an approval binds to, what a restart keeps."""
+"""Plans in a running team: what an approval is bound to, what waits meanwhile, what a restart keeps."""
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import anyio
-import anyio.lowlevel
 import pytest
+from tests.engine.plan_world import AtPrompt, answered, pending, planner, reported, rows, sent, taken
 from tests.engine.team_world import TeamWorld, spawn, team_world
 from tests.engine.test_one_agent import Echo
 
-from callboard.adapters.memory import MemoryStore
 from callboard.core.context.reminders import Around
-from callboard.core.names import journal, request_key, rows_prefix
-from callboard.core.plans import AS_IT_STANDS, Word, submitted_of
+from callboard.core.names import request_key
+from callboard.core.plans import Word
 from callboard.core.requests import digest_of
 from callboard.engine.host import Host
-from callboard.engine.memory import events_of
-from callboard.engine.requests import answer_request
 from callboard.ports.model import ModelRequest, Reply
-from callboard.ports.store import Fence, Put, Row, Write
+from callboard.ports.store import Put
 from callboard.ports.world import Answer
-from callboard.testing import HostedSession, ScriptedModel, say, use
-from callboard.words.events import AnswerTaken
+from callboard.testing import ScriptedModel, say, use
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Request
 
 pytestmark = pytest.mark.anyio
 
@@ -39,175 +33,6 @@ def anyio_backend() -> object:
     from trio.testing import MockClock
 
     return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-class AtPrompt:
-    """A person at a terminal who answers when `go` is set, and is told when that was too late."""
-
-    def __init__(self, answer: Answer | None = None) -> None:
-        self._answer = answer
-        self.go, self.asked = anyio.Event(), list[Request]()
-        self.given, self.taken_back, self.late = 0, 0, list[str]()
-
-    async def answer(self, request: Request) -> Answer | None:
-        self.asked.append(request)
-        try:
-            await self.go.wait()
-        except anyio.get_cancelled_exc_class():
-            self.taken_back += 1
-            raise
-        self.given += 1
-        return self._answer and replace(self._answer, refused=self.late.append)
-
-
-def planner(*alice: Reply) -> ScriptedModel:
-    """A lead with one teammate who may only plan at first."""
-    return ScriptedModel(
-        {
-            "lead": [use(*spawn("alice", plan_required=True)), say("waiting"), say("done")],
-            "alice": [use("submit_plan", {"plan": "# Mend\n1. read", "options": ["by hand", "by tool"]}), *alice],
-        }
-    )
-
-
-async def rows(team: HostedSession) -> list[Request]:
-    found = await team.world.store.keys(rows_prefix("s1"))
-    requests = [Request.model_validate_json(row.value or b"") for row in found if "/request/" in row.key]
-    return sorted(requests, key=lambda one: (one.created_at, one.revision))
-
-
-async def pending(team: HostedSession, count: int = 1) -> Request:
-    """The first of the plans that wait, once there are so many."""
-    while len(found := [one for one in await rows(team) if one.status == "pending"]) < count:
-        await anyio.sleep(0.01)
-    return found[0]
-
-
-async def answered(
-    team: HostedSession, request: Request, status: str, by: str = "person", word: Word = AS_IT_STANDS
-) -> str | None:
-    """What another process gets that answers: None, or why its answer does not count."""
-    answer = Answer(status, by, f"from {by}", word)  # type: ignore[arg-type]
-    return await answer_request(team.world.store, "s1", request.id, answer, team.world.clock.now())
-
-
-async def taken(team: HostedSession, name: str = "alice") -> list[AnswerTaken]:
-    """What she wrote down of answers to her plans."""
-    journalled = await events_of(team.world.store, journal("s1", name, 1))
-    return [one for one in journalled if isinstance(one, AnswerTaken)]
-
-
-def sent(world: TeamWorld, name: str = "alice") -> str:
-    """All that the model was sent for an agent, last."""
-    asked = [one for one in world.model.requests if one.agent == name]
-    return b"\n".join(asked[-1].messages).decode()
-
-
-def reported() -> Reply:
-    """The end of her work."""
-    return use("report", {"status": "done", "result": "mended"})
-
-
-# One answer counts
-
-
-async def test_an_answer_from_elsewhere_takes_the_question_back_and_the_work_goes_on() -> None:
-    person = AtPrompt()
-    touch = Echo(name="write_file", effect="reconcile")
-    model = planner(use("write_file", {"text": "mended"}), reported())
-    async with team_world(model, touch, approvers=[person]).session() as team:
-        await team.prompt("go")
-        plan = await pending(team)
-        await anyio.wait_all_tasks_blocked()
-        assert [one.id for one in person.asked] == [plan.id]
-        assert await answered(team, plan, "approved") is None
-        await team.quiet()
-        assert (person.taken_back, person.given) == (1, 0)
-        assert touch.ran == [{"text": "mended"}]
-        assert [one.by for one in await taken(team)] == ["person"]
-
-
-async def test_who_answers_at_the_prompt_too_late_is_told_who_was_first() -> None:
-    person = AtPrompt(Answer("rejected", "person", "too dear"))
-    async with team_world(planner(reported()), approvers=[person]).session() as team:
-        await team.prompt("go")
-        plan = await pending(team)
-        await anyio.wait_all_tasks_blocked()
-        found = await team.world.store.get(request_key("s1", plan.id))
-        assert found is not None
-        person.go.set()  # he has typed, and the word of another process is written before his
-        first = plan.model_copy(update={"status": "approved", "answered_by": "policy"})
-        await team.world.store.commit(Put(found.key, first.encode(), found.revision))
-        await team.quiet()
-        assert person.given == 1
-        assert person.late == [f"{plan.id} is approved by policy already"]
-
-
-class Dawdling(MemoryStore):
-    """A store whose reads and commits take a drawn number of turns of the loop."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._draws = random.Random(seed)  # reproducible, not secret
-
-    async def get(self, key: str) -> Row | None:
-        await self._dawdle()
-        return await super().get(key)
-
-    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
-        await self._dawdle()
-        return await super().commit(*writes, fence=fence)
-
-    async def _dawdle(self) -> None:
-        for _ in range(self._draws.randrange(4)):
-            await anyio.lowlevel.checkpoint()
-
-
-async def of_many_at_once(seed: int) -> tuple[int, str]:
-    """How many answers counted of four that are given at the same moment, and how it ended."""
-    person = AtPrompt(Answer("rejected", "person", "too dear"))
-    world = team_world(planner(reported()), approvers=[person])
-    world.store = Dawdling(seed)
-    world.spec = {"plan_approver": "either"}
-    said: dict[str, str | None] = {}
-    async with world.session() as team:
-        await team.prompt("go")
-        plan = await pending(team)
-        await anyio.wait_all_tasks_blocked()
-
-        async def answer(name: str, status: str, by: str, word: Word = AS_IT_STANDS) -> None:
-            said[name] = await answered(team, plan, status, by, word)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(answer, "one", "approved", "person", Word(plan="# Mend\n1. read\n2. test"))
-            group.start_soon(answer, "two", "rejected", "person")
-            group.start_soon(answer, "lead", "approved", "lead", Word(option=2))
-            person.go.set()
-        await anyio.wait_all_tasks_blocked()
-        (row,) = [one for one in await rows(team) if one.id == plan.id]
-        at_prompt = person.given - len(person.late)
-        counted = sum(why is None for why in said.values()) + at_prompt
-        words = [why for why in said.values() if why is not None] + person.late
-        assert all(f"is {row.status} by {row.answered_by} already" in why for why in words), words
-        assert person.given + person.taken_back == 1
-        assert [one.what for one in row.history if one.what in ("approved", "rejected")] == [row.status]
-        assert len([one for one in await taken(team) if one.request_id == plan.id]) == 1
-        opened = team.state("alice").gate.digest == row.digest
-        assert opened is (row.status == "approved" and not team.state("alice").reported)
-    return counted, f"{row.status} {row.answered_by} {bool(row.choice)} {bool(submitted_of(row))}"
-
-
-async def test_of_answers_at_once_exactly_one_counts() -> None:
-    found = [await of_many_at_once(seed) for seed in range(20)]
-    assert {counted for counted, _ in found} == {1}
-    assert len({ending for _, ending in found}) > 2, "the same one won each time: nothing was mixed"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("part", range(8))
-async def test_of_answers_at_once_exactly_one_counts_whatever_the_order(part: int, soak: int) -> None:
-    found = [await of_many_at_once(1_000 * part + seed) for seed in range(200 * soak)]
-    assert {counted for counted, _ in found} == {1}
 
 
 # What an approval is bound to

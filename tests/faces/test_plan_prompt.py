@@ -1,0 +1,202 @@
+"""Plans at a prompt: asked one by one and counted, taken back with the reason, answered in words."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from tests.faces.plan_rows import decided, plan, said
+
+from callboard.core.plans import Word
+from callboard.core.requests import withdraw
+from callboard.faces.approvals import PersonApprover, TakenBack, question_of, read_answer, request_block
+from callboard.faces.commands import perform
+from callboard.faces.terminal import Block, Terminal
+from callboard.ports.world import Answer
+from callboard.words.values import Request
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("2", Answer("approved", "person", "", Word(2))),
+        ("1, but test it", Answer("approved", "person", "but test it", Word(1))),
+        ("y", Answer("approved", "person")),
+        ("3", None),
+        ("0", None),
+        ("-1", None),
+    ],
+)
+def test_an_option_is_chosen_by_its_number(typed: str, read: Answer | None) -> None:
+    assert read_answer(plan("x", "by hand", "by tool"), typed) == read
+    assert read_answer(plan("x"), "1") is None, "it has none"
+
+
+def test_the_question_says_what_may_be_typed() -> None:
+    assert question_of(plan("x", "a", "b")) == "approve this plan? [y/N, 1 to 2 for an option, a reason may follow]> "
+    assert question_of(plan("x")) == "approve this plan? [y/N, a reason may follow]> "
+
+
+class Rows:
+    """A session's rows, as an approver asks for them."""
+
+    def __init__(self, *rows: Request, note: str = "") -> None:
+        self.rows, self.note = list(rows), note
+
+    def requests(self, *, pending_only: bool = True) -> Sequence[Request]:
+        return self.rows
+
+    async def moved(self, request: Request) -> str:
+        return self.note
+
+
+class Asking:
+    """A terminal that is asked, and answers when it is told what."""
+
+    def __init__(self) -> None:
+        self.shown, self.words, self.gone = list[str](), list[str](), list[str]()
+        self.typed, self.answers = anyio.create_memory_object_stream[str](10)
+
+    async def ask(self, shown: Block, words: str, taken_back: TakenBack) -> str | None:
+        self.shown.append(said(shown))
+        self.words.append(words)
+        try:
+            return await self.answers.receive()
+        except anyio.get_cancelled_exc_class():
+            self.gone.append(taken_back())
+            raise
+
+    def close(self) -> None:
+        self.typed.close()
+        self.answers.close()
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.anyio
+async def test_plans_wait_in_line_are_counted_and_never_interleave() -> None:
+    asking, answers = Asking(), dict[str, Answer | None]()
+    approver = PersonApprover(asking.ask)
+
+    async def answer_one(request: Request) -> None:
+        answers[request.id] = await approver.answer(request)
+
+    async with anyio.create_task_group() as group:
+        for number, name in enumerate(("alice", "bob", "carol")):
+            group.start_soon(answer_one, plan(f"of {name}", id=f"req_{number}", asked_by=name))
+            await anyio.wait_all_tasks_blocked()
+        assert len(asking.words) == 1, "one question at a time"
+        for words in ("y", "n because", "y"):
+            await asking.typed.send(words)
+            await anyio.wait_all_tasks_blocked()
+    assert "of alice" in asking.shown[0]
+    assert "1 more waits: plan req_2 (carol)" in asking.shown[1]
+    assert "more wait" not in asking.shown[2]
+    assert [one and one.status for one in answers.values()] == ["approved", "rejected", "approved"]
+    asking.close()
+
+
+def withdrawn(request: Request) -> Request:
+    row = withdraw(request, "alice", "another plan", request.created_at)
+    assert isinstance(row, Request)
+    return row
+
+
+WAITS = plan()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("becomes", "words"),
+    [
+        (decided(WAITS, "approved"), "answered elsewhere: req_a1 approved by person"),
+        (withdrawn(WAITS), "no longer needed: req_a1 withdrawn"),
+        (WAITS.model_copy(update={"digest": "d"}), "its content has changed"),
+        (WAITS, "no longer asked"),
+    ],
+)
+async def test_a_question_that_is_taken_back_says_why(becomes: Request, words: str) -> None:
+    asking = Asking()
+    approver = PersonApprover(asking.ask)
+    approver.attach(Rows(becomes))
+    async with anyio.create_task_group() as group:
+        group.start_soon(approver.answer, WAITS)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    assert asking.gone == [words]
+    asking.close()
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_came_too_late_is_told_at_the_prompt() -> None:
+    asking, err = Asking(), io.StringIO()
+    terminal = Terminal(io.StringIO(), err, color="never")
+    approver = PersonApprover(asking.ask, terminal)
+    approver.attach(Rows(note="/work/roof has moved"))
+    await asking.typed.send("y")
+    given = await approver.answer(plan())
+    assert given is not None
+    assert given == Answer("approved", "person")
+    given.refused("req_a1 is rejected by lead already")
+    terminal.close()
+    assert "your answer did not count: req_a1 is rejected by lead already" in err.getvalue()
+    assert "/work/roof has moved" in asking.shown[0], "what has changed round it is told to who approves it"
+    asking.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("typed", "reason", "questions"),
+    [(("n", "smaller steps"), "smaller steps", 2), (("n too big",), "too big", 1), (("",), "", 1), (("no", ""), "", 2)],
+)
+async def test_b12_a_rejection_is_asked_for_its_feedback(typed: Sequence[str], reason: str, questions: int) -> None:
+    asking = Asking()
+    for words in typed:
+        await asking.typed.send(words)
+    assert await PersonApprover(asking.ask).answer(plan()) == Answer("rejected", "person", reason)
+    assert len(asking.words) == questions
+    asking.close()
+
+
+class Session(Rows):
+    """What the slash commands ask of a session."""
+
+    def __init__(self, *rows: Request) -> None:
+        super().__init__(*rows)
+        self.given: list[tuple[object, ...]] = []
+
+    async def answer(self, request_id: str, status: str, reason: str = "", word: Word = Word()) -> str | None:  # noqa: B008
+        self.given.append((request_id, status, reason, word.option))
+        return None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("line", "given", "words"),
+    [
+        ("/approve req_a1 option 2 go on", [("req_a1", "approved", "go on", 2)], "req_a1 approved"),
+        ("/approve req_a1 optionally", [("req_a1", "approved", "optionally", 0)], "req_a1 approved"),
+        ("/reject req_a1", [], "say what is to change"),
+        ("/reject req_a1 smaller", [("req_a1", "rejected", "smaller", 0)], "req_a1 rejected"),
+        ("/show req_a1", [], "option 2: b"),
+        ("/show", [], "which one?"),
+    ],
+)
+async def test_the_slash_commands_do_what_the_command_line_does(
+    line: str, given: list[tuple[object, ...]], words: str
+) -> None:
+    session, err = Session(plan("x", "a", "b")), io.StringIO()
+    terminal = Terminal(io.StringIO(), err, color="never")
+    await perform(line, session, terminal)  # type: ignore[arg-type]
+    terminal.close()
+    assert session.given == given
+    assert words in err.getvalue()
+
+
+def test_the_block_of_a_plan_names_its_options() -> None:
+    assert "option 1: a" in said(request_block(plan("x", "a")))
