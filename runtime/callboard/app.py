@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from callboard.adapters.archive import make_private
+from callboard.adapters.clock import SystemClock
 from callboard.adapters.logs import EventLog, log_metrics, logging_to
 from callboard.assembly import find_places
 from callboard.core.names import schedule_key, session_key
@@ -24,15 +25,16 @@ from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, was_
 from callboard.engine.host import Host
 from callboard.engine.sessions import mark_ended, named, send_prompt
 from callboard.engine.team import Team
-from callboard.hosting import host_of, hosting, take_lease
+from callboard.hosting import host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
 from callboard.ports.store import Fence, Put
 from callboard.ports.world import Approver, Observer
 from callboard.session import OpenSession
+from callboard.taking_over import TakeOver, announced, take_lease
 from callboard.taping import Wiring
 from callboard.words.values import Budget, Schedule, SessionRow
 
-__all__ = ["AgentSummary", "End", "OpenSession", "Options", "Session", "open_session"]
+__all__ = ["AgentSummary", "End", "OpenSession", "Options", "Session", "TakeOver", "open_session"]
 
 GO_ON = "Go on where you stopped."
 """What `callboard resume` says for the person to a lead whose last turn was cut short."""
@@ -122,14 +124,15 @@ async def open_session(
 ) -> AsyncGenerator[Session]:
     """Host a session, new or resumed, for as long as the block lasts; its journals stay for the next time.
 
-    Raises the errors of `PersonCanAct` for what a person can mend, `SessionHosted` when another process hosts it,
+    Raises the errors of `PersonCanAct` for what a person can mend, `SessionHosted` when another process hosts it and
+    `SessionTakenOver` when another is to host it (`Options.take_over` of that one),
     and `NobodyCanAct` when the store is damaged, full or taken over: before the block, or out of it.
     """
     async with AsyncExitStack() as stack:
         opened = await open_row(options, find_places(options.workspace), stack)
         row, places = opened.row, opened.places
-        lease = await take_lease(opened.store, row.id)
-        stack.push_async_callback(lease.release)
+        lease = await take_lease(opened.store, row.id, options.take_over)
+        mine = await stack.enter_async_context(announced(opened.store, row.id, lease, SystemClock().now()))
         make_private(places.session_data(row.id))
         wiring = await stack.enter_async_context(wiring_of(options, opened))
         host = await host_of(options, opened, wiring, lease)
@@ -146,5 +149,5 @@ async def open_session(
         if options.resume and (carries or options.prompt is not None):
             await session.say(options.prompt or GO_ON)
         stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
-        async with hosting(team, wiring):
+        async with hosting(team, wiring, mine):
             yield session

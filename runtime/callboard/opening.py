@@ -20,6 +20,7 @@ from callboard.engine.governor import Governors
 from callboard.engine.sessions import find_session
 from callboard.ports.store import Store
 from callboard.settings import Loaded, load_settings
+from callboard.taking_over import TakeOver
 from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
 from callboard.words.errors import UsageError
 from callboard.words.values import Json, SessionRow
@@ -52,6 +53,8 @@ class Options:
     """What the person says first: a new session begins to exist with it, a resumed one hears it."""
     carry: bool = False
     """With `resume`: the lead goes on in a fresh conversation, with what matters of the one before."""
+    take_over: TakeOver | None = None
+    """With `resume`: host the session also if another process does, which has to leave."""
     governors: Governors | None = None
     """Those of the process, where it hosts several sessions; None: this session has one of its own."""
 

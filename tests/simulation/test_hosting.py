@@ -63,7 +63,7 @@ def test_a_second_process_answers_while_the_first_hosts(command: Command, word: 
 def test_beside_a_host_others_may_look_and_may_not_host(command: Command) -> None:
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for("waits for approval")
-        second = command.run("resume")
+        second = command.run("run", "-c", "And the walls?")
         no_traceback(second)
         assert (second.code, second.out) == (3, "")
         assert f"is hosted by process {host.pid}" in second.err

@@ -52,6 +52,18 @@ def of_session(command: Command) -> Command:
     return click.option("--session", metavar="ID", help="This session instead of the current one.")(command)
 
 
+def taking_over(command: Command) -> Command:
+    """Add `--take-over`, `--wait` and `--force`: host a session that another process hosts."""
+    options = (
+        click.option("--take-over", is_flag=True, help="Where another process hosts the session: make it leave."),
+        click.option("--wait", type=click.FloatRange(min=0), help="With --take-over: seconds it has to leave (10)."),
+        click.option("--force", is_flag=True, help="With --take-over: kill it when it has not left by then."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def refuse_tools(what: str) -> None:
     """Nobody approves himself by a tool call. Raises `UsageError` in a process that an agent's tool started."""
     if os.environ.get("CALLBOARD_TOOL"):

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import click
 
-from callboard.app import Options
-from callboard.faces.cli_options import Given, everywhere, refuse_tools
+from callboard.app import Options, TakeOver
+from callboard.attaching import Attach
+from callboard.faces.cli_options import Given, everywhere, refuse_tools, taking_over
 from callboard.faces.keyboard import person_is_there
 from callboard.faces.running import Headless, Output, run_headless
 from callboard.faces.terminal import Terminal
@@ -42,6 +43,7 @@ PROMPT_BYTES = 10_000_000
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @click.option("-p", "--print", "print_", is_flag=True, hidden=True, help="Accepted; a run prints its result anyway.")
+@taking_over
 @everywhere
 @click.pass_obj
 def run(given: Given, /, **asked: Any) -> int:
@@ -53,7 +55,7 @@ def run(given: Given, /, **asked: Any) -> int:
     goes_on = bool(asked["continue_"] or asked["resumed"])
     if asked["carry"] and not goes_on:
         raise UsageError("--carry goes with -c or -r: a new session has nothing to carry over")
-    prompt = _prompt(asked["prompt"], needed=not goes_on)
+    prompt = given_prompt(asked["prompt"], needed=not goes_on)
     _refuse_policy(asked)
     options = _options(given, asked, resume=goes_on, session=asked["resumed"])
     return _headless(given, asked, options, prompt)
@@ -66,17 +68,21 @@ def run(given: Given, /, **asked: Any) -> int:
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
+@taking_over
 @everywhere
 @click.pass_obj
 def resume(given: Given, /, **asked: Any) -> int:
     """Finish what SESSION (the current one) left under way.
 
-    It goes on after a crash or a Ctrl-C, and ends as a run does.
+    It goes on after a crash or a Ctrl-C, and ends as a run does. Where another process hosts the session, this one
+    follows it to its end, as `callboard attach` does, unless --take-over says otherwise.
 
     To go on talking instead: `callboard --resume SESSION`. To give it another prompt: `callboard run --resume SESSION`.
     """
     _refuse_policy(asked)
-    return _headless(given, asked, _options(given, asked, resume=True, session=asked["session"]), None)
+    options = _options(given, asked, resume=True, session=asked["session"])
+    for_a_host = options.carry or options.trust or options.max_cost_usd is not None or options.take_over is not None
+    return _headless(given, asked, options, None, "never" if for_a_host else "if hosted")
 
 
 def talk(given: Given, /, **asked: Any) -> int:
@@ -89,7 +95,8 @@ def talk(given: Given, /, **asked: Any) -> int:
     # prompt_toolkit takes 100 ms to import, and a headless run never needs it.
     repl = importlib.import_module("callboard.faces.repl")
     with terminal_of(given) as terminal:
-        return repl.run_repl(options, terminal, verbose=given.verbose)
+        attach = "never" if options.take_over is not None else "if hosted"
+        return repl.run_repl(options, terminal, verbose=given.verbose, attach=attach)
 
 
 @contextmanager
@@ -122,13 +129,16 @@ def flags_of(asked: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _headless(given: Given, asked: dict[str, Any], options: Options, prompt: str | None) -> int:
+def _headless(
+    given: Given, asked: dict[str, Any], options: Options, prompt: str | None, attach: Attach = "never"
+) -> int:
     what = Headless(
         options,
         prompt,
         output=cast("Output", asked["output_format"]),
         yes=bool(asked["yes"]),
         mode=asked.get("permission_mode") or "default",
+        attach=attach,
     )
     with terminal_of(given) as terminal:
         return run_headless(what, terminal, verbose=given.verbose)
@@ -148,10 +158,24 @@ def _options(given: Given, asked: dict[str, Any], *, resume: bool, session: str 
         appended=asked.get("appended") or "",
         max_cost_usd=asked.get("max_budget_usd"),
         carry=bool(asked.get("carry")),
+        take_over=_take_over(asked, resume=resume),
     )
 
 
-def _prompt(said: str | None, *, needed: bool) -> str | None:
+def _take_over(asked: Mapping[str, Any], *, resume: bool) -> TakeOver | None:
+    """Raises `UsageError` for options that say nothing without others."""
+    if not asked.get("take_over"):
+        if asked.get("force") or asked.get("wait") is not None:
+            raise UsageError("--force and --wait go with --take-over")
+        return None
+    refuse_tools("--take-over")
+    if not resume:
+        raise UsageError("--take-over goes with -c or -r: a new session is nobody's yet")
+    wait = asked.get("wait")
+    return TakeOver(TakeOver().wait if wait is None else float(wait), bool(asked.get("force")))
+
+
+def given_prompt(said: str | None, *, needed: bool) -> str | None:
     """The prompt from the line or from stdin. Raises `UsageError` when there is none."""
     if said == "-" or (said is None and not sys.stdin.isatty() and needed):
         data = sys.stdin.buffer.read(PROMPT_BYTES + 1)

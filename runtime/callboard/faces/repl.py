@@ -21,12 +21,13 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from callboard.app import Options, Session, open_session
+from callboard.app import End, OpenSession, Options
+from callboard.attaching import Attach, AttachedSession, opened
 from callboard.faces.approvals import PersonApprover, TakenBack
 from callboard.faces.commands import COMMANDS, Leave, perform
 from callboard.faces.leaving import TWICE
 from callboard.faces.lines import call_words, shorten
-from callboard.faces.listings import status_words
+from callboard.faces.listings import attached_block, status_words
 from callboard.faces.screen import Screen
 from callboard.faces.terminal import Block, Terminal, block, plain
 from callboard.ports.model import Delta
@@ -114,8 +115,14 @@ class LiveScreen(Screen):
 class Repl:
     """One conversation at a prompt line."""
 
-    def __init__(self, options: Options, terminal: Terminal, *, verbose: bool = False) -> None:
+    def __init__(
+        self, options: Options, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted"
+    ) -> None:
+        """`attach`: what to do where another process hosts the session."""
         self._options, self._terminal = options, terminal
+        self._attach: Attach = attach
+        self._end: End | None = None
+        """How the session ended that another process hosted."""
         self._screen = LiveScreen(terminal, verbose=verbose)
         self._questions: deque[_Question] = deque()
         self._asked: _Question | None = None
@@ -127,18 +134,20 @@ class Repl:
     async def run(self) -> int:
         """Talk until the person leaves; the exit code."""
         approver = PersonApprover(self.ask, self._terminal)
-        async with open_session(self._options, observers=[self._screen], approvers=[approver]) as session:
+        async with opened(self._attach, self._options, [self._screen], [approver]) as session:
             self._prompt = _line(_history(session.places.state))
             self._screen.redraw = self._prompt.app.invalidate
             self._screen.attach(session, asks_plans=True)
             approver.attach(session)
             words = f"session {session.id}, model {session.model}; /help tells what there is"
             self._terminal.terminal_print(block(words, "dim"))
+            if isinstance(session, AttachedSession):
+                self._terminal.terminal_print(attached_block(session))
             self._terminal.flush()
             with patch_stdout(raw=True):
                 self._terminal.show_above(sys.stdout.write)
                 try:
-                    return await self._talk(session)
+                    return await self._talk_until_left(session)
                 finally:
                     self._terminal.show_above(None)
 
@@ -156,8 +165,23 @@ class Repl:
                 self._call()
         return question.answer
 
-    async def _talk(self, session: Session) -> int:
-        while True:
+    async def _talk_until_left(self, session: OpenSession) -> int:
+        """Talk; where another process is the host, no longer than it hosts."""
+
+        async def left(attached: AttachedSession) -> None:
+            self._end = await attached.finished()
+            self._call()
+
+        codes: list[int] = []
+        async with anyio.create_task_group() as group:
+            if isinstance(session, AttachedSession):
+                group.start_soon(left, session)
+            codes.append(await self._talk(session))
+            group.cancel_scope.cancel()
+        return codes[0]
+
+    async def _talk(self, session: OpenSession) -> int:
+        while self._end is None:
             try:
                 if self._questions:
                     await self._put(self._questions.popleft())
@@ -171,8 +195,10 @@ class Repl:
                     return 130
             except (EOFError, Leave):
                 return 0
+        self._terminal.terminal_print(block(self._end.why or "its host has left the session", "warn"))
+        return self._end.exit_code
 
-    async def _read(self, session: Session) -> str:
+    async def _read(self, session: OpenSession) -> str:
         """One line of the person's, from the draft on."""
         try:
             line = await self._prompt.prompt_async(
@@ -193,7 +219,7 @@ class Repl:
 
     def _place_cursor(self) -> None:
         self._prompt.default_buffer.cursor_position = self._draft.cursor
-        if self._questions:
+        if self._questions or self._end is not None:
             self._call()
 
     def _above(self) -> FormattedText:
@@ -201,7 +227,7 @@ class Repl:
         tail = shorten(plain(self._screen.tail).replace("\n", " "), _TAIL_WIDTH)
         return FormattedText([*([("", f"{tail}\n")] if tail else []), ("bold", "> ")])
 
-    def _below(self, session: Session) -> str:
+    def _below(self, session: OpenSession) -> str:
         """What the team is doing and what it cost."""
         return plain(" | ".join(part for part in (self._screen.doing(), status_words(session)) if part))
 
@@ -234,7 +260,7 @@ class Repl:
                 return typed
             self._terminal.terminal_print(block("that came too soon to be an answer; once more, please", "warn"))
 
-    async def _heed(self, session: Session, line: str) -> None:
+    async def _heed(self, session: OpenSession, line: str) -> None:
         """Do what a line says; an empty one does nothing. Raises `Leave`."""
         words = line.strip()
         if not words:
@@ -244,7 +270,7 @@ class Repl:
         else:
             await session.say(line)
 
-    async def _interrupted(self, session: Session) -> bool:
+    async def _interrupted(self, session: OpenSession) -> bool:
         """Ctrl-C: drop the draft, else stop the turn, else (a second within two seconds) leave."""
         if self._draft.text:
             self._draft = _Draft()
@@ -264,11 +290,11 @@ class Repl:
             line.app.exit(exception=_Called())
 
 
-def run_repl(options: Options, terminal: Terminal, *, verbose: bool = False) -> int:
+def run_repl(options: Options, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted") -> int:
     """Talk in this thread until it is over; the exit code."""
 
     async def talk() -> int:
-        return await Repl(options, terminal, verbose=verbose).run()
+        return await Repl(options, terminal, verbose=verbose, attach=attach).run()
 
     return anyio.run(talk)
 

@@ -14,13 +14,14 @@ from typing import Literal
 import anyio
 
 from callboard import __version__
-from callboard.app import End, Options, Session, open_session
+from callboard.app import End, OpenSession, Options, Session
+from callboard.attaching import Attach, AttachedSession, opened
 from callboard.core.context.told.metrics import together
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard
 from callboard.faces.leaving import Leaving, heed_signals
 from callboard.faces.lines import usage_words
-from callboard.faces.listings import plain_row, requests_block
+from callboard.faces.listings import attached_block, plain_row, requests_block
 from callboard.faces.screen import Screen
 from callboard.faces.stream_json import StreamJson
 from callboard.faces.terminal import Terminal, block
@@ -41,6 +42,8 @@ class Headless:
     yes: bool = False
     mode: str = "default"
     """The permission mode that was asked for, for `system/init`."""
+    attach: Attach = "never"
+    """What to do where another process hosts the session."""
 
 
 class WaitingShown:
@@ -64,7 +67,7 @@ class HeadlessRun:
         self._what, self._terminal = what, terminal
         self._screen = Screen(terminal, result_apart=True, verbose=verbose)
         self._stream: StreamJson | None = None
-        self._session: Session | None = None
+        self._session: OpenSession | None = None
         self._person: PersonApprover | None = None
         self._last: Json | None = None
         if what.output != "text":
@@ -94,17 +97,22 @@ class HeadlessRun:
     async def _host(self) -> End:
         what = self._what
         options = replace(what.options, prompt=what.prompt)
-        async with open_session(options, observers=self._observers(), approvers=self._approvers()) as session:
+        async with opened(what.attach, options, self._observers(), self._approvers()) as session:
             self._session = session
+            if isinstance(session, AttachedSession):
+                self._terminal.terminal_print(attached_block(session))
             self._screen.attach(session, asks_plans=what.options.attended and not what.yes)
             if self._person is not None:
                 self._person.attach(session)
             if self._stream is not None:
                 self._stream.opened(session.id, session.model, what.mode)
-            if what.prompt is None:
+            if what.prompt is None and isinstance(session, Session):
                 await session.go_on()
             end = await session.finished()
-            await session.mark_ended(end.exit_code)
+            if isinstance(session, Session):
+                await session.mark_ended(end.exit_code)
+            else:
+                self._terminal.terminal_print(block("its host has left the session", "dim", progress=True))
             return end
 
     def _observers(self) -> Sequence[Observer]:
@@ -122,8 +130,8 @@ class HeadlessRun:
         return approvers
 
     async def _interrupt(self) -> bool:
-        if self._session is None:
-            return False
+        if not isinstance(self._session, Session):
+            return False  # nothing is open yet, or the turn is another process's: only this screen is left
         self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
         await self._session.interrupt()
         return True
@@ -159,6 +167,8 @@ class HeadlessRun:
             self._terminal.terminal_print(block(f"callboard: {why}", "bad"))
         if self._session is not None and code in {130, 143}:
             words = f"the session is kept: `callboard resume {self._session.id}` goes on with it"
+            if isinstance(self._session, AttachedSession):
+                words = f"process {self._session.pid} goes on with the session"
             self._terminal.terminal_print(block(words, "dim"))
         if end is not None:
             self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))

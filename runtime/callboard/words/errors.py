@@ -10,7 +10,8 @@
     │   ├── AnswerNeeded          a request that nobody can answer reached its deadline          exit 4
     │   ├── LimitReached          steps, tokens, cost or time are used up                        exit 5
     │   ├── ContextOverflow       the conversation does not fit, even after compaction           exit 5
-    │   └── SessionHosted         another live process hosts the session                         exit 3
+    │   ├── SessionHosted         another live process hosts the session                         exit 3
+    │   └── SessionTakenOver      a person made another process its host                         exit 3
     ├── ModelCanAct           what a tool refuses: becomes an error result, never leaves the tool
     │   └── ToolRefused
     ├── RuntimeCanAct         handled inside: retry, compact, take the next
@@ -20,7 +21,7 @@
     └── NobodyCanAct          stop now, keep what there is
         ├── StoreDamaged          a record or the file is damaged; says where, and where it was set aside
         ├── StoreFull             no room, or the file system refuses to write                   exit 3
-        ├── Fenced                this process lost its lease; another one writes now
+        ├── Fenced                this process lost its lease; another one writes now            exit 3
         └── ModelUnavailable      attempts used up                                               exit 6
 
 Bugs are not wrapped: any other exception that reaches the command line is ours to mend (exit 70).
@@ -107,6 +108,16 @@ class SessionHosted(PersonCanAct):
         self.pid = pid
 
 
+class SessionTakenOver(PersonCanAct):
+    """A person told another process to host this session; this one leaves. `pid` is the other's."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, pid: int) -> None:
+        super().__init__(what)
+        self.pid = pid
+
+
 class ModelCanAct(CallboardError):
     """The model asked for something that cannot be done as asked; it reads the message and tries again."""
 
@@ -145,6 +156,8 @@ class StoreFull(NobodyCanAct):
 
 class Fenced(NobodyCanAct):
     """This process's lease was taken over: its writes are refused so that two hosts never write one journal."""
+
+    exit_code = 3
 
 
 class ModelUnavailable(NobodyCanAct):
