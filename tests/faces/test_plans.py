@@ -46,7 +46,7 @@ def test_the_page_shows_what_differs_from_the_revision_before_and_what_was_said_
     second = plan("1. read\n2. mend", id="req_a2", revision=2, created_at=first.created_at + 5)
     other = plan("of bob", id="req_b", asked_by="bob", created_at=first.created_at + 1)
     page = said(request_page(told(second, [first, other, second])))
-    assert "changes since the revision before" in page
+    assert "changes since revision 1 (req_a1, rejected by person: too hot)" in page
     assert "    -2. burn\n    +2. mend" in page
     assert "rejected by person: too hot" in said(request_page(told(first, [first, second])))
     whole = request_json(told(second, [first, other, second]))

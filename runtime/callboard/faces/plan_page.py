@@ -33,7 +33,7 @@ def request_page(one: Told) -> Block:
     request = one.request
     lines = [
         *request_block(request, one.note).lines,
-        *_diff("since the revision before", _since_earlier(one)),
+        *_diff(f"since {_ended(one.earlier)}" if one.earlier else "", _since_earlier(one)),
         *_diff("by the person's edit", _by_edit(request)),
         Line("  history", "dim"),
         *(_said(said) for said in _history(request)),
@@ -51,6 +51,12 @@ def request_json(one: Told) -> Json:
         "note": one.note,
     }
     return {**plain_row(one.request), **beside}
+
+
+def _ended(earlier: Request) -> str:
+    """The revision before, and what became of it."""
+    why = f": {visible(earlier.reason)}".replace("\n", "\\n") if earlier.reason else ""
+    return f"revision {earlier.revision} ({earlier.id}, {earlier.status} by {earlier.answered_by or 'nobody'}{why})"
 
 
 def _text_of(request: Request) -> str:
