@@ -19,7 +19,8 @@ import anyio
 from callboard.adapters.sqlite import SqliteStore, open_store
 from callboard.core import tasks as laws
 from callboard.core.names import rows_prefix, task_key
-from callboard.core.tasks import Holder, by_id, ready_for
+from callboard.core.offers import ready_for
+from callboard.core.tasks import Holder, by_id
 from callboard.engine.board import SessionBoard
 from callboard.engine.claiming import claimed, free_abandoned
 from callboard.ports.store import Append, Fence, LeaseHolder, Put, Row

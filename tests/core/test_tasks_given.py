@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.core import tasks
+from callboard.core.offers import offers, ready_for
 from callboard.core.tasks import MOST_ATTEMPTS, Change, Holder
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Task, TaskStatus
@@ -75,8 +76,8 @@ def test_giving_a_task_to_who_has_it_is_refused() -> None:
 
 def test_what_is_kept_for_an_agent_comes_first_and_nobody_else_sees_it() -> None:
     board = tasks.by_id([_task("a", created_at=1.0), _task("b", created_at=2.0, reserved_for="bob")])
-    assert [task.id for task in tasks.ready_for(board, BOB)] == ["b", "a"]
-    assert [task.id for task in tasks.ready_for(board, ALICE)] == ["a"]
+    assert [task.id for task in ready_for(board, BOB)] == ["b", "a"]
+    assert [task.id for task in ready_for(board, ALICE)] == ["a"]
 
 
 def test_one_waiter_is_woken_for_a_task_and_the_one_that_it_is_kept_for() -> None:
@@ -84,10 +85,10 @@ def test_one_waiter_is_woken_for_a_task_and_the_one_that_it_is_kept_for() -> Non
     board = tasks.by_id(
         [_task("t1", created_at=1.0), _task("t2", created_at=2.0, reserved_for="c"), _task("t3", "failed")]
     )
-    assert tasks.offers(board, mates) == {"a": "t1", "c": "t2"}
-    assert tasks.offers(board, mates, {"t1"}) == {"c": "t2"}
-    assert tasks.offers(board, [mates[2]]) == {"c": "t1"}
-    assert tasks.offers(tasks.by_id([_task("t2", reserved_for="z")]), mates) == {}
+    assert offers(board, mates) == {"a": "t1", "c": "t2"}
+    assert offers(board, mates, {"t1"}) == {"c": "t2"}
+    assert offers(board, [mates[2]]) == {"c": "t1"}
+    assert offers(tasks.by_id([_task("t2", reserved_for="z")]), mates) == {}
 
 
 def test_no_more_waiters_are_looked_at_than_are_needed() -> None:
@@ -98,8 +99,8 @@ def test_no_more_waiters_are_looked_at_than_are_needed() -> None:
             seen.append(f"w{number}")
             yield Holder(f"w{number}")
 
-    assert tasks.offers(tasks.by_id([_task("t1"), _task("t2", "failed")]), coming()) == {"w0": "t1"}
-    assert tasks.offers(tasks.by_id([_task("t2", "failed")]), coming()) == {}
+    assert offers(tasks.by_id([_task("t1"), _task("t2", "failed")]), coming()) == {"w0": "t1"}
+    assert offers(tasks.by_id([_task("t2", "failed")]), coming()) == {}
     assert seen == ["w0"]
 
 
@@ -110,7 +111,7 @@ def test_no_more_waiters_are_looked_at_than_are_needed() -> None:
 )
 def test_nobody_is_woken_twice_and_no_ready_task_lacks_a_waiter_that_is_left(kept: list[str], names: list[str]) -> None:
     board = tasks.by_id(_task(f"t{at}", created_at=float(at), reserved_for=who) for at, who in enumerate(kept))
-    woken = tasks.offers(board, [Holder(name) for name in names])
+    woken = offers(board, [Holder(name) for name in names])
     assert len(set(woken.values())) == len(woken)
     idle = [Holder(name) for name in names if name not in woken]
     open_ones = sum(1 for who in kept if not who)
@@ -175,7 +176,7 @@ def test_a_new_task_says_who_set_its_check() -> None:
 def test_who_may_run_nothing_takes_no_task_with_a_check() -> None:
     reader = Holder("alice", shell=False)
     board = tasks.by_id([_task("a", check="make"), _task("b")])
-    assert [task.id for task in tasks.ready_for(board, reader)] == ["b"]
+    assert [task.id for task in ready_for(board, reader)] == ["b"]
     with pytest.raises(ToolRefused, match="a has a check, which is a command, and you may run none; ready now"):
         tasks.claim(board["a"], reader, board, 9.0)
 

@@ -13,10 +13,11 @@ from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
 from callboard.core.moving import wanted
 from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
+from callboard.core.offers import ready_for
 from callboard.core.recovery.turns import model_in_use
 from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
-from callboard.core.tasks import Holder, by_id, ready_for
+from callboard.core.tasks import Holder, by_id
 from callboard.engine.board import SessionBoard
 from callboard.engine.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews

@@ -1,7 +1,7 @@
 """Who is woken for a ready task: one waiter for each, and another one when that one turned to something else.
 
 Waking all of an idle team for one task would have all but one of them lose the race for it. So each change of the board
-wakes as many as there are tasks to take (`callboard.core.tasks.offers`). Nothing is promised to who is woken: it claims
+wakes as many as there are tasks to take (`callboard.core.offers`). Nothing is promised to who is woken: it claims
 like anybody, or finds its task gone. What must not happen is that a task stays while somebody could take it: whoever
 was woken and begins a turn of another cause, or ends, passes the offer on.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from callboard.core.tasks import Holder, by_id, offers
+from callboard.core.offers import offers
+from callboard.core.tasks import Holder, by_id
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent
 from callboard.words.values import Task
