@@ -227,13 +227,7 @@ _ENDS: dict[Literal["nothing", "conflict", "failed"], str] = {
 def _told(given: _Merge, end: MergeEnd) -> ToolOutcome:
     """What the model reads."""
     shown = ", ".join(end.files[:20]) + (f" and {len(end.files) - 20} more" if len(end.files) > 20 else "")
-    facts = {
-        "name": given.name,
-        "branch": branch_of(given.name),
-        "onto": end.onto,
-        "files": shown,
-        "output": end.output,
-    }
+    facts = {"name": given.name, "branch": branch_of(given.name), "files": shown}
     data: Json = {"how": end.how, "onto": end.onto, "commit": end.commit, "files": list(end.files)}
     if end.how != "merged":
         return ToolOutcome(
