@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "edit": ("cli_requests", "Edit a plan and approve it."),
     "reject": ("cli_requests", "Reject a plan or refuse a tool."),
     "answer": ("cli_requests", "Answer an agent's question."),
+    "worktrees": ("cli_worktrees", "List, merge and remove git worktrees."),
     "cron": ("cli_cron", "Add, list, resume, remove and run schedules."),
     "rehearse": ("cli_setup", "Play a model service from a scenario file."),
     "demo": ("cli_setup", "Watch a team mend a sample project; no key, no network."),
