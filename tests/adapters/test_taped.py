@@ -184,6 +184,21 @@ async def test_the_board_changes_in_its_recorded_order(tapes: Tapes) -> None:
     assert order == ["call_a", "call_b"]
 
 
+async def test_a_check_of_a_task_ends_as_it_did_and_in_its_turn(tapes: Tapes) -> None:
+    check = {"exit_code": 2, "output": "1 failed in /home/ada/work"}
+    tapes.finished("call_a", "first", effect="store")
+    tapes.saw(ev.ToolStarted, call="call_b", effect="attach")
+    tapes.saw(ev.ToolFinished, call="call_b", content=(), data={"task_id": "t1", "check": check})
+    cassette, course = tapes.replay()
+    ended = await ReplayedLauncher(cassette, course).run("make test", Path(), 1.0, Path("/results/call_b.out"))
+    assert (ended.exit_code, ended.output, ended.timed_out) == (2, "1 failed in /srv/copy", False)
+    with anyio.move_on_after(0.05) as waited:
+        await course.turn_of("call_b")
+    assert waited.cancelled_caught, "what changed the board before it has not done so yet"
+    course.on_event("lead", 1, ev.ToolFinished(at=1.0, call="call_a", content=()))
+    await course.turn_of("call_b")
+
+
 async def test_nothing_is_started_or_ended_in_a_replay(tapes: Tapes) -> None:
     began: Json = {"id": "bg_1", "command": "x", "pid": 1, "started": 1.0, "output": "/home/ada/work/bg_1.out"}
     tapes.saw(ev.BackgroundStarted, **began)

@@ -63,6 +63,25 @@ agents:
       reply: Bob is done.
 """
 FREE: dict[str, object] = {"permission.mode": "bypassPermissions"}
+CHECKED = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: create_task, input: {subject: One, check: 'date > stamp; date +%s%N'}}
+        - tool_use: {name: spawn_teammate, input: {name: alice, role: helper, prompt: Help me}}
+    - otherwise: true
+      reply: So be it.
+  alice:
+    - when: {contains: Help me}
+      reply: Ready.
+    - when: {contains: You claimed}
+      capture:
+        task: 'You claimed (task_[a-z0-9]+)'
+      reply:
+        - tool_use: {name: complete_task, input: {task_id: '${task}'}}
+    - otherwise: true
+      reply: Alice is done.
+"""
 
 
 @pytest.fixture
@@ -109,6 +128,15 @@ async def _run(options: Options, *prompts: str) -> End:
                 await session.say(prompt)
                 await session.finished()
             return session.end()
+
+
+async def test_a_task_is_completed_again_without_running_its_check(place: Place) -> None:
+    recorded = await place.record(CHECKED)
+    assert (place.workspace("there") / "stamp").exists(), "its check ran"
+    assert await place.replay() == recorded
+    assert place.left() == []
+    kept = [json.loads(line) for line in place.cassette.read_text().splitlines()]
+    assert sum("Its check passed." in json.dumps(one) for one in kept) > 0
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ class Course:
         self._mail: dict[str, dict[int, list[Delivery]]] = defaultdict(lambda: defaultdict(list))
         for who, value in cassette.all_of("mail"):
             self._mail[who][value["asked"]].append(Delivery(tuple(value["ids"]), value["begins_turn"]))
-        self._board = deque(call for call, value in cassette.all_of("tool") if value["effect"] == "store")
+        self._board = deque(call for call, value in cassette.all_of("tool") if _changes_rows(value))
         self._sent = dict(cassette.all_of("envelope"))
         self._lives: dict[str, _Life] = defaultdict(_Life)
         self._heard: dict[str, int] = defaultdict(int)
@@ -239,3 +239,8 @@ class Course:
 
 def _known_key(agent: str, life: int, number: int) -> str:
     return f"{agent}.{life} {number}"
+
+
+def _changes_rows(kept: Json) -> bool:
+    """Whether a recorded call changed the session's rows: a tool of the store, or a task that was completed."""
+    return kept["effect"] == "store" or "task_id" in kept["data"]
