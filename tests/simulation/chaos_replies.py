@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tests.engine.team_world import spawn
@@ -67,10 +67,10 @@ def _call(tool: str, /, **given: object) -> Call:
     return tool, dict(given)
 
 
-def _found(prefix: str, said: str) -> str:
-    """The newest id of that kind which the agent has heard of."""
+def found_id(prefix: str, said: str, place: int = -1) -> str:
+    """The newest id of that kind which the agent has heard of, or the one at that place."""
     found = re.findall(rf"{prefix}_[a-z2-7]{{12}}", said)
-    return found[-1] if found else f"{prefix}_none"
+    return found[place] if found and len(found) > place else f"{prefix}_none"
 
 
 Make = Callable[[Draw, str, str], Call]
@@ -81,7 +81,7 @@ _CALLS: tuple[Make, ...] = (
     lambda draw, said, me: _call("bash", command=str(draw.random())),
     lambda draw, said, me: _call("bash", command="refuse"),
     lambda draw, said, me: _call("bash", command=str(draw.random()), run_in_background=True),
-    lambda draw, said, me: _call("task_stop", id=_found("bg", said)),
+    lambda draw, said, me: _call("task_stop", id=found_id("bg", said)),
     lambda draw, said, me: _call("glob", pattern="raises"),
     lambda draw, said, me: _call("grep", pattern="hangs") if draw.random() < 0.3 else _call("list_tasks"),
     lambda draw, said, me: _call("bahs", command="no such tool"),
@@ -92,29 +92,30 @@ _CALLS: tuple[Make, ...] = (
     ),
     lambda draw, said, me: _call("task", description="d", prompt="p", agent_type="explore"),
     lambda draw, said, me: _call("create_task", subject=f"do {draw.random()}"),
-    lambda draw, said, me: _call("claim_task", task_id=_found("task", said)),
-    lambda draw, said, me: _call("complete_task", task_id=_found("task", said), result="r"),
-    lambda draw, said, me: _call("fail_task", task_id=_found("task", said), why="no way"),
-    lambda draw, said, me: _call("release_task", task_id=_found("task", said)),
+    lambda draw, said, me: _call("claim_task", task_id=found_id("task", said)),
+    lambda draw, said, me: _call("complete_task", task_id=found_id("task", said), result="r"),
+    lambda draw, said, me: _call("fail_task", task_id=found_id("task", said), why="no way"),
+    lambda draw, said, me: _call("release_task", task_id=found_id("task", said)),
     lambda draw, said, me: _call("send_message", to=draw.choice((*NAMES, "lead")), content="hello"),
     lambda draw, said, me: _call("ask_person", question="which?"),
 )
 
 
-def _some_calls(draw: Draw, said: str, me: str) -> Reply:
-    calls = [draw.choice(_CALLS)(draw, said, me) for _ in range(draw.randint(1, 5))]
+def some_calls(draw: Draw, said: str, me: str, makes: Sequence[Make] = _CALLS) -> Reply:
+    """One to five of the calls that may be made."""
+    calls = [draw.choice(makes)(draw, said, me) for _ in range(draw.randint(1, 5))]
     return use(*calls[0], *calls[1:], text=draw.choice(("", "Let me see.")))
 
 
 Says = Callable[[Draw, str, str], Reply]
 _ANYONE: tuple[Says, ...] = (
-    _some_calls,
-    _some_calls,
-    _some_calls,
-    _some_calls,
+    some_calls,
+    some_calls,
+    some_calls,
+    some_calls,
     lambda draw, said, me: say("that is all"),
     lambda draw, said, me: say("cut", "max_tokens") if draw.random() < 0.5 else say("stop", "stop_sequence"),
-    lambda draw, said, me: replace(_some_calls(draw, said, me), stop_reason="max_tokens"),
+    lambda draw, said, me: replace(some_calls(draw, said, me), stop_reason="max_tokens"),
     lambda draw, said, me: say("paused", "pause_turn"),
     lambda draw, said, me: say("no", "refusal") if draw.random() < 0.3 else say(""),
     lambda draw, said, me: say("full", OVERFLOW) if draw.random() < 0.3 else say("well"),
@@ -125,8 +126,8 @@ _LEAD: tuple[Says, ...] = (
     lambda draw, said, me: use("request_plan", {"teammate": draw.choice(NAMES), "task": "the roof"}),
     lambda draw, said, me: use("request_shutdown", {"teammate": draw.choice(NAMES)}),
     lambda draw, said, me: use("broadcast", {"content": "news"}),
-    lambda draw, said, me: use("review_plan", {"request_id": _found("req", said), "approve": draw.random() < 0.5}),
-    lambda draw, said, me: use("cancel_cron", {"job_id": _found("cron", said)}),
+    lambda draw, said, me: use("review_plan", {"request_id": found_id("req", said), "approve": draw.random() < 0.5}),
+    lambda draw, said, me: use("cancel_cron", {"job_id": found_id("cron", said)}),
 )
 _MATE: tuple[Says, ...] = (
     lambda draw, said, me: use(

@@ -76,10 +76,14 @@ class Unkind:
         if due and self._wrong == "killed_before":
             self._die()
         numbers = await self.inner.commit(*writes, fence=fence)
-        self._looks.saw(writes, fence)
+        self.landed(writes, numbers, fence)
         if due and self._wrong == "killed_after":
             self._die()
         return numbers
+
+    def landed(self, writes: Sequence[Write], numbers: Sequence[int], fence: Fence | None) -> None:
+        """A commit has taken effect."""
+        self._looks.saw(writes, fence)
 
     def _die(self) -> None:
         self.stops.set()

@@ -6,6 +6,7 @@ What tools do outside the store stands in `Wilderness`, which no crash reaches.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +46,14 @@ class Processes(NoLauncher):
     seed: int
     running: dict[int, Process] = field(default_factory=dict[int, Process])
     by_output: dict[str, int] = field(default_factory=dict[str, int])
+    starts: Counter[str] = field(default_factory=Counter[str])
 
     async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
         await anyio.lowlevel.checkpoint()
         draw, pid = Draw(f"{self.seed}/{output}"), len(self.running) + 1
         self.running[pid] = Process(self.clock.now() + draw.choice((0, 5, 200, 5_000)), draw.choice((0, 0, 3)))
         self.by_output[str(output)] = pid
+        self.starts[str(output)] += 1
         return pid, 1.0
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:

@@ -1,0 +1,208 @@
+"""A promise that cannot break says nothing: each of the team's is broken once by hand, and is seen to be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pytest
+from structlog.testing import capture_logs
+from tests.simulation.evidence import Evidence, Life
+from tests.simulation.team_of_six import SixRun
+from tests.simulation.team_of_six_promises import broken_in_team
+from tests.simulation.virtual import run_virtual
+
+from callboard.core.frozen import replace as changed
+from callboard.core.state import Ended
+from callboard.words import events as ev
+from callboard.words.values import Envelope, Task
+
+T = TypeVar("T")
+SEEDS = range(5, 35)
+"""Looked through until each promise could be broken: not in every run does each kind of thing happen."""
+
+
+@dataclass
+class Left:
+    """What a run left, to be tampered with."""
+
+    run: SixRun
+    evidence: Evidence
+
+    def broken(self) -> list[str]:
+        return broken_in_team(self.evidence, self.run.post, self.run.outside, self.run.quiet_at)
+
+    def life(self, holds: Callable[[Life], object]) -> Life:
+        return first(life for life in self.evidence.lives if holds(life))
+
+    def put(self, old: Life, **changes: object) -> None:
+        """This life, with these changes, in place of the old one."""
+        new = replace(old, **changes)  # type: ignore[arg-type]
+        lives = [new if life is old else life for life in self.evidence.lives]
+        self.evidence = replace(self.evidence, lives=lives)
+
+
+def first(found: Iterable[T]) -> T:
+    for one in found:
+        return one
+    raise NotThere
+
+
+class NotThere(Exception):
+    """The run has nothing of that kind to be tampered with."""
+
+
+def left_by(seed: int) -> Left:
+    run = SixRun(seed)
+    with capture_logs():
+        found = Left(run, run_virtual(run.whole, seed=seed))
+    assert found.broken() == []
+    return found
+
+
+def messages(life: Life) -> Sequence[Envelope]:
+    """What others wrote to it by `send_message`."""
+    return [one for one in life.mail if one.content.startswith(("pass this", "hello"))]
+
+
+def a_commit_loses_an_envelope(left: Left) -> str:
+    life = left.life(messages)
+    left.put(life, mail=[one for one in life.mail if one is not messages(life)[-1]])
+    return "there it is None"
+
+
+def an_envelope_comes_from_nowhere(left: Left) -> str:
+    life = left.life(messages)
+    left.put(life, mail=[*life.mail, messages(life)[-1].model_copy(update={"id": "env_x", "seq": len(life.mail) + 1})])
+    return "no commit put it there"
+
+
+def an_envelope_is_never_read(left: Left) -> str:
+    life = left.life(lambda life: life.name != "lead" and any(one.sender == "lead" for one in messages(life)))
+    newest = first(one for one in reversed(messages(life)) if one.sender == "lead")
+    state = changed(life.state, ended=Ended("stopped", ""), position=newest.seq - 1)
+    left.put(life, state=state)
+    return f"was told 0 times that {life.name} never read its message {newest.id}"
+
+
+def mail_is_dropped_in_silence(left: Left) -> str:
+    life = left.life(messages)
+    left.put(life, events=[*life.events, ev.EnvelopesDropped(at=0.0, ids=("env_x",), why=" ")])
+    return "without a reason"
+
+
+def a_tool_says_that_it_sent(left: Left) -> str:
+    """The call is in the journal, and its envelope in no mailbox: they were no one commit."""
+    gone = first(one for life in left.evidence.lives for one in messages(life))
+    for each in left.evidence.lives:
+        left.put(each, mail=[one for one in each.mail if one.id != gone.id])
+    return "nothing was sent"
+
+
+def a_mailbox_is_read_from_its_end(left: Left) -> str:
+    life = left.life(lambda life: len({one.id for one in life.mail if one.sender == "amy"}) > 1)
+    places = [place for place, event in enumerate(life.events) if isinstance(event, ev.EnvelopesDelivered)]
+    events = list(life.events)
+    for place, other in zip(places, reversed(places), strict=True):
+        events[place] = life.events[other]
+    left.put(life, events=events)
+    return "after one that was sent later"
+
+
+def a_sender_overtakes_himself(left: Left) -> str:
+    life = left.life(lambda life: _twos(messages(life)))
+    first, second = _twos(messages(life))[0]
+    seqs = {first.id: second.seq, second.id: first.seq}
+    left.put(life, mail=[one.model_copy(update={"seq": seqs.get(one.id, one.seq)}) for one in life.mail])
+    return "overtook an earlier message"
+
+
+def _twos(mail: Sequence[Envelope]) -> list[tuple[Envelope, Envelope]]:
+    """Pairs of messages of one life of one sender."""
+    return [
+        (one, other)
+        for place, one in enumerate(mail)
+        for other in mail[place + 1 :]
+        if (one.sender, one.sender_incarnation) == (other.sender, other.sender_incarnation)
+    ]
+
+
+def a_command_starts_twice(left: Left) -> str:
+    left.run.outside.processes.starts["call_x.out"] = 2
+    return "was started 2 times"
+
+
+def a_command_is_left(left: Left) -> str:
+    processes = left.run.outside.processes
+    output, pid = first(processes.by_output.items())
+    processes.running[pid].until = float("inf")
+    return f"{output} still runs"
+
+
+def a_task_is_completed_twice(left: Left) -> str:
+    done = first(one for one in left.evidence.tasks if one.status == "completed")
+    others: list[Task] = [one for one in left.evidence.tasks if one is not done]
+    left.evidence = replace(left.evidence, tasks=[*others, done.model_copy(update={"status": "pending"})])
+    return f"{done.id} is pending and was completed 1 times"
+
+
+def a_mate_is_spawned_twice(left: Left) -> str:
+    _row(left, "teammate", incarnation=9)
+    return "and has had 9 lives"
+
+
+def a_subagent_is_left(left: Left) -> str:
+    return f"subagent {_row(left, 'subagent', life='idle')} is idle when all is quiet"
+
+
+def a_subagent_has_no_caller(left: Left) -> str:
+    return f"subagent {_row(left, 'subagent', name='explore-x')} has no caller"
+
+
+def _row(left: Left, kind: str, **update: object) -> str:
+    old = first(row for row in left.evidence.rows if row.kind == kind)
+    new = old.model_copy(update=update)
+    left.evidence = replace(left.evidence, rows=[new if row is old else row for row in left.evidence.rows])
+    return new.name
+
+
+def an_ended_agent_waits_for_an_answer(left: Left) -> str:
+    over = first(row.name for row in left.evidence.rows if row.life == "stopped")
+    asked = first(left.evidence.requests).model_copy(update={"status": "pending", "asked_by": over})
+    left.evidence = replace(left.evidence, requests=[*left.evidence.requests, asked])
+    return f"to {over}, who is over"
+
+
+BREAKS = (
+    a_commit_loses_an_envelope,
+    an_envelope_comes_from_nowhere,
+    an_envelope_is_never_read,
+    mail_is_dropped_in_silence,
+    a_tool_says_that_it_sent,
+    a_mailbox_is_read_from_its_end,
+    a_sender_overtakes_himself,
+    a_command_starts_twice,
+    a_command_is_left,
+    a_task_is_completed_twice,
+    a_mate_is_spawned_twice,
+    a_subagent_is_left,
+    a_subagent_has_no_caller,
+    an_ended_agent_waits_for_an_answer,
+)
+
+
+def test_each_promise_is_seen_to_be_broken() -> None:
+    unbroken = list(BREAKS)
+    for seed in SEEDS:
+        found = left_by(seed)
+        for breaks in list(unbroken):
+            tampered = Left(found.run, found.evidence)
+            with suppress(NotThere):
+                words = breaks(tampered)
+                assert any(words in one for one in tampered.broken()), f"{breaks.__name__}: {tampered.broken()}"
+                unbroken.remove(breaks)
+        if not unbroken:
+            return
+    pytest.fail(f"never tried: {[breaks.__name__ for breaks in unbroken]}")
