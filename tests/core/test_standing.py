@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.agent_states import Life
 
-from callboard.core.standing import cause_of, farewell, last_words, state_block
+from callboard.core.standing import farewell, last_words, state_block
 from callboard.words import events as ev
 from callboard.words.steps import EndTurn
 from callboard.words.values import AgentRow, Schedule, Todo
@@ -51,9 +51,25 @@ def test_b9_no_turn_of_a_teammate_ends_in_silence(told: Life, reason: str, kind:
     assert (sent.sender, sent.recipient, sent.incarnation, sent.depth) == ("alice", "lead", 2, 1)
 
 
-@pytest.mark.parametrize("reason", ["interrupted", "stopped"])
-def test_what_a_person_ended_is_not_told_to_the_lead(reason: str) -> None:
-    assert farewell(owing().state, EndTurn(reason), LEAD, 5.0) == ()  # type: ignore[arg-type]
+def test_what_a_stop_leaves_unsaid_is_said_at_the_end_of_the_life() -> None:
+    assert farewell(owing().state, EndTurn("stopped"), LEAD, 5.0) == ()
+
+
+def test_an_interrupted_turn_is_told_and_wakes_the_lead_only_where_no_person_is_at_it() -> None:
+    (person,) = farewell(owing().on(ev.Interrupted).state, EndTurn("interrupted"), LEAD, 5.0)
+    assert (person.type, person.mode, person.metadata) == ("idle_notification", "queue", {"status": "interrupted"})
+    assert person.content == "A person has interrupted alice; it has not reported yet."
+    (hook,) = farewell(owing().on(ev.Interrupted, by="no more").state, EndTurn("interrupted"), LEAD, 5.0)
+    assert (hook.type, hook.mode, hook.content) == ("error", "wake", "alice was halted by a hook: no more")
+    assert farewell(prompted().on(ev.Interrupted).state, EndTurn("interrupted"), LEAD, 5.0) == ()
+
+
+def test_what_it_says_answers_its_assignment_and_names_what_caused_it() -> None:
+    state = owing().said("done").state
+    (sent,) = farewell(state, EndTurn("end"), LEAD, 5.0)
+    assert state.turn is not None
+    assert (sent.reply_to, sent.caused_by, sent.sender_incarnation) == (state.assigned, state.turn.cause, 1)
+    assert sent.reply_to
 
 
 def test_who_has_reported_who_is_no_teammate_and_who_has_no_lead_says_nothing() -> None:

@@ -149,7 +149,8 @@ def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
 
 
 def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
-    return replace(state, turn=replace(state.turn, interrupted=True)) if state.turn else state
+    halted = "" if e.by == "person" else e.by
+    return replace(state, turn=replace(state.turn, interrupted=True, halted=halted)) if state.turn else state
 
 
 def _turn_ended(state: AgentState, e: ev.TurnEnded) -> AgentState:

@@ -16,10 +16,12 @@ from callboard.words.values import AgentRow, Envelope, Request, Schedule
 def farewell(state: AgentState, step: EndTurn, lead: AgentRow | None, now: float) -> tuple[Envelope, ...]:
     """What a teammate tells its lead when a turn ends: a result if it owes one, an error if the turn failed, else that
     it is idle (which is not sent when a result went out in the same turn). The runtime writes it, so that no teammate
-    ends in silence."""
-    if state.me.kind != "teammate" or lead is None or state.turn is None or step.reason in ("interrupted", "stopped"):
+    ends in silence. What a stop leaves unsaid, `last_words` says."""
+    if state.me.kind != "teammate" or lead is None or state.turn is None or step.reason == "stopped":
         return ()
     said = state.turn.text
+    if step.reason == "interrupted":
+        return _interrupted(state, lead, now)
     if step.reason in ("failed", "overflow", "refused"):
         text = f"{state.me.name} could not go on: {step.why}" + (f"\nIts last words: {said}" if said else "")
         return (_to_lead(state, lead, "error", text, now, status="failed"),)
@@ -32,6 +34,18 @@ def farewell(state: AgentState, step: EndTurn, lead: AgentRow | None, now: float
     if state.reported:
         return ()
     return (_to_lead(state, lead, "idle_notification", said or "(idle)", now),)
+
+
+def _interrupted(state: AgentState, lead: AgentRow, now: float) -> tuple[Envelope, ...]:
+    """A person who interrupts goes on with it himself: the lead hears of it with its next mail, and the report is still
+    owed. A hook that halts leaves nobody who would."""
+    if not state.assignment or state.turn is None:
+        return ()
+    if state.turn.halted:
+        text = f"{state.me.name} was halted by a hook: {state.turn.halted}"
+        return (_to_lead(state, lead, "error", text, now, status="interrupted"),)
+    text = f"A person has interrupted {state.me.name}; it has not reported yet."
+    return (_to_lead(state, lead, "idle_notification", text, now, status="interrupted"),)
 
 
 def final_words(state: AgentState) -> str:

@@ -19,6 +19,7 @@ from callboard.core.mail import sending
 from callboard.core.names import dead_key, mailbox
 from callboard.engine.host import Host
 from callboard.engine.memory import recall
+from callboard.engine.receipts import mail_of_life
 from callboard.engine.renewing import moved
 from callboard.ports.store import Put, Write
 from callboard.words.values import AgentRow, Envelope
@@ -79,10 +80,17 @@ class DeadLetters:
         if kept is not None and kept.value is not None:
             one.seen = Seen.model_validate_json(kept.value)
         else:
-            state = await recall(self._host.ports.store, self._host.session, row.name, life)
-            moves = row.kind == "lead" and (row.incarnation > life or bool(state.renew))
-            await self._see_to(one, state.mail, Seen(position=state.position, moves=moves))
+            mail = await mail_of_life(self._host.ports.store, self._host.session, row, life)
+            left = [found.envelope for found in mail if found.state == "dead"]
+            position = mail[-1].envelope.seq if mail else 0
+            await self._see_to(one, left, Seen(position=position, moves=await self._moves(row, life)))
         self.group.start_soon(self._follow, one)
+
+    async def _moves(self, row: AgentRow, life: int) -> bool:
+        """Whether a next life of the name has its mail, or will have it."""
+        if row.kind != "lead" or row.incarnation > life:
+            return row.kind == "lead"
+        return bool((await recall(self._host.ports.store, self._host.session, row.name, life)).renew)
 
     async def empty(self) -> bool:
         """Whether nothing waits that somebody has to be told of."""

@@ -32,12 +32,13 @@ async def mail_of(store: Store, session: str, rows: Sequence[AgentRow]) -> list[
 
     Raises `StoreDamaged` for a record that cannot be read.
     """
-    lives = [await _life(store, session, row, life) for row in rows for life in range(1, row.incarnation + 1)]
+    lives = [await mail_of_life(store, session, row, life) for row in rows for life in range(1, row.incarnation + 1)]
     return newest(lives)
 
 
-async def _life(store: Store, session: str, row: AgentRow, life: int) -> list[Receipt]:
-    """The journal is read first: what it has received then stands in the mailbox."""
+async def mail_of_life(store: Store, session: str, row: AgentRow, life: int) -> list[Receipt]:
+    """The same for one life, in the order of its mailbox. The journal is not folded, so that one which makes its agent
+    crash can be read too; and it is read first: what it has received then stands in the mailbox."""
     events = await _told(store, journal(session, row.name, life))
     mail = [_envelope(record, row.name) for record in await _records(store, mailbox(session, row.name, life))]
     return receipts(mail, events, over=row.since if over(life, row) else None)
