@@ -12,6 +12,7 @@ from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call
 from callboard.core.permission.rules import names_path, parse_rule
 from callboard.core.permission.values import CallFacts, Decision, EffectClass, Policy, ToolCall
+from callboard.words.values import Cause
 
 PARSER = BashParser()
 
@@ -160,6 +161,33 @@ def test_ask_rules_come_before_allow_rules(tmp_path: Path) -> None:
 def test_other_tools(name: str, effect: EffectClass, destructive: bool, rules: Policy, decision: str) -> None:
     call = ToolCall(name, {"agent_type": "explore"}, effect)
     assert judge_call(call, rules, CallFacts(destructive=destructive)).decision == decision
+
+
+@pytest.mark.parametrize("authority", ["person", "lead", "teammate", "schedule", "tool"])
+def test_b34_what_gives_others_more_asks_a_person_in_a_turn_that_has_less(authority: Cause) -> None:
+    enough = authority in ("person", "lead")
+    for name, given in (("schedule_cron", {"cron": "@daily"}), ("review_plan", {"approve": True})):
+        call = ToolCall(name, given, "store", authority)
+        for rules in (policy(), policy(allow=name), Policy("bypassPermissions"), Policy("acceptEdits")):
+            verdict = judge_call(call, rules, CallFacts())
+            assert (verdict.decision, verdict.rule == "T") == (("allow", False) if enough else ("ask", True))
+        denied = judge_call(call, Policy("dontAsk"), CallFacts())
+        assert denied.decision == ("allow" if enough else "deny")
+    for name, effect in (
+        ("list_crons", "read"),
+        ("cancel_cron", "store"),
+        ("send_message", "store"),
+        ("task", "attach"),
+    ):
+        assert judge_call(ToolCall(name, {}, effect, authority), policy(), CallFacts()).decision == "allow"
+
+
+def test_throwing_away_unmerged_work_always_asks_a_person() -> None:
+    call = ToolCall("remove_worktree", {"name": "a", "discard_changes": True}, "unknown")
+    for rules in (policy(allow="remove_worktree"), Policy("bypassPermissions")):
+        verdict = judge_call(call, rules, CallFacts())
+        assert (verdict.decision, verdict.rule) == ("ask", "T")
+    assert judge_call(call, policy(deny="remove_worktree"), CallFacts()).decision == "deny"
 
 
 @pytest.mark.parametrize("text", ["", "Bash(", "(x)", "Bash)x(", "a b"])

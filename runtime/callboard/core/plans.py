@@ -140,11 +140,13 @@ class Now:
     """An approval does not count when that is not the commit that the plan is based on."""
     folder: str = ""
     """Where his tools run; empty: not known."""
+    asked: str = ""
+    """The digest of the call that waits for a permission."""
 
 
 def taken(request: Request, now: Now) -> AnswerTaken:
     """What the author of a request writes down of its answer."""
-    note, void = "", unsound(request) or elsewhere(request, now.folder)
+    note, void = "", unsound(request) or another(request, now.asked) or elsewhere(request, now.folder)
     if not void and request.kind == "plan" and request.status == "approved":
         note = moved(request, now.commit)
         void = note if now.moved_is_void else ""
@@ -167,6 +169,12 @@ def taken(request: Request, now: Now) -> AnswerTaken:
             "void": void,
         }
     )
+
+
+def another(request: Request, asked: str) -> str:
+    """Why an approval is not one of the call that waits for it; empty when it is, and for what is no permission."""
+    same = request.kind != "permission" or request.status != "approved" or request.digest == asked or not asked
+    return "" if same else "what was approved is not what was asked for"
 
 
 def elsewhere(request: Request, folder: str) -> str:

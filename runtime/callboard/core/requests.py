@@ -19,7 +19,7 @@ from typing import Literal
 
 from callboard.words.values import Json, Request, RequestKind, RequestStatus, Said
 
-Why = Literal["kind", "status", "decided", "expired", "changed", "self", "not_yours", "early"]
+Why = Literal["kind", "status", "decided", "expired", "changed", "self", "not_yours", "early", "void"]
 
 
 @dataclass(frozen=True, slots=True)
