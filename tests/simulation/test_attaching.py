@@ -33,7 +33,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def request_of(command: Command) -> str:
-    (request,) = json.loads(command.run("plans", "--json").out)
+    (request,) = json.loads(command.here("plans", "--json").out)
     return str(request["id"])
 
 
@@ -42,8 +42,8 @@ def test_resume_follows_a_hosted_session_and_ends_as_the_run_does(command: Comma
         host.wait_for(WAITS)
         with started(command, "resume") as follower:
             follower.wait_for(f"process {host.pid} hosts session")
-            assert command.run("send", "--to", "lead", "Take slate.").code == 0
-            assert command.run("approve", request_of(command)).code == 0
+            assert command.here("send", "--to", "lead", "Take slate.").code == 0
+            assert command.here("approve", request_of(command)).code == 0
             ended, followed = host.end(), follower.end()
     assert (ended.code, followed.code) == (0, 0)
     assert followed.out == ended.out
@@ -60,7 +60,7 @@ def test_a_follower_that_leaves_leaves_its_host_alone(command: Command) -> None:
             left = follower.end()
         assert left.code == 130
         assert f"process {host.pid} goes on with the session" in left.err
-        assert command.run("approve", request_of(command)).code == 0
+        assert command.here("approve", request_of(command)).code == 0
         assert host.end().out == "The answer came.\n"
 
 
@@ -88,7 +88,7 @@ def test_a_follower_is_told_when_its_host_was_killed(command: Command) -> None:
             left = follower.end()
     assert left.code == 1
     assert f"process {host.pid}, which hosted the session, has died: `callboard resume" in left.err
-    nobody = command.run("attach")
+    nobody = command.here("attach")
     assert (nobody.code, nobody.out) == (2, "")
     assert "no process hosts session" in nobody.err
 
@@ -100,9 +100,9 @@ def test_words_to_a_session_that_nobody_hosts_wait_for_who_resumes_it(command: C
         assert host.end().code == 143
     sent = command.run("send", "-", stdin="Take slate.\n")
     assert (sent.code, "nobody hosts it" in sent.out) == (0, True)
-    assert command.run("send", "--to", "bob", "Hello").code == 2
-    assert command.run("send", "Hello", CALLBOARD_TOOL="1").code == 2
-    assert command.run("approve", request_of(command)).code == 0
+    assert command.here("send", "--to", "bob", "Hello").code == 2
+    assert command.here("send", "Hello", CALLBOARD_TOOL="1").code == 2
+    assert command.here("approve", request_of(command)).code == 0
     ran = command.run("resume")
     assert (ran.code, ran.out) == (0, "Slate it is.\n"), ran.err
 
@@ -111,15 +111,15 @@ def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(comm
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for(WAITS)
         request = request_of(command)
-        assert command.run("resume", "--force").code == 2, "--force goes with --take-over"
-        assert command.run("run", "--take-over", "New.").code == 2, "a new session is nobody's yet"
+        assert command.here("resume", "--force").code == 2, "--force goes with --take-over"
+        assert command.here("run", "--take-over", "New.").code == 2, "a new session is nobody's yet"
         with started(command, "resume", "--take-over") as second:
             left = host.end()
             assert left.code == 3
             assert f"process {second.pid} takes over session" in left.err
             no_traceback(left)
             until(lambda: f'"pid":{second.pid},' in _lease(command), "the other one hosts it")
-            assert command.run("approve", request).code == 0
+            assert command.here("approve", request).code == 0
             ended = second.end()
     assert (ended.code, ended.out) == (0, "The answer came.\n"), ended.err
 
@@ -129,10 +129,10 @@ def test_a_host_that_hangs_is_killed_only_by_force(command: Command) -> None:
         host.wait_for(WAITS)
         request = request_of(command)
         host.signal(signal.SIGSTOP)
-        asked = command.run("resume", "--take-over", "--wait", "0.3")
+        asked = command.here("resume", "--take-over", "--wait", "0.3")
         assert (asked.code, "has not left within 0.3 s" in asked.err) == (3, True), asked.err
         assert host.process.poll() is None
-        assert command.run("approve", request).code == 0
+        assert command.here("approve", request).code == 0
         forced = command.run("resume", "--take-over", "--force", "--wait", "0.3")
         assert (forced.code, forced.out) == (0, "The answer came.\n"), forced.err
         assert host.end().code == -signal.SIGKILL
@@ -149,7 +149,7 @@ def test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves(command: Comman
             assert left.code == 3
             assert f"process {second.pid} takes over session" in left.err
             no_traceback(left)
-            assert command.run("approve", request_of(command)).code == 0
+            assert command.here("approve", request_of(command)).code == 0
             assert second.end().out == "The answer came.\n"
 
 
