@@ -232,3 +232,11 @@ async def test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_no
     assert await trees.keeper.outcome("call_5") == ""
     assert (await trees.keeper.merge("one", LEAD, passing)).how == "merged"
     assert trees.git("status", "--porcelain") == "?? note"
+
+
+async def test_files_that_go_through_a_filter_are_left_to_the_person(trees: Trees) -> None:
+    trees.git("config", "filter.big.smudge", "cat")
+    trees.commit("one", ".gitattributes", "*.bin filter=big\n")
+    trees.commit("one", "a.bin", "pointer\n")
+    assert "a.bin: goes through a filter" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert untouched(trees, trees.git("rev-parse", "main"))

@@ -66,6 +66,7 @@ class Merge:
             return MergeEnd("conflict", intent.onto, files=conflicts)
         commit = await self.repo.commit_of("HEAD", place)
         files = await self._changes(intent.base, commit)
+        await self._refuse_filtered(place, files)
         dirty = await self._dirty(files)
         if check is not None:
             checked = await check(place.folder)
@@ -172,6 +173,18 @@ class Merge:
     async def _changes(self, base: str, commit: str) -> tuple[str, ...]:
         text = await self.repo.ask("diff", "--name-only", "-z", "--no-renames", base, commit)
         return tuple(one for one in text.split("\0") if one)
+
+    async def _refuse_filtered(self, place: Spot, files: Sequence[str]) -> None:
+        """Raises `ToolRefused` for files that a filter of the repository would have to write: none is ever run here."""
+        given = "\0".join(files).encode(errors="surrogateescape")
+        told = (await self.repo.ask("check-attr", "-z", "--stdin", "filter", at=place, given=given)).split("\0")
+        filtered = [told[at] for at in range(0, len(told) - 2, 3) if told[at + 2] not in ("unspecified", "unset")]
+        if filtered:
+            shown = ", ".join(map(shown_name, filtered[:10]))
+            raise ToolRefused(
+                f"{shown}: goes through a filter of the repository (.gitattributes), which the runtime does not run. "
+                f"Ask the person to merge by hand: git merge {self.tree.branch}"
+            )
 
     async def _dirty(self, files: Sequence[str]) -> tuple[str, ...]:
         """Uncommitted changes of the workspace. Raises `ToolRefused` where one of them is in the way."""
