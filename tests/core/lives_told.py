@@ -35,6 +35,11 @@ class Lived(Interpreter):
             super().settle()
             self._waits()
 
+    def happens(self) -> None:
+        """What is to be done is done, and then something happens."""
+        self.settle()
+        self._happens()
+
     def _happens(self) -> None:
         if self.life.state.waits.crash:
             self._taken_up()
@@ -86,8 +91,7 @@ def lived(draw: Callable[[int], int], happenings: int) -> Life:
     one = Lived(draw)
     one.life = one.life.mailed("go", metadata={"assignment": True})
     for _ in range(happenings):
-        one.settle()
-        one._happens()
+        one.happens()
     one.settle()
     return one.life
 

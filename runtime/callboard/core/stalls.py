@@ -7,9 +7,9 @@
     any other tool                     what the tool declares                             `ToolSpec.seconds`
     hooks (before, after, at an end)   the time-outs of the hooks of one moment           `HookRegistry.longest`
     count of tokens                    the total time-out of a call                       `AgentSpec.total`
-    reminders, an answer taken up      `USUAL`
-    background command                 none: it has a deadline of its own
-    subagents (`task`)                 none: each of them is looked at by itself
+    reminders, an answer taken up      `USUAL`                                            here
+    background command                 none: it has a deadline of its own                 `BackgroundStarted`
+    subagents (`task`)                 none: each of them is looked at by itself          `ToolSpec.seconds`
 
 To each comes `GRACE`: who enforces a time-out needs a moment to end what runs. Who is idle, waits for a person, for the
 rate or for a schedule has nothing under way, and is never stalled.

@@ -50,6 +50,11 @@ class Stalls:
             self._until = due
             self._earlier.set()
 
+    @property
+    def next_look(self) -> float | None:
+        """When it looks again (Unix seconds); None: only when something begins."""
+        return None if self._until == NEVER else self._until
+
     async def run(self) -> None:
         """Serve until cancelled."""
         async with anyio.create_task_group() as group:

@@ -51,11 +51,11 @@ def tree_block(seen: TeamSeen, width: int, height: int | None = None) -> Block:
     widths = (names, _STATE, does, *_WIDTHS[:shown])
     heads = _line(("AGENT", "STATE", "DOES OR WAITS FOR", *_HEADS[:shown]), widths, "dim")
     lines = [_line((row.name, row.state, row.does, *row.rest[:shown]), widths, row.style) for row in rows]
-    top = [*(Line(shorten(words, width), "strong") for words in _summary(seen)), heads]
+    top = [*(Line(words, "strong") for words in _summary(seen)), heads]
     room = None if height is None else max(height - len(top), 1)
     if room is not None and len(lines) > room:
-        lines = [*lines[: room - 1], Line(shorten(f"and {len(lines) - room + 1} more agents", width), "dim")]
-    return Block((*top, *lines))
+        lines = [*lines[: room - 1], Line(f"and {len(lines) - room + 1} more agents", "dim")]
+    return Block(tuple(Line(shorten(line.text, width), line.style) for line in (*top, *lines)))
 
 
 def changes_block(before: TeamSeen | None, seen: TeamSeen) -> Block:
@@ -199,4 +199,4 @@ def _columns_shown(room: int) -> int:
 def _line(cells: Sequence[str], widths: Sequence[int], style: Style) -> Line:
     shown = [shorten(plain(cell), width) for cell, width in zip(cells, widths, strict=True)]
     padded = [cell + " " * (width - columns(cell)) for cell, width in zip(shown, widths, strict=True)]
-    return Line(shorten("  ".join(padded).rstrip(), sum(widths) + 2 * (len(widths) - 1)), style)
+    return Line("  ".join(padded).rstrip(), style)
