@@ -15,6 +15,8 @@ from tests.simulation.virtual import run_virtual
 from callboard.adapters.memory import MemoryStore
 from callboard.core.mail import sending
 from callboard.core.names import agent_key, host_lease, task_key
+from callboard.engine.board import SessionBoard
+from callboard.engine.claiming import free_abandoned
 from callboard.engine.host import Host
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.store import Fence, LeaseHolder, Put, Write
@@ -261,6 +263,28 @@ async def test_b10_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody
     async with second.session(resume=True) as team:
         await team.quiet()
         board = tasks_of(team)
-        assert (board["t1"].owner, board["t1"].lease_number) == ("alice", 2), "it goes on in this process"
+        mine = board["t1"]
+        assert (mine.owner, mine.lease_number, mine.attempts) == ("alice", 2, 1), "it goes on in this process"
         assert dict(team.state("alice").tasks) == {"t1": "the t1"}
         assert (board["t2"].status, board["t2"].owner) == ("pending", None)
+
+
+async def test_b10_what_a_process_holds_is_its_own_until_it_is_gone_and_then_one_frees_it() -> None:
+    here = MemoryStore()
+    there, third = here.beside(), here.beside()
+    leases = [await here.acquire("here"), await there.acquire("there"), await third.acquire("third")]
+    mine, _, other = [lease.fence for lease in leases if not isinstance(lease, LeaseHolder)]
+    held = made("t1", status="in_progress", owner="alice", owner_incarnation=1, lease="there", lease_number=1)
+    own = made("t2", status="in_progress", owner="bob", owner_incarnation=1, lease="here", lease_number=mine.number)
+    await here.commit(held, own)
+    boards = [SessionBoard("s1", lambda kind, name: None) for _ in range(2)]
+    for board in boards:
+        for row in await here.keys("s/s1/"):
+            board.take(row)
+    assert await free_abandoned(here, "s1", boards[0], mine, 9.0, lambda task: False) == []
+    there.kill()
+    assert await free_abandoned(here, "s1", boards[0], mine, 9.0, lambda task: task.id == "t1") == [], "it goes on here"
+    (freed,) = await free_abandoned(here, "s1", boards[0], mine, 9.0, lambda task: False)
+    assert (freed.id, freed.status, freed.owner, freed.lease) == ("t1", "pending", None, "")
+    assert await free_abandoned(third, "s1", boards[1], other, 9.0, lambda task: False) == [], "somebody was faster"
+    assert [task.status for task in boards[1].tasks()] == ["pending", "in_progress"]
