@@ -184,7 +184,7 @@ class Folders:
     own_state: tuple[Path, ...] = ()
     """Never shown, never written by tools."""
     git: Path | None = None
-    """Git's own folder, where that lies outside the root: of a worktree. Commands of git use it; to write in it asks."""
+    """Git's own folder where that lies outside the root: of a worktree. Commands of git use it; to write in it asks."""
 
 
 async def _no_commit() -> str:

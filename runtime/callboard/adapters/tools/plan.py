@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.adapters.tools.board import put_task
 from callboard.adapters.tools.mail import envelope, teammate
 from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
+from callboard.adapters.tools.task_rows import put_task
 from callboard.core import requests, tasks
 from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.plans import SHOWN, Bound, Word, options_of, payload_of, same_work, subject_of, with_word
