@@ -132,6 +132,7 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(places: Places
         ("permissionMode: auto", "ignored"),
         ("permissionMode: wild", "ignored"),
         ("permissionMode: bypassPermissions", "refused"),
+        ("isolation: remote", "ignored"),
         ("maxTurns: many", "ignored"),
         ("maxTurns: 0", "ignored"),
         ("maxTurns: true", "ignored"),
@@ -142,6 +143,11 @@ def test_a_field_that_is_not_honoured_is_told(places: Places, field: str, verdic
     assert _whys(loaded) == [(field.partition(":")[0], verdict)]
     assert loaded.items["a"].permission_mode in {None, "default"}
     assert loaded.items["a"].max_turns is None
+
+
+def test_an_agent_type_may_ask_for_worktrees(places: Places) -> None:
+    loaded = _agent(places, "---\nname: a\ndescription: d\nisolation: worktree\n---\n")
+    assert (loaded.items["a"].isolation, _whys(loaded)) == ("worktree", [])
 
 
 def test_a_person_may_lift_the_permissions_of_their_own_agents(places: Places) -> None:

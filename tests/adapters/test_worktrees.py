@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 from tests.adapters.outside_world import ENVIRONMENT
 from tests.adapters.worktree_world import LEAD, Trees, new_repository, plain
@@ -332,3 +333,13 @@ async def test_b15_a_dot_git_file_that_points_elsewhere_misleads_nobody(trees: T
     elsewhere = new_repository(tmp_path / "elsewhere")
     (trees.root / "one" / ".git").write_text(f"gitdir: {elsewhere / '.git'}\n")
     assert "mine.txt" in await trees.refused(trees.keeper.remove("one", LEAD))
+
+
+async def test_many_at_once_are_made_one_after_the_other(trees: Trees) -> None:
+    """Git itself fails when two add worktrees at the same moment."""
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(trees.keeper.create, f"w{number}", LEAD)
+    assert len(await trees.keeper.known()) == 6
+    assert len(trees.git("worktree", "list").splitlines()) == 7
+    assert {trees.at(f"w{n}", "branch", "--show-current") for n in range(6)} == {f"wt/w{n}" for n in range(6)}
