@@ -23,11 +23,12 @@ _TALK = frozenset({"list_team", "send_message"})
 _LEADS = frozenset({"spawn_teammate", "request_shutdown", "request_plan", "review_plan", "broadcast", "check_inbox"})
 _TREES = frozenset({"create_worktree", "keep_worktree", "merge_worktree", "remove_worktree"})
 _CRON = frozenset({"schedule_cron", "list_crons", "cancel_cron"})
+_ALONE = frozenset({"task", "ask_person", "submit_plan"})
 _REPORT = frozenset({"submit_plan", "report"})
 
 TOOLS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
     {
-        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | {"task", "ask_person", "submit_plan"},
+        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE,
         "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | {"list_crons", "task", "ask_person"},
         "subagent": _FILES | _SHELL | _OWN | _LOOK,
     }
