@@ -58,6 +58,7 @@ class AttachedSession(OpenSession):
         self.pid = 0
         self._observers, self._approvers = observers, approvers
         self._states: dict[tuple[str, int], AgentState] = {}
+        self._followed: set[tuple[str, int]] = set()
         self._asked: dict[str, anyio.CancelScope] = {}
         self._group: TaskGroup | None = None
         self._moved, self._gone, self._died = anyio.Event(), anyio.Event(), False
@@ -136,21 +137,19 @@ class AttachedSession(OpenSession):
             self._heed(asked[0])
 
     def _follow_once(self, row: AgentRow) -> None:
-        name = f"follow:{row.name}.{row.incarnation}"
-        if self._group is not None and name not in self._asked:
-            scope = self._asked[name] = anyio.CancelScope()
-            self._group.start_soon(self._follow_agent, row, scope)
-
-    async def _follow_agent(self, row: AgentRow, scope: anyio.CancelScope) -> None:
-        """The journal of one life, event by event."""
         key = (row.name, row.incarnation)
+        if self._group is not None and key not in self._followed:
+            self._followed.add(key)
+            self._group.start_soon(self._follow_agent, key)
+
+    async def _follow_agent(self, key: tuple[str, int]) -> None:
+        """The journal of one life, event by event, to its last."""
         state = self._states.setdefault(key, AgentState())
         stream = journal(self.id, *key)
-        with scope:
-            async with self._store.follow(stream, state.seq) as records:
-                async for record in records:
-                    if self._take(key, stream, record).ended is not None:
-                        return
+        async with self._store.follow(stream, state.seq) as records:
+            async for record in records:
+                if self._take(key, stream, record).ended is not None:
+                    return
 
     def _take(self, key: tuple[str, int], stream: str, record: Record) -> AgentState:
         state = self._states[key]
