@@ -71,7 +71,7 @@ def _void(e: ev.AnswerTaken, one: CallState) -> str:
     """Why an approval is not one of this very call: it serves one call, as it was asked for."""
     if e.status != "approved":
         return ""
-    why = "what was approved is not what was asked for" if one.digest and e.digest != one.digest else e.void
+    why = e.void or ("what was approved is not what was asked for" if one.digest and e.digest != one.digest else "")
     return f"{e.by or 'somebody'} approved {e.request_id}, and that is void: {why}" if why else ""
 
 

@@ -166,7 +166,7 @@ class Desk:
             for scope in there.scopes:
                 scope.cancel()
             there = None
-        escalations = sum(said.what == "escalated" for said in request.history)
+        escalations = _escalations(request)
         if request.status == "pending" and there is None:
             there = self._open[request_id] = _Open(request.digest, escalations, passed=[*self._host.ports.approvers])
             self._put_to_all(request, there)
@@ -199,9 +199,13 @@ class Desk:
 
     async def _ask(self, approver: Approver, request: Request, there: _Open) -> None:
         answer = await approver.answer(request)
-        if answer is None:
-            there.passed.append(approver)
-            return
+        while answer is None:
+            found = self._host.board.request(request.id)
+            if found is None or _escalations(found[0]) == _escalations(request):
+                there.passed.append(approver)
+                return
+            request = found[0]  # put to someone else while it was asked
+            answer = await approver.answer(request)
         answer = replace(answer, word=replace(answer.word, seen=request.digest))
         store, now = self._host.ports.store, self._host.clock.now()
         with anyio.CancelScope(shield=True):  # it was given: whoever gave it hears what came of it
@@ -209,6 +213,10 @@ class Desk:
             if lost is not None:
                 answer.refused(lost)
             await self._host.refresh(request_key(self._host.session, request.id))
+
+
+def _escalations(request: Request) -> int:
+    return sum(said.what == "escalated" for said in request.history)
 
 
 async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
