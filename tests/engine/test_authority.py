@@ -25,7 +25,7 @@ from callboard.ports.world import Answer
 from callboard.testing import AllowAll, HostedSession, MemoryArchive, ScriptedModel, World, say, use
 from callboard.words.events import EnvelopeReceived
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Json, Request, Schedule
+from callboard.words.values import Envelope, Request, Schedule
 
 pytestmark = pytest.mark.anyio
 
@@ -204,39 +204,6 @@ async def test_one_approval_serves_one_call_and_not_its_twin() -> None:
         await team.quiet()
         assert (len(person.asked), len(echo.ran)) == (2, 1)
         assert len({one.digest for one in person.asked}) == 2, "the call is part of what is approved"
-
-
-async def test_a_call_that_is_judged_again_asks_again_and_the_old_word_does_not_serve_twice() -> None:
-    """It was allowed and had not begun when a plan was asked for; what only reads may run all the same, if allowed."""
-    begun, go = anyio.Event(), anyio.Event()
-
-    async def hang(given: Json) -> str:
-        begun.set()
-        await go.wait()
-        return "done"
-
-    slow, look = Echo(name="slow", concurrency="exclusive", act=hang), Echo()
-    person = Person(Answer("approved", "person"))
-    lead = [use(*spawn("alice")), say("waiting")]
-    alice = [use("slow", {}, ("echo", {"text": "x"})), use("submit_plan", {"plan": "p"})]
-    world = team_world(ScriptedModel({"lead": lead, "alice": alice}), slow, look, approvers=[person])
-    world.judge = AllowAll(ask=["echo"])
-    world.spec = {"tools": ("slow", "echo", "submit_plan", "spawn_teammate")}
-    async with world.session() as team:
-        await team.prompt("go")
-        await begun.wait()
-        await anyio.sleep(10)
-        asked = Envelope(
-            id="env_p", sender="lead", recipient="alice", type="plan_request", cause="lead", content="a plan, please"
-        )
-        await team.world.store.commit(sending("s1", asked))
-        await anyio.sleep(10)
-        go.set()
-        await anyio.sleep(10)
-        permissions = [one for one in await requests(team) if one.kind == "permission"]
-        assert [one.status for one in permissions] == ["approved", "approved"]
-        assert len({one.id for one in permissions}) == 2
-        assert len(look.ran) == 1
 
 
 async def test_what_a_schedule_sets_going_stays_the_schedules_through_every_hop_and_a_resume() -> None:
