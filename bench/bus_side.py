@@ -1,0 +1,135 @@
+"""A process of `bus.py`: a writer that waits for its start, or a recipient whose delays are measured.
+
+`ours FOLDER N TASKS` and `direct FOLDER N` say `ready`, wait for a line, send N envelopes, each one durable before the
+next (`ours`: that many for each of TASKS agents at once), and say the seconds it took. `idle FOLDER N` and
+`busy FOLDER N` say a JSON list of [delay, rest of the step under way] in seconds, one for each envelope.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import apsw
+
+from callboard.adapters.sqlite import SqliteStore, open_store
+from callboard.adapters.tools.todo import todo_tools
+from callboard.core.mail import sending
+from callboard.engine.sessions import send_prompt
+from callboard.ports.model import ModelRequest, OnDelta, Reply
+from callboard.testing import ScriptedModel, World, say, use
+from callboard.words.values import Envelope
+
+CONTENT = "The grammar of the cron field is ambiguous: see lines 40 to 61 of parser.py. " * 6
+"""About half a kilobyte: what agents write to each other."""
+MODEL_SECONDS = 0.05
+"""How long a model call takes, for a busy recipient."""
+
+
+def envelope(writer: str, number: int) -> Envelope:
+    about = {"id": f"env_{writer}_{number}", "sender": writer, "recipient": "lead", "type": "message"}
+    return Envelope.model_validate({**about, "content": CONTENT, "sent_at": 1_800_000_000.0})
+
+
+def go() -> float:
+    """Wait for the common start; when that was."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return time.perf_counter()
+
+
+async def ours(folder: str, count: str, tasks: str) -> None:
+    store = await open_store(Path(folder, "store"))
+
+    async def write(writer: str) -> None:
+        for number in range(int(count)):
+            await store.commit(sending("s1", envelope(writer, number)))
+
+    begun = go()
+    async with anyio.create_task_group() as group:
+        for task in range(int(tasks)):
+            group.start_soon(write, f"a{random.getrandbits(40)}-{task}")
+    print(time.perf_counter() - begun, flush=True)
+    await store.aclose()
+
+
+async def direct(folder: str, count: str) -> None:
+    """The same bytes, as an insert and a commit each, with the same durability and nothing else."""
+    connection = apsw.Connection(str(Path(folder, "direct.db")))
+    connection.set_busy_timeout(60_000)
+    execute: Callable[..., object] = connection.execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+        execute(f"PRAGMA {pragma}")
+    execute("CREATE TABLE IF NOT EXISTS mail (seq INTEGER PRIMARY KEY, data BLOB)")
+    writer = f"a{random.getrandbits(40)}-0"
+    begun = go()
+    for number in range(int(count)):
+        execute("BEGIN IMMEDIATE")
+        execute("INSERT INTO mail (data) VALUES (?)", (envelope(writer, number).encode(),))
+        execute("COMMIT")
+    print(time.perf_counter() - begun, flush=True)
+    connection.close()
+
+
+class Recipient(ScriptedModel):
+    """Notes when it is asked with a word that was sent; a busy one goes on step after step."""
+
+    def __init__(self, *, busy: bool) -> None:
+        super().__init__({})
+        self._busy, self.steps = busy, 0
+        self.word, self.seen, self.ended = "", 0.0, 0.0
+        self.heard = anyio.Event()
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        now = time.perf_counter()
+        if self.word and self.word.encode() in request.messages[-1]:
+            self.word, self.seen = "", now
+            self.heard.set()
+        if not self._busy:
+            await anyio.lowlevel.checkpoint()
+            return say("I see.")
+        await anyio.sleep(MODEL_SECONDS)
+        if self.word:
+            self.ended = time.perf_counter()
+        self.steps += 1
+        return use("todo_write", {"todos": [{"content": f"step {self.steps}", "status": "pending"}]})
+
+
+async def delays(folder: str, count: str, *, busy: bool) -> None:
+    """Send one word after the other to a lead, and note how long each takes to its next model call."""
+    store: SqliteStore = await open_store(Path(folder, "store"))
+    model, chance = Recipient(busy=busy), random.Random(1)
+    world = World(model, {tool.spec.name: tool for tool in todo_tools()}, store=store)
+    found: list[tuple[float, float]] = []
+    async with world.session() as team:
+        await team.prompt("begin")
+        for number in range(int(count)):
+            await anyio.sleep(chance.random() * 2 * MODEL_SECONDS)
+            if not busy:
+                await team.quiet()
+            model.word, model.heard, model.ended = f"word-{number}-", anyio.Event(), 0.0
+            begun, now = time.perf_counter(), world.clock.now()
+            await send_prompt(store, "s1", model.word, to="lead", now=now, nonce=f"n{number}")
+            await model.heard.wait()
+            found.append((model.seen - begun, max(0.0, model.ended - begun)))
+    print(json.dumps(found), flush=True)
+    await store.aclose()
+
+
+async def main(kind: str, folder: str, count: str, tasks: str) -> None:
+    if kind == "ours":
+        await ours(folder, count, tasks)
+    elif kind == "direct":
+        await direct(folder, count)
+    else:
+        await delays(folder, count, busy=kind == "busy")
+
+
+if __name__ == "__main__":
+    side, place, how_many, at_once = (*sys.argv[1:], "1")[:4]
+    anyio.run(main, side, place, how_many, at_once)
