@@ -47,10 +47,15 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def resident() -> int:
+    """KiB of memory that this process has now (man 5 proc_pid_statm)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+
+
 async def main(model: str, flags: dict[str, object]) -> None:
     seen = Calls()
     async with open_session(Options(Path.cwd(), model=model, flags=flags), observers=[seen]) as session:
-        began, used, size = time.monotonic(), cpu(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began, used, size = time.monotonic(), cpu(), resident()
         await session.say("Go.")
         end = await session.finished()
         told = {

@@ -4,12 +4,16 @@
 A conversation with fewer than STEPS tool results is answered with a call of `read_file`, else with a last word. What
 the newest request of a LABEL held is told at `/LABEL/seen`, so that a bench can see that both sides sent the same
 history. The service checks nothing else; strictness is the rehearsal's.
+
+A LABEL may have options: `name+200ms` waits so long before each reply; `name+500agents` asks who was told "Go." to
+start so many subagents, which then do the steps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 
 from aiohttp import web
@@ -48,7 +52,7 @@ def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
         yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
     yield event("content_block_stop", index=0)
     if not last:
-        call = {"type": "tool_use", "id": f"toolu_{number:024}", "name": "read_file", "input": {}}
+        call: dict[str, object] = {"type": "tool_use", "id": f"toolu_{number:024}", "name": "read_file", "input": {}}
         yield event("content_block_start", index=1, content_block=call)
         for part in ('{"pa', 'th": ', f'"{FILE}"}}'):
             yield event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": part})
@@ -58,17 +62,42 @@ def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
     yield event("message_stop")
 
 
+def fan_out(agents: int) -> Iterator[bytes]:
+    """A reply that starts so many subagents."""
+    message: dict[str, object] = {"id": "msg_fan_out", "type": "message", "role": "assistant", "content": []}
+    usage = {"input_tokens": 10, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    yield event("message_start", message={**message, "model": "claude-opus-4-8", "stop_reason": None, "usage": usage})
+    for number in range(agents):
+        call: dict[str, object] = {"type": "tool_use", "id": f"toolu_{number:024}", "name": "task", "input": {}}
+        yield event("content_block_start", index=number, content_block=call)
+        given = json.dumps({"description": f"Part {number}", "prompt": "Do your part.", "agent_type": "explore"})
+        yield event("content_block_delta", index=number, delta={"type": "input_json_delta", "partial_json": given})
+        yield event("content_block_stop", index=number)
+    yield event("message_delta", delta={"stop_reason": "tool_use", "stop_sequence": None}, usage={"output_tokens": 40})
+    yield event("message_stop")
+
+
 async def messages(request: web.Request) -> web.StreamResponse:
     body = await request.read()
+    label = request.match_info["label"]
     results = body.count(b'"tool_result"')  # counted, not parsed: only the client is to have work
-    request.app[SEEN][request.match_info["label"]] = {"results": results, "bytes": len(body)}
+    request.app[SEEN][label] = {"results": results, "bytes": len(body)}
+    await asyncio.sleep(option(label, "ms") / 1_000)
+    agents = option(label, "agents") if b'"text":"Go."' in body or b'"text": "Go."' in body else 0
     response = web.StreamResponse(headers={"content-type": "text/event-stream", "request-id": f"req_{results:024}"})
     await response.prepare(request)
-    last = results >= int(request.match_info["steps"])
-    for part in events(results, last=last, tokens=len(body) // 4):
+    last = results >= int(request.match_info["steps"]) or (agents > 0 and results > 0)
+    parts = fan_out(agents) if agents and not last else events(results, last=last, tokens=len(body) // 4)
+    for part in [b"".join(parts)] if "+" in label else parts:  # in a crowd the service is not to be what is waited for
         await response.write(part)
     await response.write_eof()
     return response
+
+
+def option(label: str, name: str) -> int:
+    """The number that stands before this name in a label; 0 where there is none."""
+    found = re.search(rf"\+(\d+){name}", label)
+    return int(found[1]) if found else 0
 
 
 async def model(request: web.Request) -> web.Response:

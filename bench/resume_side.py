@@ -1,0 +1,45 @@
+"""The resume of `fanout.py`, in the workspace of a session: `python bench/resume_side.py`.
+
+Prints as JSON how long the journal of the newest session's lead is, and how many seconds it takes to have its state
+again: as a resume has it, from the newest snapshot on; by folding the whole journal; and, as the baseline, only to read
+the same records with `json.loads` from memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+from callboard.assembly import find_places, open_store
+from callboard.core.apply import fold
+from callboard.core.names import journal
+from callboard.engine.memory import events_of, recall
+from callboard.engine.sessions import find_session
+
+
+async def main() -> None:
+    store = await open_store(find_places(Path.cwd()), "process")
+    row = await find_session(store, None)
+    began = time.perf_counter()
+    resumed = await recall(store, row.id, "lead", 1)
+    seconds = time.perf_counter() - began
+    stream = journal(row.id, "lead", 1)
+    began = time.perf_counter()
+    folded = fold(await events_of(store, stream))
+    whole = time.perf_counter() - began
+    assert folded == resumed, "a snapshot is a short cut to the same state"
+    records = [record.data for record in await store.read(stream)]
+    began = time.perf_counter()
+    for record in records:
+        json.loads(record)
+    told = {"events": len(records), "resume": seconds, "fold": whole, "json": time.perf_counter() - began}
+    await store.aclose()
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
