@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from callboard.adapters.tools.board import find_task, put_task, task_line
 from callboard.adapters.tools.control import listed
 from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.mail import ENVELOPE_ID, GONE, envelope, full_words, member, team, teammate
 from callboard.adapters.tools.store_tool import Input, StoreTool, look_tool, read_input, schema_of, store_tool
-from callboard.adapters.tools.task_rows import holder_of
+from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core import tasks
+from callboard.core.board_words import task_line
 from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.requests import asked
 from callboard.core.toolset import tools_for
