@@ -42,7 +42,7 @@ async def test_a_line_that_ends_as_the_question_appears_is_not_its_answer(tmp_pa
         talk = Talk(Options(tmp_path), terminal)
 
         async def ask() -> None:
-            answers.append(await talk.ask(block("allow rm?"), "allow? "))
+            answers.append(await talk.ask(block("allow rm?"), "allow? ", lambda: ""))
 
         keys.send_text("y\n")  # typed before the question was there
         async with anyio.create_task_group() as group:
