@@ -54,7 +54,8 @@ def tree_block(seen: TeamSeen, width: int, height: int | None = None) -> Block:
     top = [*(Line(words, "strong") for words in _summary(seen)), heads]
     room = None if height is None else max(height - len(top), 1)
     if room is not None and len(lines) > room:
-        lines = [*lines[: room - 1], Line(f"and {len(lines) - room + 1} more agents", "dim")]
+        left = len(lines) - room + 1
+        lines = [*lines[: room - 1], Line(f"and {left} more agent{'' if left == 1 else 's'}", "dim")]
     return Block(tuple(Line(shorten(line.text, width), line.style) for line in (*top, *lines)))
 
 
