@@ -33,7 +33,9 @@ def teller(dead: Envelope, sender: AgentRow | None) -> int | None:
     """
     if sender is None or sender.kind == "subagent" or dead.type in MOOT:
         return None
-    life = sender.incarnation if sender.kind == "lead" else dead.sender_incarnation or sender.incarnation
+    if sender.kind == "lead":  # between two lives, too: what comes to the one that is over moves on to the next
+        return sender.incarnation
+    life = dead.sender_incarnation or sender.incarnation
     return None if over(life, sender) else life
 
 
