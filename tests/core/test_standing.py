@@ -27,11 +27,6 @@ def pending() -> Life:
     return prompted().on(ev.GateSet, gate="pending", request_id="req_2")
 
 
-def test_a_teammate_speaks_with_its_own_authority() -> None:
-    assert cause_of(prompted().state) == "teammate"
-    assert cause_of(prompted(kind="lead").state) == "lead"
-
-
 @pytest.mark.parametrize(
     ("told", "reason", "kind", "wakes", "words"),
     [

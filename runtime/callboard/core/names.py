@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import hashlib
 
-
 MAILBOXES = "m/"
 """How the names of mailboxes begin."""
 WORKTREES = "worktrees"

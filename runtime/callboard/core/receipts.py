@@ -76,12 +76,7 @@ def _heed(found: dict[str, Receipt], event: ev.Event, began: str) -> None:
         case ev.EnvelopeReceived(envelope=envelope, refused=why) if why:
             found[envelope.id] = Receipt(envelope, "dropped", event.at, ended_at=event.at, why=why)
         case ev.EnvelopeReceived(envelope=envelope):
-            got = Receipt(envelope, "received", event.at)
-            if event.refused:  # forged, stale or foreign
-                got = replace(got, state="dropped", ended_at=event.at, why=event.refused)
-            elif envelope.type in RUNTIME_MAIL:
-                got = replace(got, state="handled", ended_at=event.at)
-            found[envelope.id] = got
+            found[envelope.id] = _received(event)
         case ev.EnvelopesDelivered():
             for one in _of(found, event.ids):
                 found[one.envelope.id] = replace(one, state="delivered", delivered_at=event.at, began=began)
@@ -93,6 +88,14 @@ def _heed(found: dict[str, Receipt], event: ev.Event, began: str) -> None:
                 found[one.envelope.id] = replace(one, state="handled", ended_at=event.at)
         case _:
             pass
+
+
+def _received(event: ev.EnvelopeReceived) -> Receipt:
+    """What is forged, stale or foreign is dropped with its receipt; what is for the runtime is heeded with it."""
+    got = Receipt(event.envelope, "received", event.at)
+    if event.refused:
+        return replace(got, state="dropped", ended_at=event.at, why=event.refused)
+    return replace(got, state="handled", ended_at=event.at) if event.envelope.type in RUNTIME_MAIL else got
 
 
 def _of(found: Mapping[str, Receipt], ids: Sequence[str]) -> list[Receipt]:
