@@ -125,6 +125,8 @@ class Run:
 
     names: ClassVar[tuple[str, ...]] = NAMES
     """Of the mates that a person may talk to."""
+    settles: ClassVar[float] = 0.0
+    """Seconds that a commit may be on its way which is nobody's work (what is known of the service's limits)."""
 
     def __post_init__(self) -> None:
         self.looks, self.service, self.clock = Looks(), self.served(), SteadyClock()
@@ -255,6 +257,9 @@ class Run:
             await ended.wait()
         await session.quiet()
         while True:
+            if self.settles:
+                await anyio.sleep(self.settles)
+                await session.quiet()
             rows = await rows_of(session)
             due = _next_due(rows, self.clock.now(), self.moody)
             before, left = self.looks.commits, max(0.0, min(due, self.clock.now() + 4_000) - self.clock.now() - 1)

@@ -35,6 +35,7 @@ class SixRun(Run):
     """One run of one seed."""
 
     names: ClassVar[tuple[str, ...]] = MATES
+    settles: ClassVar[float] = 10.0
     post: Post = field(default_factory=Post)
     quiet_at: float = 0.0
 
