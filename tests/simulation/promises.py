@@ -64,7 +64,7 @@ def _rest(evidence: Evidence) -> Iterator[str]:
     """Everybody is idle, or over; the lead never is over."""
     for row in evidence.rows:
         state = evidence.life(row.name).state
-        fresh = row.life == "starting" and state.turns == 0 and not state.mail
+        fresh = row.life == "starting" and state.turns == 0 and all(one.mode == "queue" for one in state.mail)
         if row.waiting_for or not (fresh or row.life in ("idle", "stopped", "crashed")):
             yield f"{row.name} is {row.life} for ever, waiting for {row.waiting_for!r}"
         if row.kind == "lead" and not (fresh or row.life == "idle"):
