@@ -25,6 +25,7 @@ from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, say, use
 from callboard.words import events as ev
+from callboard.words.rates import RateNotice
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Cause, Json, ToolCall
 
@@ -437,3 +438,18 @@ async def test_an_idle_team_arms_no_timer() -> None:
         await team.quiet()
         await anyio.sleep(3_600)  # what the last operation had armed is over
         assert team.team.stalls.next_look is None
+
+
+@virtual
+async def test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so() -> None:
+    model = ScriptedModel({"lead": [say("at last")]})
+    async with team_world(model).session() as team:
+        host, now = team.team.host, team.world.clock.now()
+        host.governor.heed(RateNotice(model="scripted", at=now, parked_until=now + 50))
+        await team.prompt("go")
+        waiting = await until(team, "lead", "waiting")
+        assert (waiting.waiting_for, model.requests) == ("rate", [])
+        await until(team, "lead", "idle")
+        (began,) = await told(team, "lead", ev.WaitBegan)
+        assert (began.what, began.until, waiting.since) == ("rate", now + 50, began.at)
+        assert team.world.clock.now() >= now + 50

@@ -24,7 +24,7 @@ from callboard.engine.host import Host
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
 from callboard.words.errors import Conflict, Fenced
-from callboard.words.events import Event
+from callboard.words.events import Event, WaitBegan
 from callboard.words.steps import Done, Step, Wait
 from callboard.words.values import AgentRow
 
@@ -81,9 +81,22 @@ class Agent:
         if isinstance(step, Wait):
             if step.what == BUDGET:
                 self.host.budgets.wake_later(self.wake)
+            if self._untold(step):
+                await self.record(
+                    WaitBegan(
+                        at=self.host.clock.now(), what="budget" if step.what == BUDGET else "rate", until=step.until
+                    )
+                )
+                return
             await self._wait(step.until)
         else:
             await self._begin(self, step)
+
+    def _untold(self, step: Wait) -> bool:
+        """A call waits that its journal does not say yet to wait; a retry that is planned stands there already."""
+        if step.what not in ("rate", BUDGET) or self.state.waits.held:
+            return False
+        return step.what == BUDGET or self.state.recovery.waiting_until <= self.host.clock.now()
 
     def facts(self) -> Facts:
         """A frozen snapshot of what is not in the journal."""
