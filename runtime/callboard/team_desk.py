@@ -170,11 +170,15 @@ class TeamDesk:
         if self._host is None:
             return False
         with anyio.move_on_after(_WAIT):
-            async with self.store.watch(agent_key(self.session, row.name)) as rows:
-                async for one in rows:
-                    now = AgentRow.model_validate_json(one.value) if one.value is not None else row
-                    if now.name == row.name and (done(now) or now.incarnation > row.incarnation):
-                        return True
+            return await self._heard_of(row, done)
+        return False
+
+    async def _heard_of(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
+        async with self.store.watch(agent_key(self.session, row.name)) as rows:
+            async for one in rows:
+                now = AgentRow.model_validate_json(one.value) if one.value is not None else row
+                if now.name == row.name and (done(now) or now.incarnation > row.incarnation):
+                    return True
         return False
 
 

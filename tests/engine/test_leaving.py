@@ -21,7 +21,9 @@ from callboard.words.values import Cause, Envelope, Request, ToolCall
 class Breaks(AllowAll):
     """A judge with a bug, which is a bug of the agent's own code: it crashes for one tool."""
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause) -> Ruling:
+    async def judge(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> Ruling:
         if call.name == "write_file":
             raise ZeroDivisionError("a bug of ours")
         return await super().judge(call, tool, spec, folders, authority)
@@ -94,7 +96,9 @@ class BreaksWhenCancelled(AllowAll):
     def __init__(self) -> None:
         self.asked = anyio.Event()
 
-    async def judge(self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause) -> Ruling:
+    async def judge(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> Ruling:
         self.asked.set()
         try:
             await anyio.sleep_forever()

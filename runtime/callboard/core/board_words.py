@@ -73,8 +73,8 @@ def taken_words(task: Task, by: str, to: str) -> str:
     if task.status == "cancelled":
         whose = "It is cancelled: nobody needs it any more"
     return (
-        f"{by} took {task.id} from you: {task.subject}. {whose}. Stop working on it, and leave what you have changed as "
-        "it is; you cannot complete it any more. Go on with what else you have to do."
+        f"{by} took {task.id} from you: {task.subject}. {whose}. Stop working on it, and leave what you have changed "
+        "as it is; you cannot complete it any more. Go on with what else you have to do."
     )
 
 

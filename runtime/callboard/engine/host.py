@@ -259,6 +259,8 @@ class Host:
         return Holder(me.name, state.incarnation, lease.lease, lease.number, "bash" in me.tools, me.claims_tasks)
 
     def _taken(self, state: AgentState) -> tuple[str, ...]:
+        if not state.tasks:
+            return ()
         me = self.holder(state)
         rows = {task: self.board.task(task) for task in state.tasks}
         return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))

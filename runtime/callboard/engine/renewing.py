@@ -3,7 +3,8 @@
 The old life ends first, with its last record in its journal (`AgentState.renew` says what is to follow); then the new
 one is written in one commit: its row, the first records of its journal, the mail that the old one had not taken, the
 commands that run in the background, and with `--carry` its tasks, questions and todos. A process that dies in between
-leaves the rest to the next host. What the old life is given afterwards by a process that did not know yet is looked for once more.
+leaves the rest to the next host. What a process that did not know yet gives the old life afterwards is looked for once
+more.
 """
 
 from __future__ import annotations

@@ -143,22 +143,21 @@ def told_of(what: Act, name: str, *, done: bool, hosted: bool) -> Block:
 
 async def _watch(given: Given, session: str | None, json_: bool) -> None:
     """Follow the team until the process is interrupted, or nobody reads any more."""
-    async with open_desk(given.workspace, session) as desk:
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        async with open_desk(given.workspace, session) as desk, anyio.create_task_group() as group:
             show = _shower(given, json_, stack)
             moved = anyio.Event()
 
             def changed() -> None:
                 moved.set()
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(desk.agents.watch, changed)
-                group.start_soon(resized, changed)
-                while True:
-                    await moved.wait()
-                    await anyio.sleep(_GATHER)
-                    moved = anyio.Event()
-                    show(desk.agents.seen())
+            group.start_soon(desk.agents.watch, changed)
+            group.start_soon(resized, changed)
+            while True:
+                await moved.wait()
+                await anyio.sleep(_GATHER)
+                moved = anyio.Event()
+                show(desk.agents.seen())
 
 
 def _shower(given: Given, json_: bool, stack: ExitStack) -> Callable[[TeamSeen], None]:
