@@ -73,10 +73,8 @@ def receipts(mailbox: Sequence[Envelope], journal: Iterable[ev.Event], over: flo
 def _heed(found: dict[str, Receipt], event: ev.Event, began: str) -> None:
     """What one record of the journal says of the mail; most say nothing."""
     match event:
-        case ev.EnvelopeReceived(envelope=envelope, refused=why) if why:
-            found[envelope.id] = Receipt(envelope, "dropped", event.at, ended_at=event.at, why=why)
-        case ev.EnvelopeReceived(envelope=envelope):
-            found[envelope.id] = _received(event)
+        case ev.EnvelopeReceived():
+            found[event.envelope.id] = _received(event)
         case ev.EnvelopesDelivered():
             for one in _of(found, event.ids):
                 found[one.envelope.id] = replace(one, state="delivered", delivered_at=event.at, began=began)
