@@ -131,12 +131,13 @@ def environment_in(home: Path) -> dict[str, str]:
 
 
 def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) -> tuple[int, str]:
-    """Run the command line on a terminal of its own, and type an answer to each plan once it is asked for.
+    """Run the command line on a terminal of its own, and type an answer to each plan once it is asked for; nothing to
+    the question that follows a bare `n`.
 
     What agents print meanwhile moves the prompt down and shows it again: only a new request is a new question.
     """
     command = [sys.executable, "-m", "callboard", *arguments]
-    waiting, said, asked = list(answers), b"", 0
+    waiting, said, asked, refused = list(answers), b"", 0, 0
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command, env=environment_in(home), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
@@ -151,7 +152,11 @@ def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) 
         plans = list(re.finditer(rb"plan (req_\w+) waits for approval", said))
         if waiting and len(plans) > asked and b"]> " in said[plans[asked].end() :]:
             asked += 1
+            refused = len(said) if waiting[0] == "n" else 0
             os.write(ours, waiting.pop(0).encode() + b"\n")
+        if refused and b"what is to change?> " in said[refused:]:
+            refused = 0
+            os.write(ours, b"\n")
     os.close(ours)
     process.kill()  # had it ended, this does nothing; a silent minute is a hang
     return process.wait(), said.decode(errors="replace").replace("\r\n", "\n")
