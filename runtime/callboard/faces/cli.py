@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("cli_run", "Run a prompt to its end, without a prompt line."),
     "resume": ("cli_run", "Finish what a session left under way."),
     "attach": ("cli_attach", "Follow a session while another process hosts it."),
-    "send": ("cli_attach", "Say something to an agent of a session."),
+    "send": ("cli_attach", "Say TEXT to an agent of a session, whoever hosts it."),
     "sessions": ("cli_team", "List the sessions of this workspace."),
     "team": ("cli_team", "Show the agents of a session."),
     "tasks": ("cli_tasks", "Show the task board of a session."),
