@@ -130,7 +130,7 @@ def test_by_model_each_model_has_its_agents(command: Command) -> None:
 def test_it_looks_on_while_another_process_hosts_the_session(command: Command) -> None:
     begun(command)
     before = told(command)["total"]["usage"]
-    model(command, latency=30_000)
+    model(command, latency=15_000)
     running = command.start("-v", "run", "-c", "Once more.")
     assert running.stderr is not None
     next(line for line in running.stderr if "asks " in line)

@@ -256,7 +256,7 @@ class Phase:
 
 PHASES = {
     "silence": Phase("{reply: Done., fault: {silence_s: 60}}", "asks", heard=True),
-    "back-off": Phase("{reply: Done., fault: {status: 429, retry_after: 50}}", "retry"),
+    "back-off": Phase("{reply: Done., fault: {status: 429, retry_after: 25}}", "retry"),
     "tool": Phase(
         "{reply: [{tool_use: {name: bash, input: {command: sleep 60}}}]}",
         "tool_use",
