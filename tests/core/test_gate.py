@@ -148,3 +148,18 @@ def test_a_permission_that_comes_after_the_gate_has_closed_runs_nothing() -> Non
 def test_a_call_that_was_judged_before_is_not_touched_by_an_open_gate() -> None:
     life = judged(Life.begun().prompted("go").called("bash"), "c1")
     assert life.state.calls[0].stage == "allowed"
+
+
+def test_b12_work_that_ends_stops_the_calls_beside_it_that_have_not_begun() -> None:
+    """A reply gives its task up and goes on with it: the plan was approved for that task and for nothing after it."""
+    life = Life.begun(plan_required=True).prompted("go").on(ev.TaskHeld, task="task_1")
+    life = life.on(ev.GateSet, gate="pending", request_id="req_1", digest="d1", plan="p", task="task_1")
+    life = answered(life, "approved").called("bash", "bash")
+    life = life.on(ev.CallJudged, call="c1", verdict="allow").on(ev.CallJudged, call="c2", verdict="allow")
+    life = started(life, "c1")
+    for end in (
+        life.on(ev.TaskHeld, task="task_1", held=False),
+        life.on(ev.Reported, status="failed", result="it cannot be done"),
+    ):
+        assert end.state.gate == Gate("required")
+        assert [one.stage for one in end.state.calls] == ["started", "proposed"]

@@ -105,8 +105,9 @@ def test_whatever_happens_no_promise_breaks(part: int, record_property: Callable
 
 
 def test_seeds_that_once_broke_a_promise_break_none() -> None:
-    """A parked lead that was resumed believed that it held a task; a crash as the session closed failed the closing."""
-    check((1044, 1224))
+    """A parked lead that was resumed believed that it held a task; a crash as the session closed failed the closing; a
+    call that was allowed ran after its sibling had closed the gate."""
+    check((1044, 1170, 1224))
 
 
 def test_replay_one_seed_is_one_run() -> None:

@@ -14,13 +14,13 @@ from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.authority import after
 from callboard.core.budget.charging import charged
-from callboard.core.changes import Rule, queue, said_to
+from callboard.core.changes import Rule, gate_moved, queue, said_to
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
 from callboard.core.noticing import watched
 from callboard.core.recovery import turns as rec
-from callboard.core.state import AgentState, CallState, Ended, Gate, Turn
+from callboard.core.state import AgentState, Ended, Gate, Turn
 from callboard.core.undoing import undo_asked
 from callboard.words import events as ev
 from callboard.words.values import Envelope
@@ -87,13 +87,8 @@ def _received(state: AgentState, e: ev.EnvelopeReceived) -> AgentState:
     if envelope.type in RUNTIME_MAIL:
         return _heed(state, envelope)
     if envelope.type == "plan_request":
-        state = replace(state, gate=Gate("required"), calls=tuple(_rejudged(one) for one in state.calls))
+        state = gate_moved(state, Gate("required"))
     return replace(state, mail=(*state.mail, envelope))
-
-
-def _rejudged(one: CallState) -> CallState:
-    """A call that was allowed under the open gate and has not begun is judged again, now that the gate is closed."""
-    return replace(one, stage="proposed") if one.stage == "allowed" else one
 
 
 def _heed(state: AgentState, envelope: Envelope) -> AgentState:

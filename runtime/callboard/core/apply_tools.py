@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callboard.core.changes import Rule, queue, said_to
+from callboard.core.changes import Rule, gate_moved, queue, said_to
 from callboard.core.context.prompt import todo_reminder
 from callboard.core.frozen import replace
 from callboard.core.gate import gate_refuses
@@ -195,7 +195,7 @@ def _task_held(state: AgentState, e: ev.TaskHeld) -> AgentState:
     gate = state.gate
     if gate.gate == "open" and gate.task and gate.task not in tasks:
         gate = _after_work(state)
-    return replace(state, tasks=tasks, gate=gate)
+    return replace(gate_moved(state, gate), tasks=tasks)
 
 
 def _after_work(state: AgentState) -> Gate:
@@ -204,7 +204,7 @@ def _after_work(state: AgentState) -> Gate:
 
 
 def _reported(state: AgentState, e: ev.Reported) -> AgentState:
-    return replace(state, assignment=False, assigned="", reported=e.result, gate=_after_work(state))
+    return replace(gate_moved(state, _after_work(state)), assignment=False, assigned="", reported=e.result)
 
 
 def _bg_started(state: AgentState, e: ev.BackgroundStarted) -> AgentState:

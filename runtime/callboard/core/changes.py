@@ -8,7 +8,7 @@ from typing import Any
 from callboard.core.context.reminders import told_with
 from callboard.core.context.view.conversation import add_user
 from callboard.core.frozen import replace
-from callboard.core.state import AgentState
+from callboard.core.state import AgentState, CallState, Gate
 from callboard.words.context import Injection, Placed
 from callboard.words.values import Usage
 
@@ -32,3 +32,14 @@ def said_to(state: AgentState, blocks: tuple[Placed, ...], at: float) -> AgentSt
 def billed(state: AgentState, usage: Usage) -> AgentState:
     turn = replace(state.turn, usage=state.turn.usage.plus(usage)) if state.turn else None
     return replace(state, usage=state.usage.plus(usage), turn=turn)
+
+
+def gate_moved(state: AgentState, gate: Gate) -> AgentState:
+    """The gate as it is now. Where it has closed, calls that were allowed and have not begun are judged again."""
+    if gate.gate == "open":
+        return replace(state, gate=gate)
+    return replace(state, gate=gate, calls=tuple(_again(one) for one in state.calls))
+
+
+def _again(one: CallState) -> CallState:
+    return replace(one, stage="proposed") if one.stage == "allowed" else one
