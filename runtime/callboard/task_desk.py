@@ -18,9 +18,9 @@ from callboard.core.mail import sending
 from callboard.core.names import short_id, task_key
 from callboard.core.tasks import PERSON, Tasks, by_id
 from callboard.engine.board import SessionBoard
-from callboard.persons import refuse_inside_tool
+from callboard.persons import as_person, refuse_inside_tool
 from callboard.ports.store import Put, Store, Write
-from callboard.words.errors import Conflict, ToolRefused, UsageError
+from callboard.words.errors import Conflict, UsageError
 from callboard.words.values import Envelope, Task
 
 _TRIES = 20
@@ -87,10 +87,8 @@ class TaskDesk:
             created_at=now,
             updated_at=now,
         )
-        try:
+        with as_person():
             task = laws.create(new, self.tasks())
-        except ToolRefused as refused:
-            raise UsageError(str(refused)) from refused
         if wanted.owner:
             task = laws.assign(task, self._agent(wanted.owner), PERSON, now)
         await self._store.commit(Put(task_key(self._session, task.id), task.encode(), expected=0))
@@ -136,10 +134,8 @@ class TaskDesk:
             row = await self._store.get(key)
             assert row is not None, "a task that was seen has a row: none is ever deleted"
             old = Task.model_validate_json(row.value or b"")
-            try:
+            with as_person():
                 task = act(old, now)
-            except ToolRefused as refused:
-                raise UsageError(str(refused)) from refused
             writes = [Put(key, task.encode(), expected=row.revision), *self._told(old, task, now)]
             try:
                 await self._store.commit(*writes)

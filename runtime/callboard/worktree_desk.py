@@ -13,11 +13,11 @@ from callboard.adapters.clock import SystemClock
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.worktrees import worktrees_of
 from callboard.assembly import Places, find_places, open_store
-from callboard.persons import refuse_inside_tool
+from callboard.persons import as_person, refuse_inside_tool
 from callboard.ports.store import Store
 from callboard.ports.worktrees import Check, Checked, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
 from callboard.settings import load_settings
-from callboard.words.errors import ToolRefused, UsageError
+from callboard.words.errors import UsageError
 from callboard.words.values import AgentRow, Task
 
 PERSON = Who("person")
@@ -53,7 +53,7 @@ class WorktreeDesk:
 
     async def lines(self) -> list[WorktreeLine]:
         """All of them. Raises `UsageError` where the repository is gone."""
-        with _as_person():
+        with as_person():
             facts = await self._keeper.facts()
         owners: dict[str, str] = {}
         tasks: dict[str, list[str]] = {}
@@ -72,19 +72,19 @@ class WorktreeDesk:
 
     async def losses(self, name: str) -> tuple[str, ...]:
         """What would be lost with it, a line each. Raises `UsageError` for an unknown one."""
-        with _as_person():
+        with as_person():
             return (await self._keeper.losses(name)).lines()
 
     async def remove(self, name: str, agreed: tuple[str, ...]) -> Removed:
         """Raises `UsageError` while more would be lost than was agreed to, and inside a tool's process."""
         refuse_inside_tool("remove a worktree")
-        with _as_person():
+        with as_person():
             return await self._keeper.remove(name, PERSON, agreed)
 
     async def merge(self, name: str, test_command: str = "") -> MergeEnd:
         """Raises `UsageError` where it cannot be merged, and inside a tool's process."""
         refuse_inside_tool("merge a worktree")
-        with _as_person():
+        with as_person():
             return await self._keeper.merge(name, PERSON, self._check(test_command) if test_command.strip() else None)
 
     def _check(self, command: str) -> Check:
@@ -95,17 +95,6 @@ class WorktreeDesk:
             return Checked(ended.exit_code == 0 and not ended.timed_out, ended.output)
 
         return run
-
-
-class _as_person:  # noqa: N801 - read as a word of the `with` line
-    """What is refused to a tool is refused to a person as a usage error."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, refused: BaseException | None, trace: object) -> None:
-        if isinstance(refused, ToolRefused):
-            raise UsageError(str(refused)) from refused
 
 
 @asynccontextmanager
@@ -124,9 +113,7 @@ async def open_worktrees(workspace: Path) -> AsyncGenerator[WorktreeDesk]:
 
 def _line(one: WorktreeFacts, owners: dict[str, str], tasks: tuple[str, ...]) -> WorktreeLine:
     tree = one.tree
-    state = (
-        tree.standing if tree.standing != "ready" else "missing" if one.missing else "kept" if tree.kept else "ready"
-    )
+    at_rest = "missing" if one.missing else "kept" if tree.kept else "ready"
     return WorktreeLine(
         name=tree.name,
         branch=tree.branch,
@@ -134,7 +121,7 @@ def _line(one: WorktreeFacts, owners: dict[str, str], tasks: tuple[str, ...]) ->
         owner=owners.get(tree.name, tree.by),
         session=tree.session,
         tasks=tasks,
-        state=state if tree.standing == "ready" else tree.standing,
+        state=at_rest if tree.standing == "ready" else tree.standing,
         ahead=one.ahead,
         behind=one.behind,
         dirty=one.dirty,
