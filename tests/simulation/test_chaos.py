@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import pytest
-from structlog.testing import capture_logs
 from tests.simulation.chaos import Run
 from tests.simulation.chaos_replies import OVERFLOW
 from tests.simulation.evidence import Evidence
-from tests.simulation.virtual import run_virtual
+from tests.simulation.seeds import live_all, twice_the_same
 
 from callboard.core.decide import RULES
 from callboard.words.events import Event
@@ -42,18 +41,9 @@ RARE_RULES = {"count", "cut_reply", "taken", "moving"}
 """Rules that it need not: nobody here takes a task away or changes an agent's folder."""
 
 
-def lived(seed: int) -> tuple[Run, Evidence]:
-    run = Run(seed)
-    try:
-        with capture_logs():  # traces of the bugs that we raise: to print them takes longer than the run
-            return run, run_virtual(run.whole, seed=seed)
-    except BaseException as raised:
-        raise AssertionError(f"seed {seed} raised {raised!r}. Again: {REPLAY.format(seed)}") from raised
-
-
 @dataclass
 class Reached:
-    """What some runs came across; the runs themselves are let go, each holds a whole world."""
+    """What some runs came across; the runs themselves are let go."""
 
     faults: Counter[str] = field(default_factory=Counter[str])
     stops: Counter[str] = field(default_factory=Counter[str])
@@ -63,7 +53,7 @@ class Reached:
     """Ends of processes, and a person's acts."""
     also: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Run, evidence: Evidence) -> None:
         self.faults.update(run.service.faults)
         self.stops.update(run.service.stops)
         self.rules.update(run.rules)
@@ -73,14 +63,9 @@ class Reached:
 
 
 def check(seeds: Iterable[int]) -> Reached:
-    """Live all seeds; what broke, with the command that does it again."""
-    reached, broken = Reached(), list[str]()
-    for seed in seeds:
-        run, _ = lived(seed)
-        reached.add(run)
-        broken += [f"seed {seed}: {what}" for what in run.broken]
-        broken += [f"    again: {REPLAY.format(seed)}"] if run.broken else []
-    assert not broken, "\n".join(broken)
+    """Live all seeds; what they came across."""
+    reached = Reached()
+    live_all(Run, seeds, REPLAY, reached.add)
     return reached
 
 
@@ -112,10 +97,7 @@ def test_seeds_that_once_broke_a_promise_break_none() -> None:
 
 def test_replay_one_seed_is_one_run() -> None:
     """`CHAOS_SEED` says which; whatever it broke is told."""
-    seed = int(os.environ.get("CHAOS_SEED", "3"))
-    (first, then), (second, again) = lived(seed), lived(seed)
-    assert [life.events for life in then.lives] == [life.events for life in again.lives]
-    assert first.broken == second.broken == []
+    twice_the_same(Run, int(os.environ.get("CHAOS_SEED", "3")), REPLAY)
 
 
 @pytest.mark.soak

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pytest
-from structlog.testing import capture_logs
 from tests.simulation.evidence import Evidence
+from tests.simulation.seeds import live_all, twice_the_same
 from tests.simulation.team_of_six import SixRun, overtaken
-from tests.simulation.virtual import run_virtual
 
 PARTS, SEEDS = 4, 25
 """Tests over which the 100 seeds of `make test` are spread, and the seeds of each."""
@@ -18,24 +17,10 @@ SOAK_PARTS, SOAK_SEEDS = 20, 250
 REPLAY = "TEAM_SEED={} .venv/bin/python -m pytest tests/simulation/test_team_simulation.py -k replay"
 
 
-def lived(seed: int) -> tuple[SixRun, Evidence]:
-    run = SixRun(seed)
-    try:
-        with capture_logs():  # traces of the bugs that we raise: to print them takes longer than the run
-            return run, run_virtual(run.whole, seed=seed)
-    except BaseException as raised:
-        raise AssertionError(f"seed {seed} raised {raised!r}. Again: {REPLAY.format(seed)}") from raised
-
-
 def check(seeds: Iterable[int]) -> Counter[str]:
-    """Live all seeds; what broke, with the command that does it again. What they came across."""
-    met, broken = Counter[str](), list[str]()
-    for seed in seeds:
-        run, evidence = lived(seed)
-        broken += [f"seed {seed}: {what}" for what in run.broken]
-        broken += [f"    again: {REPLAY.format(seed)}"] if run.broken else []
-        met.update(_met(run, evidence))
-    assert not broken, "\n".join(broken)
+    """Live all seeds; what they came across."""
+    met = Counter[str]()
+    live_all(SixRun, seeds, REPLAY, lambda run, evidence: met.update(_met(run, evidence)))
     return met
 
 
@@ -91,10 +76,7 @@ def test_whatever_befalls_a_team_of_six_no_promise_breaks(
 
 def test_replay_one_seed_of_six_is_one_run() -> None:
     """`TEAM_SEED` says which; whatever it broke is told."""
-    seed = int(os.environ.get("TEAM_SEED", "3"))
-    (first, then), (second, again) = lived(seed), lived(seed)
-    assert [life.events for life in then.lives] == [life.events for life in again.lives]
-    assert first.broken == second.broken == []
+    twice_the_same(SixRun, int(os.environ.get("TEAM_SEED", "3")), REPLAY)
 
 
 @pytest.mark.soak

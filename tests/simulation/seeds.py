@@ -1,0 +1,43 @@
+"""Runs from seeds: each is lived once; what raised or broke a promise is told with the command that does it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from structlog.testing import capture_logs
+from tests.simulation.chaos import Run
+from tests.simulation.evidence import Evidence
+from tests.simulation.virtual import run_virtual
+
+RunT = TypeVar("RunT", bound=Run)
+
+
+def lived(make: Callable[[int], RunT], seed: int, replay: str) -> tuple[RunT, Evidence]:
+    """The run of one seed, whatever it broke. `replay`: the command, with `{}` for the seed."""
+    run = make(seed)
+    try:
+        with capture_logs():  # traces of the bugs that we raise: to print them takes longer than the run
+            return run, run_virtual(run.whole, seed=seed)
+    except BaseException as raised:
+        raise AssertionError(f"seed {seed} raised {raised!r}. Again: {replay.format(seed)}") from raised
+
+
+def live_all(
+    make: Callable[[int], RunT], seeds: Iterable[int], replay: str, met: Callable[[RunT, Evidence], None]
+) -> None:
+    """Live all seeds, each told to `met` and then let go: it holds a whole world. Fails with all that broke."""
+    broken: list[str] = []
+    for seed in seeds:
+        run, evidence = lived(make, seed, replay)
+        met(run, evidence)
+        broken += [f"seed {seed}: {what}" for what in run.broken]
+        broken += [f"    again: {replay.format(seed)}"] if run.broken else []
+    assert not broken, "\n".join(broken)
+
+
+def twice_the_same(make: Callable[[int], Run], seed: int, replay: str) -> None:
+    """One seed is one run, to the event; and it breaks nothing."""
+    (first, then), (second, again) = lived(make, seed, replay), lived(make, seed, replay)
+    assert [life.events for life in then.lives] == [life.events for life in again.lives]
+    assert first.broken == second.broken == []
