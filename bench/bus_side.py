@@ -19,7 +19,7 @@ import apsw
 
 from callboard.adapters.sqlite import SqliteStore, open_store
 from callboard.adapters.tools.todo import todo_tools
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.engine.sessions import send_prompt
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import ScriptedModel, World, say, use

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import child
 
 from callboard.core.apply import apply
-from callboard.core.compacting import compaction
+from callboard.core.bus.mail import placed
 from callboard.core.context.cache.anchors import anchored
+from callboard.core.context.compacting import compaction
+from callboard.core.context.counting import room
 from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.summary.request import summary_edits
-from callboard.core.counting import room
-from callboard.core.mail import placed
 from callboard.core.state import AgentState, Facts, ToolFacts
 from callboard.words import events as ev
 from callboard.words.context import StateBlock

@@ -14,13 +14,13 @@ from context_player import Player, reply_of, summary_of
 from context_session import Session, Work
 
 from callboard.core.apply import apply
-from callboard.core.compacting import compaction
+from callboard.core.bus.mail import placed
 from callboard.core.context.cache.anchors import anchored
+from callboard.core.context.compacting import compaction
 from callboard.core.context.stages.regions import NAME, region_edits
 from callboard.core.context.summary.request import riding_text, summary_edits, summary_request
 from callboard.core.context.summary.riding import MOST_DATA, Choice, replies_behind, rides, riding
 from callboard.core.context.view.conversation import held
-from callboard.core.mail import placed
 from callboard.core.state import AgentState, Facts
 from callboard.words import events as ev
 from callboard.words import steps as st

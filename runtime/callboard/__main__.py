@@ -16,8 +16,8 @@ from typing import cast
 import click
 
 from callboard import __version__
-from callboard.faces.cli import cli
-from callboard.faces.cli_options import Given
+from callboard.faces.cli.options import Given
+from callboard.faces.cli.root import cli
 from callboard.words.errors import CallboardError
 
 BUG, INTERRUPTED, TERMINATED = 70, 130, 143

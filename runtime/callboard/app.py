@@ -24,7 +24,7 @@ from callboard.core.state import AgentState
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, was_cut_short
 from callboard.engine.host import Host
 from callboard.engine.sessions import mark_ended, named, send_prompt
-from callboard.engine.team import Team
+from callboard.engine.supervision.team import Team
 from callboard.hosting import host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
 from callboard.ports.store import Fence, Put

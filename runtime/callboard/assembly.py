@@ -23,7 +23,7 @@ from callboard.adapters.stage_files import load_stage
 from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
-from callboard.core.moving import worktree_in_use
+from callboard.core.team.moving import worktree_in_use
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
 from callboard.ports.model import Model
 from callboard.ports.store import Store

@@ -25,13 +25,13 @@ from callboard.assembly import Places, find_places, open_store
 from callboard.core.apply import apply
 from callboard.core.names import host_key, host_lease, journal, rows_prefix, session_key
 from callboard.core.state import AgentState
+from callboard.desks.persons import refuse_inside_tool
 from callboard.ending import DONE, FAILED, End, exit_code_of
+from callboard.engine.asking.requests import answer_request
 from callboard.engine.board import SessionBoard
 from callboard.engine.memory import recall
-from callboard.engine.requests import answer_request
 from callboard.engine.sessions import find_session, send_prompt
 from callboard.opening import Options
-from callboard.persons import refuse_inside_tool
 from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.world import Approver, Observer
 from callboard.session import OpenSession

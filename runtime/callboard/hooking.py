@@ -6,7 +6,7 @@ from pathlib import Path
 
 from callboard.adapters.files import Note, builtin
 from callboard.adapters.hook_files import HookEntry, HookOrigin, load_hooks, read_hooks
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.settings import Loaded, user_file, workspace_file
 from callboard.words.hooks import HookSource
 

@@ -28,7 +28,7 @@ from callboard.core.permission.values import Floor
 from callboard.engine.governor import Governors
 from callboard.engine.host import Host, Ports
 from callboard.engine.sessions import create_session, named, prompt_envelope
-from callboard.engine.team import Team
+from callboard.engine.supervision.team import Team
 from callboard.hooking import fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.store import Lease, Put

@@ -10,12 +10,12 @@ from typing import Literal
 
 from callboard import assembly
 from callboard.assembly import Places
-from callboard.core.plans import AS_IT_STANDS, Word
+from callboard.core.asking.plans import AS_IT_STANDS, Word
 from callboard.core.state import AgentState
-from callboard.desk import Desk
+from callboard.desks.desk import Desk
 from callboard.ending import AgentSummary, End, summarise
+from callboard.engine.asking.requests import answer_request
 from callboard.engine.board import SessionBoard
-from callboard.engine.requests import answer_request
 from callboard.engine.sessions import Action, Command, send_command
 from callboard.ports.store import Fence, Store
 from callboard.ports.world import Answer, Clock

@@ -33,7 +33,7 @@ from callboard.adapters.taped import (
     taped_facts,
 )
 from callboard.assembly import Chosen, Places, choose_model
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.engine.host import Host, Ports
 from callboard.ports.tool import Tool
 from callboard.ports.world import Approver, Surroundings

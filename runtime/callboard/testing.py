@@ -24,11 +24,11 @@ import anyio
 
 from callboard.adapters.memory import MemoryStore
 from callboard.core.state import AgentState
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
 from callboard.engine.memory import events_of
 from callboard.engine.sessions import Action, Command, create_session, send_command, send_prompt
-from callboard.engine.team import Team
+from callboard.engine.supervision.team import Team
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, SkillText, Tool, ToolSpec

@@ -17,12 +17,12 @@ from pathlib import Path
 import anyio
 
 from callboard.adapters.sqlite import SqliteStore, open_store
-from callboard.core import tasks as laws
 from callboard.core.names import rows_prefix, task_key
-from callboard.core.offers import ready_for
-from callboard.core.tasks import Holder, by_id
+from callboard.core.tasks import laws
+from callboard.core.tasks.laws import Holder, by_id
+from callboard.core.tasks.offers import ready_for
 from callboard.engine.board import SessionBoard
-from callboard.engine.claiming import claimed, free_abandoned
+from callboard.engine.tasks.claiming import claimed, free_abandoned
 from callboard.ports.store import Append, Fence, LeaseHolder, Put, Row
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.values import Task

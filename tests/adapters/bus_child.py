@@ -18,9 +18,9 @@ from typing import NoReturn
 import anyio
 
 from callboard.adapters.sqlite import open_store
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.core.names import short_id
-from callboard.engine.bus import listen
+from callboard.engine.bus.listening import listen
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent
 from callboard.engine.memory import recall

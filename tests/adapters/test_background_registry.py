@@ -19,7 +19,7 @@ from tests.adapters.test_launcher import Place, die, gone, place
 
 from callboard.adapters.launcher import exit_code, find_process
 from callboard.adapters.processes import is_same, kill_session, started_at, this_boot
-from callboard.core.exits import exit_words, process_of, status_of
+from callboard.core.team.exits import exit_words, process_of, status_of
 
 __all__ = ["place"]
 

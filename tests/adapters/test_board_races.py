@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.adapters.tool_world import ToolWorld
 
 from callboard.adapters.tools.board import board_tools
-from callboard.core import tasks
+from callboard.core.tasks import laws as tasks
 from callboard.ports.tool import ToolOutcome
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.values import Task

@@ -1,7 +1,7 @@
 """Many real processes on one task board, some of them killed: each task is claimed once, and none is left behind.
 
 The claimers are processes with leases of their own (`board_child.py`); claims, completions and the freeing of what the
-dead held are the product's (`callboard.engine.claiming`). A process that is to be killed dies by kill -9 right after
+dead held are the product's (`engine/tasks/claiming.py`). A process that is to be killed dies by kill -9 right after
 the claim of a task that was kept for it: it holds one for certain, and perhaps more by its other claimers.
 """
 

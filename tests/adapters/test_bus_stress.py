@@ -21,8 +21,8 @@ import pytest
 from tests.adapters.bus_child import SESSION, expected
 
 from callboard.adapters.sqlite import SqliteStore, open_store
+from callboard.core.bus.receipts import receipts
 from callboard.core.names import journal, mailbox
-from callboard.core.receipts import receipts
 from callboard.engine.memory import events_of
 from callboard.words import events as ev
 from callboard.words.values import Envelope

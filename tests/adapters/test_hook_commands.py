@@ -11,7 +11,7 @@ import pytest
 
 from callboard.adapters.commands import CommandHandler
 from callboard.adapters.processes import started_at
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.words.hooks import AddContext, Ask, Caller, Deny, HandlerResult, PreToolUse
 from callboard.words.values import Json, ToolCall
 

@@ -26,8 +26,8 @@ from callboard.adapters.taped import (
     TapedJudge,
     TapedSurroundings,
 )
+from callboard.core.asking.plans import Word
 from callboard.core.context.reminders import Around
-from callboard.core.plans import Word
 from callboard.core.state import Delivery
 from callboard.ports.store import Put, Write
 from callboard.ports.tool import ToolContext, ToolOutcome, ToolSpec

@@ -11,7 +11,7 @@ from callboard.adapters.tools.control import control_tools
 from callboard.adapters.tools.cron import cron_tools
 from callboard.adapters.tools.skills import skill_tools
 from callboard.core import names
-from callboard.core.requests import digest_of
+from callboard.core.asking.requests import digest_of
 from callboard.ports.tool import SkillText
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.events import CompactAsked, SkillLoaded

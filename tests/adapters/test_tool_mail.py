@@ -8,7 +8,7 @@ import pytest
 from tests.adapters.tool_world import ToolWorld
 
 from callboard.adapters.tools.team import team_tools
-from callboard.core.mail import placed
+from callboard.core.bus.mail import placed
 from callboard.core.names import request_envelope_id
 from callboard.ports.tool import MailLoad, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused

@@ -8,7 +8,7 @@ from tests.adapters.tool_world import NOON, SESSION, ToolWorld
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.plan import plan_tools
 from callboard.core import names
-from callboard.core.requests import answer, digest_of
+from callboard.core.asking.requests import answer, digest_of
 from callboard.words.errors import Conflict
 from callboard.words.events import GateSet, Reported, TaskHeld
 from callboard.words.values import Request, Task

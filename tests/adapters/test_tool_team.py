@@ -8,7 +8,7 @@ from tests.adapters.tool_world import NOON, SESSION, ToolWorld
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.team import SHUTDOWN_SECONDS, team_tools
 from callboard.core import names
-from callboard.core.requests import Refusal, answer
+from callboard.core.asking.requests import Refusal, answer
 from callboard.words.errors import Conflict
 from callboard.words.values import Request
 

@@ -17,7 +17,7 @@ from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.worktrees import worktree_tools
 from callboard.core import names
-from callboard.core.worktrees import loss_words
+from callboard.core.team.worktrees import loss_words
 from callboard.ports.tool import Folders, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Json, Request, Task

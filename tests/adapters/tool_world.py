@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from callboard.adapters.memory import MemoryStore
 from callboard.core import names
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.ports.store import Put, Row, Write
 from callboard.ports.tool import BackgroundTask, Folders, Launcher, SkillText, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused

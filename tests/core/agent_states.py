@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from callboard.core.apply import apply
-from callboard.core.mail import placed
+from callboard.core.bus.mail import placed
 from callboard.core.state import AgentState, Facts, ToolFacts
 from callboard.words import events as ev
 from callboard.words.specs import AgentSpec

@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.core.agent_states import Life, facts
 
+from callboard.core.bus.mail import placed
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.view.conversation import invariants
 from callboard.core.decide import decide
-from callboard.core.mail import placed
 from callboard.core.recovery.turns import next_output_limit
 from callboard.words import events as ev
 from callboard.words import steps as st

@@ -11,8 +11,8 @@ from tests.core.interpreter import Interpreter
 
 from callboard.core.apply import apply
 from callboard.core.decide import decide
-from callboard.core.lives import life
 from callboard.core.state import AgentState
+from callboard.core.team.lives import life
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.context import StateBlock

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.agent_states import Life
 
-from callboard.core.authority import (
+from callboard.core.bus.authority import (
     ORDER,
     after,
     answered,

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as hy
 from tests.core.context_histories import Session, call, result, said, text
 
+from callboard.core.bus.mail import placed
 from callboard.core.context.pipeline import next_stage, react_stage
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.last_resort import LEFT_OUT, TOGETHER, blame
 from callboard.core.context.stages.persisting import persisted_texts
 from callboard.core.context.view.conversation import held, invariants, is_result, result_text, with_overhead
 from callboard.core.context.view.images import FEW, MOST, image_bytes
-from callboard.core.mail import placed
 from callboard.words.specs import ModelLimits
 from callboard.words.values import Envelope, Json
 

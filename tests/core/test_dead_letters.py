@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.core.dead_letters import dead_letter, over, teller
+from callboard.core.bus.dead_letters import dead_letter, over, teller
 from callboard.words.values import AgentRow, Envelope
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.core.agent_states import Life, settled
 from tests.core.decisions import HI, failing, prompted, step
 
+from callboard.core.context.counting import COUNT, WORTH, room, uncounted
 from callboard.core.context.view.conversation import held, size
-from callboard.core.counting import COUNT, WORTH, room, uncounted
 from callboard.words import events as ev
 from callboard.words import steps as st
 from callboard.words.values import Json, ToolCall, Usage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.file_claims import MOST_FILES, meet, normal_paths, overlaps, shared
+from callboard.core.tasks.file_claims import MOST_FILES, meet, normal_paths, overlaps, shared
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Task
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.core.agent_states import Life, judged, started
 
-from callboard.core.gate import BEFORE_APPROVAL, gate_refuses
-from callboard.core.mail import injected
+from callboard.core.asking.gate import BEFORE_APPROVAL, gate_refuses
+from callboard.core.bus.mail import injected
 from callboard.core.state import Gate
 from callboard.core.toolset import ALL_TOOLS
 from callboard.words import events as ev

@@ -11,8 +11,8 @@ from hypothesis import strategies as hy
 from tests.core.agent_states import Life, done, judged, settled, started
 from tests.core.lives_told import Change, changes, from_seed, lived
 
-from callboard.core import lives
-from callboard.core.lives import life, waiting_for
+from callboard.core.team import lives
+from callboard.core.team.lives import life, waiting_for
 from callboard.words import events as ev
 from callboard.words.context import SummaryWanted
 from callboard.words.values import Fault

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
 
-from callboard.core.mail import defused, placed, sending, tagged
+from callboard.core.bus.mail import defused, placed, sending, tagged
 from callboard.core.names import (
     agent_key,
     call_id,

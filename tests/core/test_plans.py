@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.plans import (
+from callboard.core.asking.plans import (
     Bound,
     Now,
     Word,
@@ -20,7 +20,7 @@ from callboard.core.plans import (
     void_of,
     with_word,
 )
-from callboard.core.requests import Refusal, answer, digest_of
+from callboard.core.asking.requests import Refusal, answer, digest_of
 from callboard.words.values import Request
 
 OLD, NEW = "a" * 40, "b" * 40

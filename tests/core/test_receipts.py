@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.receipts import Receipt, named, newest, receipts, trace
+from callboard.core.bus.receipts import Receipt, named, newest, receipts, trace
 from callboard.words import events as ev
 from callboard.words.events import Event
 from callboard.words.values import Envelope, EnvelopeType

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.requests import (
+from callboard.core.asking.requests import (
     MOST_REFUSED,
     Refusal,
     answer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.core.agent_states import Life, judged, started, table
 
-from callboard.core import stalls
-from callboard.core.stalls import GRACE, USUAL, Longest
+from callboard.core.team import stalls
+from callboard.core.team.stalls import GRACE, USUAL, Longest
 from callboard.words import events as ev
 from callboard.words.values import ToolCall
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.agent_states import Life
 
-from callboard.core.standing import farewell, last_words, state_block
+from callboard.core.team.standing import farewell, last_words, state_block
 from callboard.words import events as ev
 from callboard.words.steps import EndTurn
 from callboard.words.values import AgentRow, Schedule, Todo

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as hy
 from tests.core.agent_states import Life, judged, settled, started
 
+from callboard.core.bus.mail import TAGS, defused, injected, large_mark, placed, rearmed
 from callboard.core.context.prompt import ProjectFile, PromptFacts, SkillLine, system_prompt, todo_reminder
 from callboard.core.context.stages.persisting import persisted_mark
 from callboard.core.context.summary.folding import dropped_mark, note, render_state
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.view.conversation import Conversation, add_assistant, add_user
-from callboard.core.mail import TAGS, defused, injected, large_mark, placed, rearmed
 from callboard.words import events as ev
 from callboard.words.context import Injection, Placed, StateBlock, SummaryWanted
 from callboard.words.specs import AgentSpec

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core import tasks
-from callboard.core.tasks import Change, Holder
+from callboard.core.tasks import laws as tasks
+from callboard.core.tasks.laws import Change, Holder
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Task, TaskStatus
 

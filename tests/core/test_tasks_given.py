@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core import tasks
-from callboard.core.offers import offers, ready_for
-from callboard.core.tasks import MOST_ATTEMPTS, Change, Holder
+from callboard.core.tasks import laws as tasks
+from callboard.core.tasks.laws import MOST_ATTEMPTS, Change, Holder
+from callboard.core.tasks.offers import offers, ready_for
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Task, TaskStatus
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.agent_states import Life
 
-from callboard.core.waiting import BOARD, NOBODY, Graph, Wait, deadlocks, stuck, waits_of
+from callboard.core.team.waiting import BOARD, NOBODY, Graph, Wait, deadlocks, stuck, waits_of
 from callboard.words import events as ev
 from callboard.words.values import Request, RequestKind, Task, ToolCall
 

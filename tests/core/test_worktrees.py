@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.core.agent_states import Life
 
-from callboard.core.moving import MOVE, moving, wanted, worktree_in_use
 from callboard.core.state import Facts
-from callboard.core.worktrees import check_name, fold, free_name, loss_words, shown_losses
+from callboard.core.team.moving import MOVE, moving, wanted, worktree_in_use
+from callboard.core.team.worktrees import check_name, fold, free_name, loss_words, shown_losses
 from callboard.words import steps as st
 from callboard.words.errors import ToolRefused
 from callboard.words.specs import AgentSpec

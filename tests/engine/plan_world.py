@@ -7,10 +7,10 @@ from dataclasses import replace
 import anyio
 from tests.engine.team_world import TeamWorld, spawn
 
+from callboard.core.asking.plans import AS_IT_STANDS, Word
 from callboard.core.names import journal, rows_prefix
-from callboard.core.plans import AS_IT_STANDS, Word
+from callboard.engine.asking.requests import answer_request
 from callboard.engine.memory import events_of
-from callboard.engine.requests import answer_request
 from callboard.ports.model import Reply
 from callboard.ports.world import Answer
 from callboard.testing import HostedSession, ScriptedModel, say, use

@@ -16,7 +16,7 @@ from tests.simulation.virtual import run_virtual
 from callboard.core.names import journal
 from callboard.engine.host import Host
 from callboard.engine.memory import events_of
-from callboard.engine.orders import Given, Order, give_order
+from callboard.engine.supervision.orders import Given, Order, give_order
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling

@@ -15,9 +15,9 @@ import pytest
 from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo, Person, tools
 
-from callboard.core.mail import sending
+from callboard.core.asking.requests import digest_of
+from callboard.core.bus.mail import sending
 from callboard.core.names import request_key, rows_prefix
-from callboard.core.requests import digest_of
 from callboard.engine.memory import events_of
 from callboard.ports.store import Put
 from callboard.ports.tool import Folders

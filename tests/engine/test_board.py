@@ -13,11 +13,11 @@ from tests.engine.test_one_agent import Echo
 from tests.simulation.virtual import run_virtual
 
 from callboard.adapters.memory import MemoryStore
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.core.names import agent_key, host_lease, task_key
 from callboard.engine.board import SessionBoard
-from callboard.engine.claiming import free_abandoned
 from callboard.engine.host import Host
+from callboard.engine.tasks.claiming import free_abandoned
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.store import Fence, LeaseHolder, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, say, use

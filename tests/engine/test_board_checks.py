@@ -13,7 +13,7 @@ from tests.engine.test_board import Workers, made, tasks_of
 from tests.engine.test_one_agent import Echo
 
 from callboard.adapters.tools.shell import shell_tools
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host
 from callboard.ports.tool import Finished
 from callboard.ports.world import Answer

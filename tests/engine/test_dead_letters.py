@@ -9,7 +9,7 @@ import pytest
 from tests.engine.team_world import TeamWorld, spawn, team_world
 
 from callboard.adapters.memory import MemoryStore
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.core.names import dead_key, mailbox
 from callboard.ports.model import Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Fence, Put, Write

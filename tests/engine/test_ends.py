@@ -11,7 +11,7 @@ from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo
 
 from callboard.core.names import mailbox
-from callboard.engine.orders import Given, give_order
+from callboard.engine.supervision.orders import Given, give_order
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import HostedSession, ScriptedModel, fault, say, use
 from callboard.words.hooks import Halt, PreToolUse

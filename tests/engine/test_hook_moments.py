@@ -10,7 +10,7 @@ import pytest
 from tests.engine.hook_handlers import answering, call, result
 from tests.engine.test_one_agent import Echo, Person, texts, tools
 
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.ports.world import Answer as Said
 from callboard.testing import AllowAll, ScriptedModel, World, say, use
 from callboard.words.errors import UsageError

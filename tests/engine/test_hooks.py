@@ -12,8 +12,8 @@ import anyio
 import pytest
 from tests.engine.hook_handlers import Handler, answering, call, result
 
-from callboard.engine import hooks
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks import registry as hooks
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.words.context import Block, Message
 from callboard.words.hooks import (
     SOURCES,

@@ -8,7 +8,7 @@ from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo
 from tests.simulation.virtual import run_virtual
 
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.core.names import request_key
 from callboard.ports.store import Put
 from callboard.ports.tool import Folders, ToolSpec

@@ -9,8 +9,8 @@ import pytest
 from tests.engine.team_world import TeamWorld, spawn, team_world
 
 from callboard.core.names import mailbox
+from callboard.engine.bus.mailboxes import Mailboxes
 from callboard.engine.host import Host
-from callboard.engine.mailboxes import Mailboxes
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Append
 from callboard.ports.tool import MailLoad

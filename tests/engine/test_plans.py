@@ -13,10 +13,10 @@ from tests.engine.plan_world import AtPrompt, answered, pending, planner, report
 from tests.engine.team_world import TeamWorld, spawn, team_world
 from tests.engine.test_one_agent import Echo
 
+from callboard.core.asking.plans import Word
+from callboard.core.asking.requests import digest_of
 from callboard.core.context.reminders import Around
 from callboard.core.names import request_key
-from callboard.core.plans import Word
-from callboard.core.requests import digest_of
 from callboard.engine.host import Host
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.store import Put

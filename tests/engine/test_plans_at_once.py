@@ -12,8 +12,8 @@ from tests.engine.team_world import team_world
 from tests.engine.test_one_agent import Echo
 
 from callboard.adapters.memory import MemoryStore
+from callboard.core.asking.plans import AS_IT_STANDS, Word, submitted_of
 from callboard.core.names import request_key
-from callboard.core.plans import AS_IT_STANDS, Word, submitted_of
 from callboard.ports.store import Fence, Put, Row, Write
 from callboard.ports.world import Answer
 from callboard.testing import use

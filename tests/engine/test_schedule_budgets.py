@@ -14,7 +14,7 @@ from callboard.core.budget.spending import ScheduleSpent, Spent
 from callboard.core.names import schedule_key
 from callboard.core.schedule import resumed
 from callboard.engine.memory import events_of
-from callboard.engine.spending import session_spending
+from callboard.engine.money.spending import session_spending
 from callboard.ports.store import Append, Fence, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, World, say, use
 from callboard.words.events import BudgetReached, Event

@@ -23,7 +23,7 @@ from tests.engine.test_one_agent import Echo
 
 from callboard.adapters.memory import MemoryStore
 from callboard.core.names import orders_key
-from callboard.engine.orders import Given, give_order
+from callboard.engine.supervision.orders import Given, give_order
 from callboard.ports.store import Append, Fence, Put, Write
 from callboard.testing import ScriptedModel, say, use
 from callboard.words import events as ev

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from callboard.core.plans import Bound, payload_of
-from callboard.core.requests import answer, asked
+from callboard.core.asking.plans import Bound, payload_of
+from callboard.core.asking.requests import answer, asked
 from callboard.faces.terminal import Block
 from callboard.words.values import Request
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from tests.faces.command import Command
 
 from callboard.__main__ import main
-from callboard.faces.cli import COMMANDS, cli
-from callboard.faces.cli_page import page
+from callboard.faces.cli.reference import page
+from callboard.faces.cli.root import COMMANDS, cli
 from callboard.words.errors import StoreFull
 
 GREET = """
@@ -34,7 +34,7 @@ def command(tmp_path: Path) -> Command:
 
 def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
     written = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    assert written == page(), "run: python -m callboard.faces.cli_page > docs/cli.md"
+    assert written == page(), "run: python -m callboard.faces.cli.reference > docs/cli.md"
 
 
 def test_the_table_of_commands_has_the_words_of_the_commands() -> None:

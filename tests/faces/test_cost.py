@@ -13,7 +13,7 @@ import pytest
 from tests.faces.command import Command
 
 from callboard.core.budget.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused
-from callboard.faces.cost_page import cost_block
+from callboard.faces.pages.cost import cost_block
 from callboard.words.values import Usage
 
 TEAM = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.faces.command import Command
 
-from callboard.core.receipts import Receipt, Traced
-from callboard.faces.mail_page import inbox_table, to_show, trace_block
+from callboard.core.bus.receipts import Receipt, Traced
+from callboard.faces.pages.mail import inbox_table, to_show, trace_block
 from callboard.words.values import Envelope
 
 TEAM = """

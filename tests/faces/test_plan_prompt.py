@@ -9,8 +9,8 @@ import anyio
 import pytest
 from tests.faces.plan_rows import decided, plan, said
 
-from callboard.core.plans import Word
-from callboard.core.requests import withdraw
+from callboard.core.asking.plans import Word
+from callboard.core.asking.requests import withdraw
 from callboard.faces.approvals import PersonApprover, TakenBack, question_of, read_answer, request_block
 from callboard.faces.commands import perform
 from callboard.faces.terminal import Block, Terminal

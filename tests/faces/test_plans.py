@@ -17,11 +17,11 @@ from tests.faces.plan_rows import COMMIT, decided, plan, said
 from tests.simulation.processes import AtTerminal
 
 from callboard.assembly import find_places, open_store
+from callboard.core.asking.plans import Bound, payload_of, submitted_of
+from callboard.core.asking.requests import asked
 from callboard.core.names import request_key
-from callboard.core.plans import Bound, payload_of, submitted_of
-from callboard.core.requests import asked
 from callboard.engine.sessions import create_session
-from callboard.faces.plan_page import request_json, request_page, told
+from callboard.faces.pages.plan import request_json, request_page, told
 from callboard.ports.store import Put
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Request, SessionRow

@@ -20,11 +20,11 @@ from tests.faces.command import Command
 
 from callboard.adapters.sqlite import open_store
 from callboard.core.names import agent_key, mailbox, task_key
-from callboard.core.tasks import by_id
+from callboard.core.tasks.laws import by_id
+from callboard.desks.tasks import NewTask, TaskDesk
 from callboard.engine.board import SessionBoard
-from callboard.faces.tasks_page import change_line, tasks_table, wanted
+from callboard.faces.pages.tasks import change_line, tasks_table, wanted
 from callboard.ports.store import Put
-from callboard.task_desk import NewTask, TaskDesk
 from callboard.words.errors import UsageError
 from callboard.words.values import AgentRow, Envelope, Task
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
 
-from callboard.core.doing import Doing
+from callboard.core.team.doing import Doing
+from callboard.desks.team import AgentSeen, TeamSeen
 from callboard.ending import AgentSummary
 from callboard.faces.lines import columns
-from callboard.faces.team_page import changes_block, moment, short_number, team_json, tree_block
-from callboard.team_desk import AgentSeen, TeamSeen
+from callboard.faces.pages.team import changes_block, moment, short_number, team_json, tree_block
 from callboard.words.values import AgentLife, AgentRow, ToolCall, Usage
 
 NOON = 1_800_000_000.0

@@ -30,7 +30,7 @@ from callboard.core.context.presets import PRESETS
 from callboard.core.names import host_lease, session_key
 from callboard.core.schedule import next_wake
 from callboard.core.state import AgentState, Facts
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host
 from callboard.ports.store import Lease, LeaseHolder
 from callboard.testing import AllowAll, HostedSession, SteadyClock

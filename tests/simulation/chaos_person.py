@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 
 from callboard.core.names import agent_key, rows_prefix
-from callboard.engine.requests import answer_request
+from callboard.engine.asking.requests import answer_request
 from callboard.engine.sessions import Action, Command, send_command, send_prompt
 from callboard.ports.world import Answer
 from callboard.testing import HostedSession

@@ -15,7 +15,7 @@ import anyio
 from tests.simulation.outside import Outside, OutsideTool, bash, schema
 
 from callboard.core.names import short_id
-from callboard.engine.hooks import HookRegistry
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.ports.model import Delta
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer

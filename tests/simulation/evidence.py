@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from callboard.core.apply import RUNTIME_MAIL, apply
+from callboard.core.asking.gate import gate_refuses
 from callboard.core.context.view.conversation import invariants
-from callboard.core.gate import gate_refuses
 from callboard.core.names import journal, mailbox, rows_prefix
 from callboard.core.state import AgentState
 from callboard.engine.memory import events_of

@@ -14,7 +14,7 @@ from tests.simulation.chaos_person import SESSION
 from tests.simulation.chaos_tools import Wilderness
 from tests.simulation.evidence import Evidence, Life
 
-from callboard.core.dead_letters import MOOT
+from callboard.core.bus.dead_letters import MOOT
 from callboard.core.names import mailbox, short_id
 from callboard.words import events as ev
 from callboard.words.values import Envelope, ToolCall

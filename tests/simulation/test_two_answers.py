@@ -18,7 +18,7 @@ from tests.faces.command import Command, Ran
 from tests.simulation.processes import LIMIT, AtTerminal, started, until
 
 from callboard.adapters.sqlite import open_store
-from callboard.core.requests import digest_of
+from callboard.core.asking.requests import digest_of
 from callboard.ports.store import Put
 from callboard.words.values import Request
 

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from callboard.adapters.paths import PathJudge
 from callboard.adapters.shell import BashParser
-from callboard.core.authority import for_person
+from callboard.core.bus.authority import for_person
 from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call, only_reads
 from callboard.core.permission.rules import parse_rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from callboard.core.worktrees import Worktree, Worktrees, branch_of, check_name, fold, free_name
+from callboard.core.team.worktrees import Worktree, Worktrees, branch_of, check_name, fold, free_name
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts
 from callboard.words.errors import ToolRefused
 from callboard.words.worktrees import WorktreeAct, WorktreeNoted

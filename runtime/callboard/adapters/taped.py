@@ -18,8 +18,8 @@ import anyio
 
 from callboard.adapters.cassette import Tape
 from callboard.adapters.course import Course
+from callboard.core.asking.plans import Word
 from callboard.core.context.reminders import Around
-from callboard.core.plans import Word
 from callboard.ports.store import Write
 from callboard.ports.tool import Finished, Folders, Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer, Archive, Dice, Judge, Ruling, Surroundings

@@ -19,7 +19,7 @@ from callboard.adapters.repository import GitFailed, Repository, Spot
 from callboard.adapters.worktree_yard import Yard, is_ancestor
 from callboard.core.context.reminders import shown_name
 from callboard.core.permission.paths import is_secret
-from callboard.core.worktrees import Worktree
+from callboard.core.team.worktrees import Worktree
 from callboard.ports.worktrees import Check, MergeEnd, Who
 from callboard.words.errors import ToolRefused
 from callboard.words.worktrees import WorktreeNoted

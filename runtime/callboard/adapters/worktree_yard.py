@@ -20,7 +20,7 @@ from callboard.adapters.git import Git
 from callboard.adapters.locks import holding, settled
 from callboard.adapters.repository import Repository, Spot, find_repository
 from callboard.core.names import WORKTREES, host_lease
-from callboard.core.worktrees import Worktree, Worktrees, fold
+from callboard.core.team.worktrees import Worktree, Worktrees, fold
 from callboard.ports.store import Append, Put, Store, Write
 from callboard.ports.worktrees import Who
 from callboard.ports.world import Clock

@@ -20,7 +20,7 @@ from callboard.adapters.locks import holding
 from callboard.adapters.repository import GitFailed, Repository
 from callboard.adapters.worktree_merge import Merge
 from callboard.adapters.worktree_yard import RUNTIME, Yard
-from callboard.core.worktrees import Worktree, Worktrees, branch_of, check_name, free_name
+from callboard.core.team.worktrees import Worktree, Worktrees, branch_of, check_name, free_name
 from callboard.ports.store import Store
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts
 from callboard.ports.world import Clock

@@ -12,16 +12,16 @@ from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_limits import LIMIT_RULES
 from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
-from callboard.core.authority import after
 from callboard.core.budget.charging import charged
+from callboard.core.bus.authority import after
 from callboard.core.changes import Rule, gate_moved, queue, said_to
 from callboard.core.context.reminders import is_reminder
+from callboard.core.context.undoing import undo_asked
 from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
 from callboard.core.noticing import watched
 from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, Ended, Gate, Turn
-from callboard.core.undoing import undo_asked
 from callboard.words import events as ev
 from callboard.words.values import Envelope
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.core.bookkeeping import edit_booked, reply_booked
 from callboard.core.changes import Rule, billed, said_to
+from callboard.core.context.bookkeeping import edit_booked, reply_booked
 from callboard.core.context.cache.health import CacheHealth, health_seen, thrash_told
 from callboard.core.context.cache.state import cache_seen
 from callboard.core.context.reminders import told_after
 from callboard.core.context.stages.regions import failed_at, still_failed
+from callboard.core.context.undoing import undone
 from callboard.core.context.view.conversation import add_assistant, counted, edited, usage_seen
 from callboard.core.context.view.spare import spared_after
 from callboard.core.frozen import replace
 from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, CallState
-from callboard.core.undoing import undone
 from callboard.words import events as ev
 from callboard.words.context import Placed
 from callboard.words.values import Json

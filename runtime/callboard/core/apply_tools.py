@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callboard.core.asking.gate import gate_refuses
+from callboard.core.asking.plans import decision, void_of
+from callboard.core.bus.mail import defused_parts
 from callboard.core.changes import Rule, gate_moved, queue, said_to
 from callboard.core.context.prompt import todo_reminder
 from callboard.core.frozen import replace
-from callboard.core.gate import gate_refuses
-from callboard.core.mail import defused_parts
-from callboard.core.plans import decision, void_of
 from callboard.core.state import AgentState, Background, CallState, Gate
 from callboard.words import events as ev
 from callboard.words.context import Injection, Placed

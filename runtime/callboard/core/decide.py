@@ -15,20 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from callboard.core.asking.gate import NOT_RUN
 from callboard.core.budget.limits import Call, next_call, time_is_up
 from callboard.core.budget.tree import NOTHING, deadline
-from callboard.core.compacting import compaction
+from callboard.core.bus.delivery import await_recorded, deliverable
+from callboard.core.context.compacting import compaction
+from callboard.core.context.counting import COUNT, count
+from callboard.core.context.undoing import undoing
 from callboard.core.context.view.conversation import size
-from callboard.core.counting import COUNT, count
-from callboard.core.delivery import await_recorded, deliverable
-from callboard.core.gate import NOT_RUN
-from callboard.core.moving import moving
 from callboard.core.recovery import turns as rec
 from callboard.core.recovery.fallback import Demand
-from callboard.core.standing import final_words
 from callboard.core.state import AgentState, CallState, Facts
 from callboard.core.stuck import noticed
-from callboard.core.undoing import undoing
+from callboard.core.team.moving import moving
+from callboard.core.team.standing import final_words
 from callboard.words import steps as st
 from callboard.words.values import Request
 

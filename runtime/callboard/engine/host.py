@@ -1,6 +1,6 @@
 """What all agents of a session share in this process: the store under one fence, the board, the world's ports.
 
-The host owns no agent; the supervisor (`callboard.engine.team`) does. It refuses nothing and decides nothing.
+The host owns no agent; the supervisor (`engine/supervision/team.py`) does. It refuses nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from callboard.core.budget.limits import planned_call
 from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
-from callboard.core.moving import wanted
 from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
-from callboard.core.offers import ready_for
 from callboard.core.recovery.turns import model_in_use
-from callboard.core.standing import state_block
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
-from callboard.core.tasks import Holder, by_id
+from callboard.core.tasks.laws import Holder, by_id
+from callboard.core.tasks.offers import ready_for
+from callboard.core.team.moving import wanted
+from callboard.core.team.standing import state_block
 from callboard.engine.board import SessionBoard
-from callboard.engine.budgets import Budgets
-from callboard.engine.cache_watch import CacheNews
+from callboard.engine.bus.mailboxes import LIMIT, Mailboxes
 from callboard.engine.governor import Governor, catch_up
-from callboard.engine.hooks import HookRegistry
-from callboard.engine.mailboxes import LIMIT, Mailboxes
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.engine.model.cache_watch import CacheNews
+from callboard.engine.money.budgets import Budgets
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool

@@ -15,12 +15,12 @@ from anyio.abc import TaskGroup
 from callboard.core.apply import apply
 from callboard.core.budget.limits import BUDGET
 from callboard.core.decide import decide
-from callboard.core.lives import row_after
 from callboard.core.names import agent_key, journal, snapshot_key
 from callboard.core.snapshot import due, dump
 from callboard.core.state import AgentState, Facts
-from callboard.engine.cache_watch import CacheWatch
+from callboard.core.team.lives import row_after
 from callboard.engine.host import Host
+from callboard.engine.model.cache_watch import CacheWatch
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
 from callboard.words.errors import Conflict, Fenced

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from callboard.core.bus.mail import sending
+from callboard.core.context.counting import room
 from callboard.core.context.summary.carry import Carried, Left, carry
 from callboard.core.context.view.transcript import transcript_lines
-from callboard.core.counting import room
-from callboard.core.mail import sending
 from callboard.core.names import agent_key, journal, mailbox, request_key, task_key
 from callboard.core.state import AgentState
-from callboard.core.tasks import Holder
+from callboard.core.tasks.laws import Holder
 from callboard.engine.host import Host
 from callboard.engine.memory import history, recall
 from callboard.ports.store import Append, Put, Write

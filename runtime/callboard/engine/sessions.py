@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.core.mail import sending
+from callboard.core.bus.mail import sending
 from callboard.core.names import agent_key, session_key, short_id
 from callboard.engine.specs import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callboard.core.apply import fold
+from callboard.core.context.counting import room
 from callboard.core.context.told.explain import UNDO
+from callboard.core.context.undoing import asked_for, spared, undoing
 from callboard.core.context.view.undo import take_back
-from callboard.core.counting import room
 from callboard.core.frozen import replace
 from callboard.core.names import journal, mailbox
 from callboard.core.state import AgentState, Facts
-from callboard.core.undoing import asked_for, spared, undoing
 from callboard.engine.explaining import numbered
 from callboard.engine.loop import Agent
 from callboard.engine.memory import events_of, recall, unedited
-from callboard.engine.transcripts import measured
+from callboard.engine.model.transcripts import measured
 from callboard.ports.store import Append, Fence, Store
 from callboard.words import steps as st
 from callboard.words.events import AgentStopped, ContextEdited, EnvelopeReceived, Event, decode_event

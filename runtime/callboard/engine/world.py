@@ -8,39 +8,31 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from callboard.core.authority import answered, authority_of, cause_of, turn_of, weakest
+from callboard.core.bus.authority import answered, authority_of, cause_of, turn_of, weakest
+from callboard.core.bus.mail import injected, sending
 from callboard.core.context.stages.persisting import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.decide import PROMPT_HOOKS
-from callboard.core.mail import injected, sending
 from callboard.core.names import request_envelope_id, request_key, short_id
-from callboard.core.standing import farewell, last_words
 from callboard.core.stuck import stop_words
-from callboard.engine import (
-    background,
-    calling,
-    claiming,
-    counting,
-    judging,
-    moving,
-    plans,
-    summaries,
-    thinking,
-    transcripts,
-    turn_hooks,
-    undoing,
-)
-from callboard.engine.delivering import delivered
-from callboard.engine.leaving import (
+from callboard.core.team.standing import farewell, last_words
+from callboard.engine import undoing
+from callboard.engine.asking import judging, plans
+from callboard.engine.asking.requests import overdue_request
+from callboard.engine.bus.delivering import delivered
+from callboard.engine.hooks import turns as turn_hooks
+from callboard.engine.loop import Agent
+from callboard.engine.model import counting, summaries, thinking, transcripts
+from callboard.engine.reminding import look_round
+from callboard.engine.supervision.leaving import (
     children_stopped,
     request_withdrawn,
     requests_withdrawn,
     tasks_freed,
     tasks_kept_freed,
 )
-from callboard.engine.loop import Agent
-from callboard.engine.reminding import look_round
-from callboard.engine.requests import overdue_request
+from callboard.engine.tasks import claiming
+from callboard.engine.tools import background, calling, moving
 from callboard.ports.store import Put, Write
 from callboard.words import events as ev
 from callboard.words import steps as st

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 import anyio
 
-from callboard.core.plans import SHOWN, Word, options_of, submitted_of
+from callboard.core.asking.plans import SHOWN, Word, options_of, submitted_of
 from callboard.faces.terminal import Block, Line, Terminal, block, visible
 from callboard.ports.world import Answer
 from callboard.words.values import Json, Request

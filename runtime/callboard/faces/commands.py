@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard.app import OpenSession
-from callboard.core.plans import AS_IT_STANDS, Word
-from callboard.faces.context_page import context_block, edits_block, undo_line
-from callboard.faces.cost_page import cost_block
-from callboard.faces.listings import (
+from callboard.core.asking.plans import AS_IT_STANDS, Word
+from callboard.faces.pages.context import context_block, edits_block, undo_line
+from callboard.faces.pages.cost import cost_block
+from callboard.faces.pages.listings import (
     find_request,
     requests_block,
     schedules_table,
     table,
     team_table,
 )
-from callboard.faces.mail_page import inbox_table, to_show, trace_block
-from callboard.faces.plan_page import request_page, told
-from callboard.faces.tasks_page import tasks_table
+from callboard.faces.pages.mail import inbox_table, to_show, trace_block
+from callboard.faces.pages.plan import request_page, told
+from callboard.faces.pages.tasks import tasks_table
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 

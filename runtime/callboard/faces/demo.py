@@ -28,7 +28,7 @@ from callboard.core.names import short_id
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard, person_is_there
 from callboard.faces.leaving import Leaving, heed_signals
-from callboard.faces.listings import table
+from callboard.faces.pages.listings import table
 from callboard.faces.screen import Screen
 from callboard.faces.terminal import Block, Line, Style, Terminal, block
 from callboard.ports.model import Delta

@@ -27,7 +27,7 @@ from callboard.faces.approvals import PersonApprover, TakenBack
 from callboard.faces.commands import COMMANDS, Leave, perform
 from callboard.faces.leaving import TWICE
 from callboard.faces.lines import call_words, shorten
-from callboard.faces.listings import attached_block, status_words
+from callboard.faces.pages.listings import attached_block, status_words
 from callboard.faces.screen import Screen
 from callboard.faces.terminal import Block, Terminal, block, plain
 from callboard.ports.model import Delta

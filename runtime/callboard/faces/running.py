@@ -21,7 +21,7 @@ from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.keyboard import Keyboard
 from callboard.faces.leaving import Leaving, heed_signals
 from callboard.faces.lines import usage_words
-from callboard.faces.listings import attached_block, plain_row, requests_block
+from callboard.faces.pages.listings import attached_block, plain_row, requests_block
 from callboard.faces.screen import Screen
 from callboard.faces.stream_json import StreamJson
 from callboard.faces.terminal import Terminal, block

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from callboard.core.worktrees import Worktree
+from callboard.core.team.worktrees import Worktree
 
 
 @dataclass(frozen=True, slots=True)

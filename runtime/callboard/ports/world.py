@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from callboard.core.asking.plans import AS_IT_STANDS, Word
 from callboard.core.context.reminders import Around
-from callboard.core.plans import AS_IT_STANDS, Word
 from callboard.core.state import Expected
 from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec

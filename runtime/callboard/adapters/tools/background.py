@@ -15,7 +15,7 @@ from callboard.adapters.launcher import exit_code, find_process
 from callboard.adapters.processes import is_same
 from callboard.adapters.tools.base import GivenTool
 from callboard.adapters.tools.store_tool import Input
-from callboard.core.exits import LOST, exit_words, process_of
+from callboard.core.team.exits import LOST, exit_words, process_of
 from callboard.ports.tool import BackgroundTask, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import BackgroundEnded

@@ -1,4 +1,4 @@
-"""The task board's tools: create, look, claim, finish, change. The laws are `callboard.core.tasks`; this writes them.
+"""The task board's tools: create, look, claim, finish, change. The laws are `core/tasks/laws.py`; this writes them.
 
 Every change is one compare-and-swap on the row that was read, so that of two claims one runs again and is refused.
 Whether a plan must be approved first is the gate's affair, not the board's; completing, which may run a check, is
@@ -15,9 +15,10 @@ from callboard.adapters.tools.completing import CompleteTask
 from callboard.adapters.tools.mail import GONE, envelope, team
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.adapters.tools.task_rows import board_of, find_task, holder_of, put_task, taken_or_let_go
-from callboard.core import authority, tasks
-from callboard.core.board_words import board_lines, owner_words, taken_words, task_line, task_words
+from callboard.core.bus import authority
 from callboard.core.names import short_id
+from callboard.core.tasks import laws as tasks
+from callboard.core.tasks.wording import board_lines, owner_words, taken_words, task_line, task_words
 from callboard.ports.store import Write
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher, unified_diff
 
-from callboard.core.mail import rearmed
+from callboard.core.bus.mail import rearmed
 from callboard.words.errors import ToolRefused
 
 DIFF_SHOWN = 10_000

@@ -1,7 +1,7 @@
 """`complete_task`: a task is done, and its check, if it has one, has passed.
 
 The check is a shell command that others set; it runs where the agent's other commands run, and its verdict decides. It
-was judged like a call of `bash` before this tool is reached (`callboard.engine.checking`), and only that very command
+was judged like a call of `bash` before this tool is reached (`engine/tasks/checking.py`), and only that very command
 is run: `check` in the input is the runtime's, and stands for nothing when a model writes it.
 
 What a cut leaves behind: a check that may have run, whatever came of it. What still runs of it is ended, the task is
@@ -19,7 +19,7 @@ from callboard.adapters.launcher import find_process
 from callboard.adapters.tools.base import GivenTool, failed
 from callboard.adapters.tools.store_tool import Input
 from callboard.adapters.tools.task_rows import board_of, find_task, holder_of, taken_or_let_go
-from callboard.core import tasks
+from callboard.core.tasks import laws as tasks
 from callboard.ports.tool import Finished, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Json, Task

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from callboard.adapters.tools.granting import Grant, granted
 from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
+from callboard.core.asking.requests import asked
 from callboard.core.names import request_key, short_id, subagent_suffix
-from callboard.core.requests import asked
 from callboard.core.toolset import tools_for
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec

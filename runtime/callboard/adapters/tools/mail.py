@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from callboard.core.authority import claim
-from callboard.core.mail import sending
+from callboard.core.bus.authority import claim
+from callboard.core.bus.mail import sending
 from callboard.core.names import short_id
 from callboard.ports.store import Write
 from callboard.ports.tool import MailLoad, ToolContext

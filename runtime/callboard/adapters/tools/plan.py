@@ -14,10 +14,11 @@ from pydantic import Field
 from callboard.adapters.tools.mail import envelope, teammate
 from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
 from callboard.adapters.tools.task_rows import put_task
-from callboard.core import requests, tasks
+from callboard.core.asking import requests
+from callboard.core.asking.plans import SHOWN, Bound, Word, options_of, payload_of, same_work, subject_of, with_word
 from callboard.core.names import request_envelope_id, request_key, short_id
-from callboard.core.plans import SHOWN, Bound, Word, options_of, payload_of, same_work, subject_of, with_word
-from callboard.core.tasks import Holder
+from callboard.core.tasks import laws as tasks
+from callboard.core.tasks.laws import Holder
 from callboard.ports.store import Put, Write
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.words.errors import ToolRefused

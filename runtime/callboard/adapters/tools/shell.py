@@ -14,8 +14,8 @@ from pydantic import Field
 from callboard.adapters.launcher import exit_code, find_process
 from callboard.adapters.tools.base import GivenTool, failed
 from callboard.adapters.tools.store_tool import Input
-from callboard.core.exits import exit_words
 from callboard.core.names import short_id
+from callboard.core.team.exits import exit_words
 from callboard.ports.tool import Finished, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import BackgroundStarted

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callboard.core import tasks
 from callboard.core.names import task_key
-from callboard.core.tasks import Holder
+from callboard.core.tasks import laws as tasks
+from callboard.core.tasks.laws import Holder
 from callboard.ports.store import Fence, Put
 from callboard.ports.tool import ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused

@@ -18,10 +18,10 @@ from callboard.adapters.tools.mail import ENVELOPE_ID, GONE, envelope, full_word
 from callboard.adapters.tools.store_tool import Input, StoreTool, look_tool, read_input, schema_of, store_tool
 from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
-from callboard.core import tasks
-from callboard.core.board_words import task_line
+from callboard.core.asking.requests import asked
 from callboard.core.names import request_envelope_id, request_key, short_id
-from callboard.core.requests import asked
+from callboard.core.tasks import laws as tasks
+from callboard.core.tasks.wording import task_line
 from callboard.core.toolset import tools_for
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec

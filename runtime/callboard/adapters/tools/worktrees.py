@@ -16,7 +16,7 @@ from pydantic import Field
 from callboard.adapters.tools.base import G, GivenTool, failed
 from callboard.adapters.tools.store_tool import Input
 from callboard.adapters.tools.task_rows import find_task, put_task
-from callboard.core.worktrees import branch_of, check_name, shown_losses
+from callboard.core.team.worktrees import branch_of, check_name, shown_losses
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.ports.worktrees import Check, Checked, MergeEnd, Who, WorktreeKeeper
 from callboard.words.errors import ToolRefused

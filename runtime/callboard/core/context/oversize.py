@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from callboard.core.mail import SHOWN_END
+from callboard.core.bus.mail import SHOWN_END
 from callboard.words.values import Envelope
 
 PASTE = 100_000

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import quoteattr
 
-from callboard.core.mail import defused
+from callboard.core.bus.mail import defused
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Json, Todo
 

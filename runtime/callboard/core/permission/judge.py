@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from callboard.core.authority import for_person, lacking
+from callboard.core.bus.authority import for_person, lacking
 from callboard.core.permission import rules
 from callboard.core.permission.analysis import Analysis, analyse
 from callboard.core.permission.effects import Does, Ease, Effect, Part, Touch

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from callboard.core.bus.mail import defused
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.results import Result, kept_path, results_of
 from callboard.core.context.view.conversation import Conversation, calls_of, held, is_plain, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
-from callboard.core.mail import defused
 from callboard.words.context import Edit, Message
 from callboard.words.values import Json
 

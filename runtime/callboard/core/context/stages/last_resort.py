@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from callboard.core.bus.mail import KEPT, kept_words
 from callboard.core.context.oversize import file_of
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.persisting import persisted_mark
@@ -24,7 +25,6 @@ from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.images import FEW, MOST, SIDE_OF_MANY, image_bytes, image_size
 from callboard.core.context.view.laws import pins
 from callboard.core.context.view.tokens import estimate_block
-from callboard.core.mail import KEPT, kept_words
 from callboard.words.context import Block, Edit, Message
 from callboard.words.values import Json
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from callboard.core.bus.mail import defused
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.results import PERSISTED, results_of, words_of
 from callboard.core.context.summary.folding import tail_start
 from callboard.core.context.view.conversation import Conversation, result_text
 from callboard.core.context.view.tokens import estimate_text
-from callboard.core.mail import defused
 from callboard.words.context import Edit
 from callboard.words.values import Json
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from callboard.core.bus.mail import defused
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.summarizing import CALL, asked, summary_size
 from callboard.core.context.summary.folding import (
@@ -28,7 +29,6 @@ from callboard.core.context.summary.folding import (
     words_in,
 )
 from callboard.core.context.view.conversation import Conversation, calls_of, held, is_result, pins, result_text
-from callboard.core.mail import defused
 from callboard.words.context import Block, Edit, Message, Placed, StateBlock, SummaryWanted
 from callboard.words.values import Json
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from callboard.core.bus.mail import unwrapped
 from callboard.core.context.view.conversation import is_result, result_text
-from callboard.core.mail import unwrapped
 from callboard.words.context import Block, Edit, Message
 
 PERSISTED = re.compile(r"\A<persisted-output>\nFull output: ([^\n]+)\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from callboard.core.bus.mail import defused
 from callboard.core.context.summary.folding import (
     COMPACTED,
     REACTIVE,
@@ -20,7 +21,6 @@ from callboard.core.context.summary.folding import (
     state_text,
     text_of,
 )
-from callboard.core.mail import defused
 from callboard.words.context import Message, Placed, StateBlock
 
 LAST_WORDS = 3

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
+from callboard.core.bus.mail import defused
 from callboard.core.context.summary.folding import note, render_state
 from callboard.core.context.view.conversation import Conversation, edited, is_result, pins, result_text
 from callboard.core.context.view.laws import in_file
-from callboard.core.mail import defused
 from callboard.words.context import Block, Edit, Message, Placed, StateBlock
 
 Kind = Literal["pinned", "unread", "todo", "task", "plan", "request", "background"]

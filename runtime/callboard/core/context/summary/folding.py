@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from callboard.core.bus.mail import defused
 from callboard.core.context.summary.demands import demands_of
 from callboard.core.context.view.conversation import calls_of, is_result, pins
 from callboard.core.context.view.tokens import estimate_block, estimate_text
-from callboard.core.mail import defused
 from callboard.words.context import Block, Message, Placed, StateBlock
 
 COMPACTED = "[Compacted]"

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from callboard.core.bus.mail import defused, tagged
 from callboard.core.context.stages.summarizing import FROM_THE_START
 from callboard.core.context.summary.folding import (
     COMPACTED,
@@ -27,7 +28,6 @@ from callboard.core.context.summary.folding import (
 )
 from callboard.core.context.view.conversation import Conversation, calls_of, make_block, make_message, result_text
 from callboard.core.context.view.tokens import estimate_text
-from callboard.core.mail import defused, tagged
 from callboard.words.context import Block, Edit, Message, StateBlock, SummaryWanted
 from callboard.words.values import Json
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
+from callboard.core.bus.mail import KEPT, unwrapped
 from callboard.core.context.view.blocks import calls_of, is_empty, is_result, results_first, serialise
 from callboard.core.context.view.messages import Messages
 from callboard.core.context.view.tokens import estimate_block
-from callboard.core.mail import KEPT, unwrapped
 from callboard.words.context import Block, Message
 from callboard.words.values import Json
 

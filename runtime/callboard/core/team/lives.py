@@ -1,0 +1,115 @@
+"""The states of a life, as a table: which change there is, and which event of its journal makes it. Pure.
+
+A state is not kept, it is what the journal says (`life`). The agent's row has it, with what it waits for and since
+when; the row is written in the commit of the event that changed it, and in no other. Where no process hosts the
+session, the states are as they were left: `team` says so.
+
+    state      what it means
+    ---------  ------------------------------------------------------------------------------------------------
+    starting   it has not begun its first turn, or its code has crashed and it is about to go on
+    working    it has a turn under way
+    waiting    nothing of it can go on before what `waiting_for` names
+    idle       between turns; a message, a prompt or a task of the board wakes it
+    stopping   it was told to stop: what runs is ended, what is open is settled
+    stopped    its life is over; its name may begin another one
+    crashed    its code crashed too often in a row: parked until a person resumes it
+
+    from       to         by
+    ---------  ---------  ------------------------------------------------------------------------------------------
+    starting   working    TurnBegan, AgentResumed
+    starting   waiting    AgentResumed
+    starting   idle       AgentResumed
+    starting   stopping   EnvelopeReceived, StopAsked, AgentResumed
+    starting   crashed    AgentCrashed
+    working    waiting    ApprovalNeeded, CallJudged, ToolStarted, ToolSettled, ResultsMerged, AnswerTaken,
+                          RetryPlanned, WaitBegan, ContextEdited, SummaryFailed, TurnEnded
+    working    idle       TurnEnded
+    working    starting   AgentCrashed
+    working    crashed    AgentCrashed
+    working    stopping   EnvelopeReceived, StopAsked
+    waiting    working    AnswerTaken, ToolFinished, ModelCalled, SummaryBegan, BudgetReached, Interrupted, TurnBegan,
+                          EnvelopeReceived, AgentResumed
+    waiting    idle       EnvelopeReceived, AnswerTaken, TurnEnded
+    waiting    starting   AgentCrashed
+    waiting    crashed    AgentCrashed
+    waiting    stopping   EnvelopeReceived, StopAsked
+    idle       working    TurnBegan
+    idle       starting   AgentCrashed
+    idle       crashed    AgentCrashed
+    idle       stopping   EnvelopeReceived, StopAsked
+    stopping   starting   AgentCrashed
+    stopping   crashed    AgentCrashed
+    stopping   stopped    AgentStopped
+    crashed    starting   AgentResumed
+    crashed    working    AgentResumed
+    crashed    waiting    AgentResumed
+    crashed    idle       AgentResumed
+    crashed    stopping   AgentResumed
+
+`AgentCrashed` and `AgentResumed` are of the supervisor, `TurnBegan` to `TurnEnded` of the agent's own rules;
+`EnvelopeReceived` brings a stop, an answer, or another plan that is asked for.
+"""
+
+from __future__ import annotations
+
+from callboard.core.state import AgentState
+from callboard.core.team.moving import worktree_in_use
+from callboard.words.values import AgentLife, AgentRow
+
+RESTART, SUBAGENTS = "restart", "subagents"
+
+
+def life(state: AgentState) -> AgentLife:
+    """The word for its row."""
+    if state.ended is not None:
+        return "stopped"
+    if state.waits.crash:
+        return "crashed" if state.waits.crash == "parked" else "starting"
+    if state.stop:
+        return "stopping"
+    if waiting_for(state):
+        return "waiting"
+    return "idle" if state.turn is None and state.turns > 0 else "working" if state.turn else "starting"
+
+
+def waiting_for(state: AgentState) -> str:
+    """What everything waits for; empty when something goes on, and when all is over.
+
+    `plan ID`, `permission ID`, `question ID` (of requests), `rate`, `budget`, `subagents`, `restart`.
+    """
+    if state.ended is not None or state.waits.crash:
+        return RESTART if state.ended is None and state.waits.crash == "restarting" else ""
+    if state.stop:
+        return ""
+    if state.calls:
+        return _waiting_calls(state)
+    if state.gate.gate == "pending":
+        return f"plan {state.gate.request_id}"
+    if state.turn is None:
+        return f"question {state.waits.questions[0]}" if state.waits.questions else ""
+    if state.call is not None or state.summary is not None:
+        return ""
+    return "rate" if state.recovery.parked else state.waits.held if state.wants_reply else ""
+
+
+def _waiting_calls(state: AgentState) -> str:
+    """The calls of a reply wait together: for permissions, or for subagents."""
+    stages = {one.stage for one in state.calls} - {"settled"}
+    asking = [one.request_id for one in state.calls if one.stage == "asking"]
+    if stages == {"asking"}:
+        return f"permission {asking[0]}"
+    children = all(one.call.name == "task" for one in state.calls if one.stage == "started")
+    return SUBAGENTS if stages == {"started"} and children else ""
+
+
+def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
+    """The agent's row as the journal says it now; the same object where nothing of it has changed.
+
+    `at`: of the newest event (Unix seconds): since then it is in its state, if that is another one."""
+    word, what = life(state), waiting_for(state)
+    outcome = state.ended.outcome if state.ended else "failed" if word == "crashed" else ""
+    worktree = worktree_in_use(state.me) if state.spec else row.worktree
+    if (row.life, row.waiting_for, row.outcome) == (word, what, outcome):
+        return row if row.worktree == worktree else row.model_copy(update={"worktree": worktree})
+    changed = {"life": word, "waiting_for": what, "outcome": outcome, "since": at, "worktree": worktree}
+    return row.model_copy(update=changed)

@@ -1,0 +1,47 @@
+"""The receiving end of the bus: an agent's listener takes envelopes from its mailbox, in order, each exactly once.
+
+Sending is a write (`core/bus/mail.py`) in the commit of whatever caused it; there is no other way to send.
+"""
+
+from __future__ import annotations
+
+from callboard.core.names import mailbox
+from callboard.engine.bus.admitting import refused, told
+from callboard.engine.loop import Agent
+from callboard.engine.supervision.leaving import request_withdrawn
+from callboard.ports.store import Write
+from callboard.words.errors import Conflict, StoreDamaged
+from callboard.words.events import EnvelopeReceived
+from callboard.words.values import Envelope
+
+
+async def listen(agent: Agent) -> None:
+    """Record every envelope of the agent's mailbox, from the position that its journal has reached. Never returns."""
+    stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
+    agent.host.mailboxes.join(stream, lambda: agent.state)
+    async with agent.host.ports.store.follow(stream, agent.state.position) as records:
+        async for record in records:
+            try:
+                envelope = Envelope.model_validate_json(record.data)
+            except ValueError as wrong:
+                raise StoreDamaged(f"envelope {record.seq} of {stream} cannot be read: {wrong}") from wrong
+            await _receive(agent, envelope.model_copy(update={"seq": record.seq}))
+
+
+async def _receive(agent: Agent, envelope: Envelope) -> None:
+    """Acknowledge one envelope. A new plan that is asked for makes the one void that still waits for its answer."""
+    while True:
+        gate, why = agent.state.gate, await refused(agent, envelope)
+        withdrawn = told(agent, envelope, why) if why else list[Write]()
+        if not why and envelope.type == "plan_request" and gate.gate == "pending" and gate.request_id:
+            withdrawn = request_withdrawn(agent.host, gate.request_id, "another plan was asked for")
+        try:
+            await agent.record(
+                EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=why),
+                writes=withdrawn,
+                unless=lambda state, seen=gate: state.position >= envelope.seq or state.gate != seen,
+            )
+        except Conflict as lost:
+            await agent.host.refresh(lost.what)  # it was answered at the same moment
+        if agent.state.position >= envelope.seq:
+            return  # else the gate moved while this waited for its turn to be recorded: look again
