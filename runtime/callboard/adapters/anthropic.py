@@ -36,12 +36,26 @@ class AnthropicModel(HttpModel):
         super().__init__(_Sdk(base_url, secret, kind), wording=wording)
 
 
+class _Connections(DefaultAioHttpClient):
+    """The SDK's HTTP client over its aiohttp transport: its proxies, its TLS, its pool."""
+
+    async def carry(self, request: httpx2.Request) -> httpx2.Response:
+        """Give a request that is whole to the transport that is meant for its URL, and nothing around it.
+
+        What `send` does beside that has been done, or is not wanted: the URL's credentials stand in the headers that
+        the first request had, redirects are not followed, the transport keeps its own cookies.
+        """
+        if self.is_closed:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
+        return await self._transport_for_url(request.url).handle_async_request(request)
+
+
 class _Sdk:
-    """The SDK's client over its aiohttp transport."""
+    """The SDK's client over `_Connections`."""
 
     def __init__(self, base_url: str | None, secret: str, kind: str) -> None:
         self.secret = secret
-        self.http = DefaultAioHttpClient(
+        self._http = _Connections(
             limits=LIMITS,
             timeout=TIMEOUT,
             # Loading the trust store takes 65 ms. Plain HTTP needs none; this empty one would trust nobody.
@@ -52,7 +66,7 @@ class _Sdk:
             auth_token=secret if kind == "token" else None,
             base_url=base_url,
             max_retries=0,
-            http_client=self.http,
+            http_client=self._http,
         )
 
     async def post(
@@ -74,6 +88,10 @@ class _Sdk:
         except AnthropicError as error:  # its own words for all of them are 'Connection error.'
             raise Lost(words_of(error.__cause__ or error), sent=may_be_sent(error)) from error
         return cast("httpx2.Response", cast("object", response))
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """See `_Connections`."""
+        return await self._http.carry(request)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""

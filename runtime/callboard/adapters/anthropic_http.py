@@ -52,11 +52,6 @@ class Service(Protocol):
     """Where the calls go, and who says in each request what the service wants to hear."""
 
     @property
-    def http(self) -> httpx2.AsyncClient:
-        """The connections."""
-        ...
-
-    @property
     def secret(self) -> str:
         """The key, which no message may hold."""
         ...
@@ -67,6 +62,13 @@ class Service(Protocol):
         """Send a request with these headers and its own; `stream`: do not read the answer's body.
 
         Raises `Refused` for an answer that is an error, `Lost`, and what the HTTP libraries raise.
+        """
+        ...
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one that is like a request that `post` has sent; the answer's body is not read, nor its status heeded.
+
+        Raises RuntimeError once the connections are closed, and what the HTTP libraries raise.
         """
         ...
 
@@ -133,7 +135,8 @@ class HttpModel:
             rates = rates_of(headers, time.time()) if call.request.on_head else None
             if call.request.on_head and rates:
                 call.request.on_head(rates)
-            async with aclosing(response.aiter_bytes()) as chunks:
+            body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
+            async with aclosing(body) as chunks:
                 await _read(call, chunks)
                 reply = call.builder.reply()
                 await _read_end(chunks)
@@ -152,7 +155,7 @@ class HttpModel:
             return response
         like = self._like.request(headers, content)
         try:
-            response = await self._service.http.send(like, stream=True, follow_redirects=False)
+            response = await self._service.send(like)
         except RuntimeError as error:  # the client was closed in the meantime
             raise Lost(str(error), sent=False) from error
         return await accepted(response)
@@ -180,20 +183,38 @@ class _Like:
 
     url: httpx2.URL
     headers: Sequence[tuple[bytes, bytes]]
+    encoding: str
+    """Of the headers: the library would find it out anew for each request."""
     extensions: Mapping[str, object]
 
     @classmethod
     def of(cls, sent: httpx2.Request) -> _Like:
         """What other requests have in common with this one."""
         kept = tuple((name, value) for name, value in sent.headers.raw if name.lower() not in OWN_HEADERS)
-        return cls(sent.url, kept, dict(sent.extensions))
+        return cls(sent.url, kept, sent.headers.encoding, dict(sent.extensions))
 
     def request(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Request:
-        """Another request, with headers and a body of its own."""
+        """Another request, with headers and a body of its own.
+
+        Its headers are whole, `host` and the length among them, so the library need not look for those that lack.
+        """
         ours = [(name.encode(), value.encode()) for name, value in headers.items()]
-        return httpx2.Request(
-            "POST", self.url, headers=[*self.headers, *ours], content=content, extensions=dict(self.extensions)
-        )
+        stream = httpx2.ByteStream(content) if isinstance(content, bytes) else _Pieces(content)
+        request = httpx2.Request("POST", self.url, stream=stream, extensions=self.extensions)
+        request.headers = httpx2.Headers([*self.headers, *ours], self.encoding)
+        if isinstance(content, bytes):
+            request.read()  # a body in one: the transport sends it with the headers
+        return request
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    """A body that is sent piece by piece."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
 
 class Refused(Exception):
@@ -253,6 +274,8 @@ async def accepted(response: httpx2.Response) -> httpx2.Response:
 
 async def _let_go(response: httpx2.Response) -> None:
     """Cancelled or not: the connection goes back to the pool, or is closed if its stream did not end."""
+    if response.is_closed:  # its stream ended
+        return
     with anyio.move_on_after(_CLOSING_S, shield=True):
         await response.aclose()
 

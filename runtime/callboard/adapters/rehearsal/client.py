@@ -44,6 +44,10 @@ class Loopback:
             raise Lost(str(error)) from error
         return await accepted(response)
 
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request as it is. Raises RuntimeError once it is closed."""
+        return await self.http.send(request, stream=True, follow_redirects=False)
+
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
         await self.http.aclose()
