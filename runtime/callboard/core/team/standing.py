@@ -56,8 +56,10 @@ def final_words(state: AgentState) -> str:
 
 
 def last_words(state: AgentState, lead: AgentRow | None, why: str, now: float) -> tuple[Envelope, ...]:
-    """What the runtime tells the lead when a teammate's life ends while it still owed a report."""
-    if state.me.kind != "teammate" or lead is None or not state.assignment:
+    """What the runtime tells the lead when a teammate's life ends while it still owed a report, be it of work that it
+    never came to read of."""
+    owes = state.assignment or any(one.metadata.get("assignment") for one in state.mail)
+    if state.me.kind != "teammate" or lead is None or not owes:
         return ()
     return (_to_lead(state, lead, "error", f"{state.me.name} ended without a report: {why}", now, status="stopped"),)
 

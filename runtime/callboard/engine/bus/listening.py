@@ -8,8 +8,9 @@ from __future__ import annotations
 from callboard.core.names import mailbox
 from callboard.engine.bus.admitting import refused, told
 from callboard.engine.loop import Agent
+from callboard.engine.memory import PAGE
 from callboard.engine.supervision.leaving import request_withdrawn
-from callboard.ports.store import Write
+from callboard.ports.store import Record, Write
 from callboard.words.errors import Conflict, StoreDamaged
 from callboard.words.events import EnvelopeReceived
 from callboard.words.values import Envelope
@@ -21,11 +22,22 @@ async def listen(agent: Agent) -> None:
     agent.host.mailboxes.join(stream, lambda: agent.state)
     async with agent.host.ports.store.follow(stream, agent.state.position) as records:
         async for record in records:
-            try:
-                envelope = Envelope.model_validate_json(record.data)
-            except ValueError as wrong:
-                raise StoreDamaged(f"envelope {record.seq} of {stream} cannot be read: {wrong}") from wrong
-            await _receive(agent, envelope.model_copy(update={"seq": record.seq}))
+            await _receive(agent, _envelope(stream, record))
+
+
+async def hear_out(agent: Agent) -> None:
+    """Record what its mailbox holds by now, and return: for a life that is about to be settled and hears no more."""
+    stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
+    while records := await agent.host.ports.store.read(stream, agent.state.position, PAGE):
+        for record in records:
+            await _receive(agent, _envelope(stream, record))
+
+
+def _envelope(stream: str, record: Record) -> Envelope:
+    try:
+        return Envelope.model_validate_json(record.data).model_copy(update={"seq": record.seq})
+    except ValueError as wrong:
+        raise StoreDamaged(f"envelope {record.seq} of {stream} cannot be read: {wrong}") from wrong
 
 
 async def _receive(agent: Agent, envelope: Envelope) -> None:

@@ -1,7 +1,7 @@
 """Ends a life that does not end by itself: a person said so, or it did not stop in the time of its shutdown.
 
 Its task is cancelled, which ends the process groups of its tools. What then stands open in its journal is settled by
-the same rules as after a stop, by an object that hears no mail: calls get results, its turn ends, its background
+the same rules as after a stop, by an object that hears no more mail: calls get results, its turn ends, its background
 commands end, tasks come free, requests are withdrawn, subagents are stopped, and the last record is written.
 """
 
@@ -12,10 +12,17 @@ import structlog
 
 from callboard.core.names import agent_key
 from callboard.core.tasks.laws import Holder
+from callboard.engine.bus.listening import hear_out
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent, live
 from callboard.engine.memory import recall
-from callboard.engine.supervision.leaving import children_stopped, requests_withdrawn, tasks_freed
+from callboard.engine.supervision.leaving import (
+    children_stopped,
+    lead_told,
+    requests_withdrawn,
+    tasks_freed,
+    tasks_kept_freed,
+)
 from callboard.engine.supervision.members import Member, current, started
 from callboard.engine.supervision.restarting import guarded
 from callboard.engine.world import begin
@@ -62,6 +69,7 @@ async def _settle(host: Host, row: AgentRow, why: StopAsked, pid: int) -> tuple[
         agent.group = group
         if state.spec is None:
             await started(agent)
+        await hear_out(agent)  # what it never came to read is owed a report too
         await agent.record(why, AgentResumed(at=why.at, pid=pid))
         done.append(await live(agent))
         group.cancel_scope.cancel()
@@ -69,13 +77,15 @@ async def _settle(host: Host, row: AgentRow, why: StopAsked, pid: int) -> tuple[
 
 
 async def _bury(host: Host, row: AgentRow, why: StopAsked) -> None:
-    """Its journal cannot be gone on with: its row says that it is over, and what it held is given back."""
+    """Its journal cannot be gone on with: its row says that it is over, what it held is given back, and the lead is
+    told, all in one commit. A subagent's caller hears of it by the end of the wait."""
     ended = {"life": "stopped", "outcome": "stopped", "waiting_for": "", "since": why.at}
     note = f"{row.name} was ended by {why.by}"
     while True:
         buried = current(host, row).model_copy(update=ended)
-        left = tasks_freed(host, Holder(row.name, row.incarnation), note)
+        left = tasks_freed(host, Holder(row.name, row.incarnation), note) + tasks_kept_freed(host, row.name)
         left += requests_withdrawn(host, row.name, note) + children_stopped(host, row.name, note)
+        left += lead_told(host, row, f"{row.name} ended without a report: {note}", "stopped", why.at)
         try:
             await host.commit(Put(agent_key(host.session, row.name), buried.encode()), *left)
             return

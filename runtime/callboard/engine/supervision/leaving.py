@@ -14,7 +14,7 @@ from callboard.core.tasks import laws
 from callboard.core.tasks.laws import Holder
 from callboard.engine.host import Host
 from callboard.ports.store import Put, Write
-from callboard.words.values import Envelope, Request, Task
+from callboard.words.values import AgentRow, Cause, Envelope, Request, Task
 
 
 def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
@@ -73,3 +73,24 @@ def children_stopped(host: Host, parent: str, why: str, call: str = "") -> list[
             )
             writes.append(sending(host.session, envelope))
     return writes
+
+
+def lead_told(host: Host, row: AgentRow, text: str, status: str, at: float, cause: Cause = "tool") -> list[Write]:
+    """Word to the lead that a teammate goes on no more; nothing of any other agent. `status`: `crashed`, `stopped`.
+    `at` (Unix seconds) tells two such ends of one life apart."""
+    lead = host.board.agent("lead")
+    if row.kind != "teammate" or lead is None:
+        return []
+    envelope = Envelope(
+        id=short_id("env", row.name, row.incarnation, status, at),
+        sender=row.name,
+        recipient="lead",
+        incarnation=lead[0].incarnation,
+        type="error",
+        content=text,
+        sender_incarnation=row.incarnation,
+        metadata={"status": status},
+        cause=cause,
+        sent_at=at,
+    )
+    return [sending(host.session, envelope)]

@@ -64,6 +64,8 @@ async def live_once(member: Member, around: Around) -> tuple[str, str]:
         return state.ended.outcome, state.ended.result
     if row.life == "crashed" and not member.resumed:
         return "failed", f"{row.name} crashed again and again and is parked"
+    if row.life == "stopped":  # it was killed, and its journal could not be gone on with
+        return row.outcome or "stopped", f"{row.name} was ended"
     agent = member.agent = Agent(host, row, state, begin)
     agent.spawner = AgentSpawner(agent, around.wait_ended)
     agent.on_wake = partial(around.moved_on, agent)

@@ -13,19 +13,24 @@ import structlog
 
 from callboard.core.apply import apply
 from callboard.core.bus.authority import spoken
-from callboard.core.bus.mail import sending
-from callboard.core.names import agent_key, journal, short_id
+from callboard.core.names import agent_key, journal
 from callboard.core.state import AgentState
 from callboard.core.tasks.laws import Holder
 from callboard.core.team.lives import row_after
 from callboard.engine.host import Host
 from callboard.engine.memory import recall
-from callboard.engine.supervision.leaving import children_stopped, requests_withdrawn, tasks_freed, tasks_kept_freed
+from callboard.engine.supervision.leaving import (
+    children_stopped,
+    lead_told,
+    requests_withdrawn,
+    tasks_freed,
+    tasks_kept_freed,
+)
 from callboard.engine.supervision.members import Member, current
 from callboard.ports.store import Append, Put, Write
 from callboard.words.errors import Conflict, NobodyCanAct
 from callboard.words.events import AgentCrashed
-from callboard.words.values import AgentRow, Cause, Envelope
+from callboard.words.values import AgentRow, Cause
 
 RESTARTS, RESTART_WINDOW = 3, 60.0
 """Restarts of a crashed agent within so many seconds, before it is parked and the lead is told."""
@@ -66,7 +71,7 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
         left += requests_withdrawn(host, row.name, note)
         left += children_stopped(host, row.name, note)
         try:
-            await _written(host, row, crash, [*left, *_alarm(host, row, crash.why, cause)])
+            await _written(host, row, crash, [*left, *_alarm(host, row, crash, cause)])
             return
         except Conflict as lost:
             await host.refresh(lost.what)
@@ -102,24 +107,9 @@ async def _state(host: Host, row: AgentRow) -> AgentState | None:
         return None
 
 
-def _alarm(host: Host, row: AgentRow, why: str, cause: Cause) -> list[Write]:
-    lead = host.board.agent("lead")
-    if row.kind != "teammate" or lead is None:
-        return []
-    envelope = Envelope(
-        id=short_id("env", row.name, row.incarnation, "crashed", host.clock.now()),
-        sender=row.name,
-        recipient="lead",
-        incarnation=lead[0].incarnation,
-        type="error",
-        content=f"{row.name} crashed again and again and is parked: {why}. Its tasks are free again; a person can "
-        "resume it.",
-        sender_incarnation=row.incarnation,
-        metadata={"status": "crashed"},
-        cause=cause,
-        sent_at=host.clock.now(),
-    )
-    return [sending(host.session, envelope)]
+def _alarm(host: Host, row: AgentRow, crash: AgentCrashed, cause: Cause) -> list[Write]:
+    text = f"{row.name} crashed again and again and is parked: {crash.why}. Its tasks are free again; a person can "
+    return lead_told(host, row, text + "resume it.", "crashed", crash.at, cause)
 
 
 async def guarded(work: Awaitable[T], agent: str) -> T | Exception:

@@ -14,7 +14,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from callboard.core.bus.dead_letters import over
-from callboard.core.names import mailbox
+from callboard.core.names import agent_key, mailbox
 from callboard.core.state import AgentState
 from callboard.engine.asking.deadlocks import Deadlocks
 from callboard.engine.asking.requests import Desk
@@ -178,6 +178,7 @@ class Team:
 
     async def _obey(self, order: Given) -> None:
         """Do what a person ordered of one life of an agent; nothing, if it is done already."""
+        await self.host.refresh(agent_key(self.host.session, order.name))  # who ordered may have seen it sooner
         found = self.host.board.agent(order.name)
         if found is None or found[0].incarnation != order.life:
             return
