@@ -136,7 +136,8 @@ class RecordingModel:
         try:
             tokens = await self._inner.count(request)
         except CannotCount as no:
-            self._recording.keep("count", _count_key(request), {"why": str(no)})
+            fault = {"fault": no.fault.model_dump(mode="json")} if no.fault else {}
+            self._recording.keep("count", _count_key(request), {"why": str(no), **fault})
             raise
         self._recording.keep("count", _count_key(request), {"tokens": tokens})
         return tokens
@@ -292,8 +293,11 @@ class CassetteModel:
     async def count(self, request: ModelRequest) -> int:
         """What the service said then. Raises `CannotCount` where it did not, or was not asked."""
         kept = self._cassette.found("count", _count_key(request))
-        if kept is None or "tokens" not in kept:
-            raise CannotCount(str((kept or {}).get("why", "the cassette holds no count of this request")))
+        if kept is None:  # the recorded run was not answered, or had to wait: another one may stand there
+            raise CannotCount("the cassette holds no count of this request", Fault(kind="lost"))
+        if "tokens" not in kept:
+            fault = Fault.model_validate(kept["fault"]) if "fault" in kept else None
+            raise CannotCount(str(kept["why"]), fault)
         return int(kept["tokens"])
 
     async def aclose(self) -> None:

@@ -161,6 +161,8 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
 
 
 def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:
+    if e.tokens is None and e.until is not None:
+        return replace(state, uncounted_until=e.until)
     if e.tokens is None or e.revision != state.conversation.revision:
         return replace(state, uncountable=state.uncountable or e.tokens is None)
     return replace(state, conversation=counted(state.conversation, e.tokens))

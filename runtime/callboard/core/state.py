@@ -247,6 +247,8 @@ class AgentState:
     """Stage of the newest edit since the newest reply."""
     uncountable: bool = False
     """The service cannot count tokens: it is not asked again."""
+    uncounted_until: float = 0.0
+    """It could not for now: it is not asked before then (Unix seconds)."""
     steps: int = 0
     """Model steps of all turns."""
 

@@ -84,7 +84,12 @@ class CallFault(RuntimeCanAct):
 
 
 class CannotCount(RuntimeCanAct):
-    """The service did not say how long a request is: it has no way to, or this try failed. The estimate must do."""
+    """The service did not say how long a request is. The estimate must do. `fault`: how this try failed; None: it has
+    no way to say."""
+
+    def __init__(self, why: str, fault: Fault | None = None) -> None:
+        super().__init__(why)
+        self.fault = fault
 
 
 OnDelta = Callable[[Delta], None]

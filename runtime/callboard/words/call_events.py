@@ -167,12 +167,14 @@ class ContextEdited(Base):
 
 
 class TokensCounted(Base):
-    """The service counted the request as it stood at this revision. None: it could not, and is not asked again."""
+    """The service counted the request as it stood at this revision. None: it did not, and is not asked again; or not
+    before `until` (Unix seconds), where that is told."""
 
     t: Literal["tokens_counted"] = "tokens_counted"
     revision: int
     tokens: int | None
     why: str = ""
+    until: float | None = None
 
 
 class CacheThrash(Base):

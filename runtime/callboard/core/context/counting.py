@@ -13,6 +13,7 @@ from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st
+from callboard.words.values import Fault
 
 COUNT = "count"
 """The operation's name."""
@@ -30,10 +31,17 @@ def count(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     if state.recovery.react or state.compact is not None:
         return None  # it is compacted in any case
+    if facts.now < state.uncounted_until:
+        return None
     budget, conv = room(state), state.conversation
     if held(conv) < NEAR * budget or uncounted(conv) < max(WORTH, PART * budget):
         return None
     return st.CountTokens(conv.revision)
+
+
+def may_later(fault: Fault | None) -> bool:
+    """Whether a count that failed this way may be had later; else the service has no way to count."""
+    return fault is not None and fault.kind not in ("not_found", "invalid", "bad_reply")
 
 
 def room(state: AgentState) -> int:

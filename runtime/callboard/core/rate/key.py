@@ -24,6 +24,8 @@ TRY_AGAIN = 60.0
 """Seconds between two calls that see whether a refused key is good again."""
 ALL_MODELS = ""
 """The scope of what concerns the key whatever the model."""
+COUNTS = "count_tokens:"
+"""Stands before a model's name in the lane of its counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Refusal:
 
     fault: Fault
     tried_at: float
+
+
+def counts_of(model: str) -> str:
+    """The lane of counts of tokens for a model: services limit them apart from its messages."""
+    return f"{COUNTS}{model}"
 
 
 def scope_of(fault: Fault, model: str) -> str | None:

@@ -20,7 +20,7 @@ def asking_of(state: AgentState, request: ModelRequest) -> Asking:
 def _rank(state: AgentState, request: ModelRequest) -> Rank:
     """Summaries, and whatever a schedule began, are the background."""
     wakes = state.turn.wakes if state.turn is not None else ()
-    if request.purpose != "turn" or state.me.charged_to or set(wakes) == {"scheduled"}:
+    if request.purpose == "summary" or state.me.charged_to or set(wakes) == {"scheduled"}:
         return "background"
     return "lead" if state.me.kind == "lead" else "teammate"
 

@@ -15,10 +15,10 @@ from itertools import count
 import anyio
 
 from callboard.core.rate import lane as rate
-from callboard.core.rate.key import ALL_MODELS, Refusal, known_fault, may_go, scope_of
+from callboard.core.rate.key import ALL_MODELS, COUNTS, Refusal, counts_of, known_fault, may_go, scope_of
 from callboard.core.rate.lane import End, Held, Lane, Rank
 from callboard.engine.governor.prefixes import Prefix, Prefixes, PrefixPlace
-from callboard.ports.model import CallFault
+from callboard.ports.model import CallFault, CannotCount
 from callboard.ports.world import Clock
 from callboard.words.rates import RateNotice, Rates
 from callboard.words.values import Fault, Usage
@@ -84,6 +84,27 @@ class Governor:
             call.ended(End("gone"))
             raise
         call.ended(End("replied", input=call.given, output=call.made))
+
+    @asynccontextmanager
+    async def counting(self, asking: Asking) -> AsyncGenerator[None]:
+        """Hold a place among the counts of tokens for this model, which have a lane of their own: what they are refused
+        holds no message, and their success says nothing of what messages are refused for. Raises `CallFault` with the
+        known fault where the key is at fault: no count goes to see whether it is good again.
+        """
+        lane = counts_of(asking.model)
+        for refusal in (self._refusals.get(scope) for scope in (ALL_MODELS, asking.model)):
+            if refusal is not None:
+                raise CallFault(known_fault(refusal))
+        number, _ = await self.wait(Asking(lane, asking.rank, asking.tokens), self._clock.now())
+        end = End("gone")
+        try:
+            yield
+            end = End("replied")
+        except CannotCount as no:
+            end = rate.end_of(no.fault) if no.fault else End("answered")
+            raise
+        finally:
+            self.ended(lane, number, end)
 
     def parked_until(self, model: str) -> float:
         """Until when nobody calls this model (Unix seconds); a moment that is past: nobody is held."""
@@ -200,7 +221,10 @@ class Governor:
                 place.refuse(known_fault(refusal))
 
     def _is_good(self, model: str) -> None:
-        """The service took the key for this model: whatever it was refused for is mended."""
+        """The service took the key for this model: whatever it was refused for is mended. A count is free: it proves
+        nothing."""
+        if model.startswith(COUNTS):
+            return
         for scope in (ALL_MODELS, model):
             if self._refusals.pop(scope, None) is not None:
                 self._tell(RateNotice(model=scope, at=self._clock.now()))

@@ -1,6 +1,7 @@
 """Counting a request with the service, as an operation: nothing waits for it but the model call that it is about.
 
-Nothing is journalled before its end, so that after a crash `decide` just asks again.
+Nothing is journalled before its end, so that after a crash `decide` just asks again. The service limits counts apart
+from messages: they have a lane of their own at the governor, and one that is refused holds no message.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import anyio
 
 from callboard.core.context.cache.anchors import anchored, marks, unmarked
-from callboard.core.context.counting import COUNT
+from callboard.core.context.counting import COUNT, may_later
+from callboard.core.rate.key import TRY_AGAIN, counts_of
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.turns import model_in_use
+from callboard.engine.governor import asking_of
 from callboard.engine.loop import Agent
-from callboard.ports.model import CannotCount, ModelRequest
+from callboard.ports.model import CallFault, CannotCount, ModelRequest
 from callboard.words import events as ev
 from callboard.words import steps as st
 
@@ -26,14 +29,32 @@ async def count_tokens(agent: Agent, step: st.CountTokens) -> None:
 
 async def _count(agent: Agent, step: st.CountTokens) -> None:
     asked = agent.state.conversation
-    tokens, why = None, f"no answer within {LONGEST:g} s"
+    tokens, why, later = await _answer(agent, await _request(agent))
+    now = agent.host.clock.now()
+    until = max(now + TRY_AGAIN, _parked_until(agent)) if later else None
+    event = ev.TokensCounted(at=now, revision=step.revision, tokens=tokens, why=why, until=until)
+    await agent.record(event, unless=lambda state: tokens is not None and state.conversation != asked)
+
+
+async def _answer(agent: Agent, request: ModelRequest) -> tuple[int | None, str, bool]:
+    """The count; or None, why not, and whether it may be had later."""
+    if _parked_until(agent) > agent.host.clock.now() + LONGEST:
+        return None, "counts of tokens are parked", True
+    sent = False
     with anyio.move_on_after(LONGEST):
         try:
-            tokens, why = await agent.host.ports.model.count(await _request(agent)), ""
+            async with agent.host.governor.counting(asking_of(agent.state, request)):
+                sent = True
+                return await agent.host.ports.model.count(request), "", False
         except CannotCount as no:
-            why = str(no)
-    event = ev.TokensCounted(at=agent.host.clock.now(), revision=step.revision, tokens=tokens, why=why)
-    await agent.record(event, unless=lambda state: tokens is not None and state.conversation != asked)
+            return None, str(no), may_later(no.fault)
+        except CallFault as refused:
+            return None, str(refused), True
+    return None, f"no answer within {LONGEST:g} s", not sent
+
+
+def _parked_until(agent: Agent) -> float:
+    return agent.host.governor.parked_until(counts_of(model_in_use(agent.state.recovery, agent.state.me)))
 
 
 async def _request(agent: Agent) -> ModelRequest:
