@@ -11,8 +11,8 @@ from tests.faces.plan_rows import decided, plan, said
 
 from callboard.core.asking.plans import Word
 from callboard.core.asking.requests import withdraw
-from callboard.faces.approvals import PersonApprover, TakenBack, question_of, read_answer, request_block
-from callboard.faces.commands import perform
+from callboard.faces.approvals import PersonApprover, TakenBack, question_of, read_answer, request_block, wants_edit
+from callboard.faces.commands import Here, perform
 from callboard.faces.terminal import Block, Terminal
 from callboard.ports.world import Answer
 from callboard.words.values import Request
@@ -37,6 +37,15 @@ def test_an_option_is_chosen_by_its_number(typed: str, read: Answer | None) -> N
 def test_the_question_says_what_may_be_typed() -> None:
     assert question_of(plan("x", "a", "b")) == "approve this plan? [y/N, 1 to 2 for an option, a reason may follow]> "
     assert question_of(plan("x")) == "approve this plan? [y/N, a reason may follow]> "
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"), [("e", ""), ("Edit, mind the roof", "mind the roof"), ("/edit req_a1 so", "so"), ("else", None)]
+)
+def test_an_edit_is_asked_for_at_the_question_of_a_plan_only(typed: str, why: str | None) -> None:
+    assert wants_edit(plan(), typed) == why
+    assert wants_edit(Request(id="req_q", kind="question", asked_by="alice"), typed) is None
+    assert "e to edit it" in question_of(plan(), edits=True)
 
 
 class Rows:
@@ -163,6 +172,24 @@ async def test_b12_a_rejection_is_asked_for_its_feedback(typed: Sequence[str], r
     asking.close()
 
 
+@pytest.mark.anyio
+async def test_what_a_person_made_of_a_plan_is_the_answer_and_no_edit_is_none() -> None:
+    asking, saved = Asking(), ["# Mend it\n1. read\n", "  \n", "# Mend it\n1. read twice\n"]
+
+    async def edit(request: Request) -> str:
+        return saved.pop(0)
+
+    for words in ("e", "e", "e so it is safe"):
+        await asking.typed.send(words)
+    given = await PersonApprover(asking.ask, edit=edit).answer(plan())
+    assert given == Answer(
+        "approved", "person", "so it is safe", Word(plan="# Mend it\n1. read twice", seen=plan().digest)
+    )
+    assert "left as it is" in asking.shown[1]
+    assert "the text is empty" in asking.shown[2]
+    asking.close()
+
+
 class Session(Rows):
     """What the slash commands ask of a session."""
 
@@ -171,8 +198,13 @@ class Session(Rows):
         self.given: list[tuple[object, ...]] = []
 
     async def answer(self, request_id: str, status: str, reason: str = "", word: Word = Word()) -> str | None:  # noqa: B008
-        self.given.append((request_id, status, reason, word.option))
+        self.given.append((request_id, status, reason, word.plan or word.option))
         return None
+
+
+async def edited(request: Request) -> str:
+    """What a person makes of every plan."""
+    return "# Mend it\n1. read twice\n"
 
 
 @pytest.mark.anyio
@@ -185,6 +217,12 @@ class Session(Rows):
         ("/reject req_a1 smaller", [("req_a1", "rejected", "smaller", 0)], "req_a1 rejected"),
         ("/show req_a1", [], "option 2: b"),
         ("/show", [], "which one?"),
+        (
+            "/edit req_a1 mind",
+            [("req_a1", "approved", "mind", "# Mend it\n1. read twice")],
+            "req_a1 approved as edited",
+        ),
+        ("/edit", [], "which one?"),
     ],
 )
 async def test_the_slash_commands_do_what_the_command_line_does(
@@ -192,7 +230,7 @@ async def test_the_slash_commands_do_what_the_command_line_does(
 ) -> None:
     session, err = Session(plan("x", "a", "b")), io.StringIO()
     terminal = Terminal(io.StringIO(), err, color="never")
-    await perform(line, session, terminal)  # type: ignore[arg-type]
+    await perform(line, Here(session, edited), terminal)  # type: ignore[arg-type]  # of a session it has what is asked
     terminal.close()
     assert session.given == given
     assert words in err.getvalue()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faces.command import Command
+from tests.faces.tmux import Screen
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to test in")
 
@@ -30,38 +29,6 @@ agents:
     - otherwise: true
       reply: I hear you.
 """
-
-
-class Screen:
-    """A terminal of 100 by 40 with `callboard` in it."""
-
-    def __init__(self, command: Command, *args: str) -> None:
-        self._tmux = ["tmux", "-S", str(command.workspace.parent / "tmux"), "-f", "/dev/null"]
-        env = [part for name, value in command.env.items() for part in ("-e", f"{name}={value}")]
-        line = f"{shlex.join([*command.argv, *args])}; echo left with $?; exec cat"
-        start = ["new-session", "-d", "-x", "100", "-y", "40", "-c", str(command.workspace), *env, "sh", "-c", line]
-        subprocess.run([*self._tmux, *start], check=True, env=command.env)
-
-    def type(self, *keys: str) -> None:
-        subprocess.run([*self._tmux, "send-keys", *keys], check=True)
-
-    def text(self) -> str:
-        return subprocess.run(
-            [*self._tmux, "capture-pane", "-p", "-S", "-200"], capture_output=True, text=True, check=True
-        ).stdout
-
-    def wait(self, pattern: str, seconds: float = 20) -> str:
-        """The screen once it shows the pattern."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            shown = self.text()
-            if re.search(pattern, shown, re.MULTILINE):
-                return shown
-            time.sleep(0.05)  # a terminal has no event for "it shows this now"
-        raise AssertionError(f"the screen never showed {pattern!r}:\n{self.text()}")
-
-    def close(self) -> None:
-        subprocess.run([*self._tmux, "kill-server"], check=False)
 
 
 @pytest.fixture

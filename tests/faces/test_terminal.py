@@ -58,6 +58,20 @@ def test_b31_blocks_of_many_threads_never_interleave() -> None:
         seen[name] = int(number) + 1
 
 
+def test_while_another_program_has_the_screen_what_is_printed_waits_and_nobody_waits_for_it() -> None:
+    screen = io.StringIO()
+    terminal = Terminal(io.StringIO(), screen)
+    terminal.terminal_print(block("before"))
+    with terminal.held():
+        assert screen.getvalue() == "before\n", "what was printed sooner is written before it has the screen"
+        terminal.terminal_print(block("meanwhile"))
+        terminal.flush()
+        assert screen.getvalue() == "before\n"
+    terminal.flush()
+    assert screen.getvalue() == "before\nmeanwhile\n"
+    terminal.close()
+
+
 ATTACKS = [
     "\x1b[2J\x1b[Hgone",
     "\x1b]0;title\x07words",

@@ -17,8 +17,10 @@ from typing import Any, Protocol, cast
 import anyio
 
 from callboard.core.asking.plans import SHOWN, Word, options_of, submitted_of
+from callboard.faces.editing import Edit, approval, kept
 from callboard.faces.terminal import Block, Line, Terminal, block, visible
 from callboard.ports.world import Answer
+from callboard.words.errors import UsageError
 from callboard.words.values import Json, Request
 
 TakenBack = Callable[[], str]
@@ -26,7 +28,7 @@ TakenBack = Callable[[], str]
 Ask = Callable[[Block, str, TakenBack], Awaitable[str | None]]
 """Show a block, put a question, return the line that was typed; None at the end of input. Cancelled, it says why."""
 
-_YES, _NO = frozenset({"y", "yes"}), frozenset({"n", "no"})
+_YES, _NO, _EDIT = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"e", "edit", "/edit"})
 
 
 class Rows(Protocol):
@@ -44,10 +46,12 @@ class Rows(Protocol):
 class PersonApprover:
     """Asks the person at this terminal, one question at a time, and says how many more wait."""
 
-    def __init__(self, ask: Ask, terminal: Terminal | None = None, *, leave_plans: bool = False) -> None:
+    def __init__(
+        self, ask: Ask, terminal: Terminal | None = None, *, leave_plans: bool = False, edit: Edit | None = None
+    ) -> None:
         """`terminal`: where answers are told that came too late; whoever gives one attaches the session too.
-        `leave_plans`: a policy answers plans; this person is not asked."""
-        self._ask, self._terminal, self._leave_plans = ask, terminal, leave_plans
+        `leave_plans`: a policy answers plans; this person is not asked. `edit`: how a plan is edited here, if it is."""
+        self._ask, self._terminal, self._leave_plans, self._edit = ask, terminal, leave_plans, edit
         self._one_at_a_time = anyio.Lock()
         self._waiting: dict[str, Request] = {}
         self._rows: Rows | None = None
@@ -72,8 +76,15 @@ class PersonApprover:
     async def _asked(self, request: Request) -> Answer:
         note = await self._note(request)
         shown = Block((*request_block(request, note).lines, *self._others(request)))
+        words = question_of(request, edits=self._edit is not None)
         while True:
-            typed = await self._ask(shown, question_of(request), lambda: self._taken_back(request))
+            typed = await self._ask(shown, words, lambda: self._taken_back(request))
+            if self._edit is not None and (why := wants_edit(request, typed)) is not None:
+                edited = await self._edited(request, why, self._edit)
+                if isinstance(edited, Answer):
+                    return edited
+                shown = block(edited, "warn")
+                continue
             read = read_answer(request, typed)
             if read is not None:
                 break
@@ -82,6 +93,17 @@ class PersonApprover:
             why = await self._ask(Block(()), "what is to change?> ", lambda: self._taken_back(request))
             read = Answer("rejected", "person", (why or "").strip())
         return Answer(read.status, read.by, read.reason, read.word, refused=self._refused)
+
+    async def _edited(self, plan: Request, why: str, edit: Edit) -> Answer | str:
+        """The approval of what the person made of it, or why it is none. The text is not lost if it comes too late."""
+        try:
+            text = await edit(plan)
+            word = approval(plan, text)
+        except UsageError as refused:
+            return str(refused)
+        return Answer(
+            "approved", "person", why, word, refused=lambda late: self._refused(f"{late}. {kept(plan, text)}")
+        )
 
     async def _note(self, request: Request) -> str:
         if request.kind != "plan" or self._terminal is None:
@@ -94,7 +116,7 @@ class PersonApprover:
         elsewhere."""
         others = [one for one in self._waiting.values() if one.id != request.id]
         edit = (Line(f"  to edit it, in another terminal: callboard edit {request.id}", "dim"),)
-        edit = edit if request.kind == "plan" else ()
+        edit = edit if request.kind == "plan" and self._edit is None else ()
         if not others:
             return edit
         names = ", ".join(f"{one.kind} {one.id} ({one.asked_by})" for one in others)
@@ -133,15 +155,24 @@ class PlanPolicy:
         return Answer("approved", by, "approved by --yes")
 
 
-def question_of(request: Request) -> str:
-    """The words before the cursor."""
+def question_of(request: Request, *, edits: bool = False) -> str:
+    """The words before the cursor. `edits`: a plan can be edited here."""
     if request.kind == "question":
         return "your answer> "
     if request.kind != "plan":
         return "allow this? [y/N, a reason may follow]> "
     count = len(options_of(request))
     numbers = f", {'1' if count == 1 else f'1 to {count}'} for an option" if count else ""
-    return f"approve this plan? [y/N{numbers}, a reason may follow]> "
+    edit = ", e to edit it" if edits else ""
+    return f"approve this plan? [y/N{edit}{numbers}, a reason may follow]> "
+
+
+def wants_edit(request: Request, typed: str | None) -> str | None:
+    """The words for the agent that go with an edit of the plan; None: none is asked for."""
+    first, _, why = (typed or "").strip().partition(" ")
+    if request.kind != "plan" or first.rstrip(",.:;").lower() not in _EDIT:
+        return None
+    return why.strip().removeprefix(request.id).strip()
 
 
 def read_answer(request: Request, typed: str | None) -> Answer | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,13 +25,15 @@ from prompt_toolkit.patch_stdout import patch_stdout
 from callboard.app import End, OpenSession, Options
 from callboard.attaching import Attach, AttachedSession, opened
 from callboard.faces.approvals import PersonApprover, TakenBack
-from callboard.faces.commands import COMMANDS, Leave, perform
+from callboard.faces.commands import COMMANDS, Here, Leave, perform
+from callboard.faces.editing import edit_at, editable, kept
 from callboard.faces.leaving import TWICE
 from callboard.faces.lines import call_words, shorten
 from callboard.faces.pages.listings import attached_block, status_words
 from callboard.faces.screen import Screen
 from callboard.faces.terminal import Block, Terminal, block, plain
 from callboard.ports.model import Delta
+from callboard.words.errors import UsageError
 from callboard.words.events import (
     AgentStopped,
     CallFailed,
@@ -42,6 +45,7 @@ from callboard.words.events import (
     ToolStarted,
     TurnEnded,
 )
+from callboard.words.values import Request
 
 _TAIL_WIDTH = 100
 _DOING_WIDTH, _DOING_SHOWN = 30, 3
@@ -62,6 +66,16 @@ class _Question:
     taken_back: TakenBack
     answered: anyio.Event = field(default_factory=anyio.Event)
     answer: str | None = None
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class _Editing:
+    """A plan in the queue that the person has chosen to edit. `gone` as above."""
+
+    plan: Request
+    done: anyio.Event = field(default_factory=anyio.Event)
+    text: str | UsageError = ""
     gone: bool = False
 
 
@@ -124,16 +138,18 @@ class Repl:
         self._end: End | None = None
         """How the session ended that another process hosted."""
         self._screen = LiveScreen(terminal, verbose=verbose)
-        self._questions: deque[_Question] = deque()
+        self._questions: deque[_Question | _Editing] = deque()
         self._asked: _Question | None = None
         self._asking: PromptSession[str] | None = None
         self._draft = _Draft()
         self._last_interrupt = float("-inf")
         self._prompt = _line(InMemoryHistory())
+        self._line_open = ExitStack()
+        """What makes that prints appear above the line, while this prompt line has the screen."""
 
     async def run(self) -> int:
         """Talk until the person leaves; the exit code."""
-        approver = PersonApprover(self.ask, self._terminal)
+        approver = PersonApprover(self.ask, self._terminal, edit=self._edit_in_turn)
         async with opened(self._attach, self._options, [self._screen], [approver]) as session:
             self._prompt = _line(_history(session.places.state))
             self._screen.redraw = self._prompt.app.invalidate
@@ -144,12 +160,14 @@ class Repl:
             if isinstance(session, AttachedSession):
                 self._terminal.terminal_print(attached_block(session))
             self._terminal.flush()
-            with patch_stdout(raw=True):
-                self._terminal.show_above(sys.stdout.write)
-                try:
-                    return await self._talk_until_left(session)
-                finally:
-                    self._terminal.show_above(None)
+            with self._line_open:
+                self._open_line()
+                return await self._talk_until_left(session)
+
+    def _open_line(self) -> None:
+        self._line_open.enter_context(patch_stdout(raw=True))
+        self._terminal.show_above(sys.stdout.write)
+        self._line_open.callback(self._terminal.show_above, None)
 
     async def ask(self, shown: Block, words: str, taken_back: TakenBack) -> str | None:
         """Put a question when its turn comes, and return the line that was typed. Cancelled, it says why."""
@@ -184,7 +202,7 @@ class Repl:
         while self._end is None:
             try:
                 if self._questions:
-                    await self._put(self._questions.popleft())
+                    await self._serve(self._questions.popleft())
                     continue
                 line = await self._read(session)
                 await self._heed(session, line)
@@ -231,6 +249,45 @@ class Repl:
         """What the team is doing and what it cost."""
         return plain(" | ".join(part for part in (self._screen.doing(), status_words(session)) if part))
 
+    async def _serve(self, next_one: _Question | _Editing) -> None:
+        if isinstance(next_one, _Question):
+            await self._put(next_one)
+        elif not next_one.gone:
+            await self._have_edited(next_one)
+
+    async def _edit_in_turn(self, plan: Request) -> str:
+        """The plan's text as the person saved it: the editor opens before another question is put."""
+        editing = _Editing(plan)
+        self._questions.appendleft(editing)
+        self._call()
+        try:
+            await editing.done.wait()
+        finally:
+            editing.gone = True
+        if isinstance(editing.text, UsageError):
+            raise editing.text
+        return editing.text
+
+    async def _have_edited(self, editing: _Editing) -> None:
+        """Who asked for it has the text, or the person is told where it is when nobody asks any more."""
+        plan = editing.plan
+        try:
+            editing.text = await self._edit_now(plan)
+        except UsageError as failed:
+            editing.text = failed
+        editing.done.set()
+        if editing.gone and isinstance(editing.text, str) and editing.text.strip() != editable(plan).strip():
+            words = f"{plan.id} is not asked any more. {kept(plan, editing.text)}"
+            self._terminal.terminal_print(block(words, "warn"))
+
+    async def _edit_now(self, plan: Request) -> str:
+        """Open the editor in the place of this prompt line, and take the place again when it is closed."""
+        self._line_open.close()
+        try:
+            return await edit_at(self._terminal, plan)
+        finally:
+            self._open_line()
+
     async def _put(self, question: _Question) -> None:
         if question.gone:
             return
@@ -266,7 +323,7 @@ class Repl:
         if not words:
             return
         if words.startswith("/"):
-            await perform(words, session, self._terminal)
+            await perform(words, Here(session, self._edit_now), self._terminal)
         else:
             await session.say(line)
 

@@ -18,7 +18,8 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
@@ -131,6 +132,7 @@ class Terminal:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._question = ""
         self._lost = 0
+        self._holds = False
         self._failure: OSError | None = None
         # Says who may drop progress and count it; held for a few instructions, never while writing.
         self._counting = threading.Lock()
@@ -175,9 +177,28 @@ class Terminal:
         self.flush()
         self._above = write
 
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """While the block lasts another program has the screen: what is printed meanwhile is written afterwards."""
+        resting, go_on = threading.Event(), threading.Event()
+
+        def rest() -> None:
+            resting.set()
+            go_on.wait()
+
+        self._queue.put(rest)
+        self._hurry.set()
+        resting.wait()
+        self._holds = True
+        try:
+            yield
+        finally:
+            self._holds = False
+            go_on.set()
+
     def flush(self) -> None:
-        """Return when all that was printed so far has been written."""
-        if not self._writer.is_alive():
+        """Return when all that was printed so far has been written; at once while the screen is another program's."""
+        if self._holds or not self._writer.is_alive():
             return
         done = threading.Event()
         self._queue.put(done.set)

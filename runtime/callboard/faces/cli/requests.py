@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from callboard.desks.desk import Desk
 from callboard.faces.cli.options import Given, as_json, everywhere, of_session, refuse_tools
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.cli.team import at_desk, print_rows
+from callboard.faces.editing import PLAN_BYTES, approval, editable, in_editor, kept
 from callboard.faces.pages.listings import find_request, requests_table
 from callboard.faces.pages.plan import Told, request_json, request_page, told
 from callboard.faces.terminal import Block, Line, block
@@ -27,8 +27,6 @@ from callboard.words.errors import UsageError
 from callboard.words.values import Request
 
 Status = Literal["approved", "rejected", "answered"]
-PLAN_BYTES = 1_000_000
-"""A longer text is no plan that anybody approves: refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +117,13 @@ def edit(given: Given, /, request_id: str, file: str | None, why: str, session: 
     """
     refuse_tools("Editing a plan")
     plan = at_desk(given, session, lambda desk: _told(desk, request_id)).request
-    if plan.kind != "plan" or plan.status != "pending":
-        raise UsageError(f"{plan.id} is a {plan.kind} that is {plan.status}: only a plan that waits is edited")
-    before = str(plan.payload["plan"])
-    text = _edited(before, plan, file)
-    if text.strip() == before.strip():
-        raise UsageError(f"the plan was left as it is: nothing is approved. To approve it so: approve {plan.id}")
-    if not text.strip():
-        raise UsageError(f'the text is empty: nothing is approved. To reject the plan: reject {plan.id} --why "…"')
+    editable(plan)
+    text = _edited(plan, file)
+    word = approval(plan, text)
     try:
-        _give(given, session, plan.id, Said("approved", why, plan=text, digest=plan.digest))
+        _give(given, session, plan.id, Said("approved", why, plan=word.plan, digest=word.seen))
     except UsageError as refused:
-        raise UsageError(f"{refused}. Your text is kept in {_kept(plan, text)}") from refused
+        raise UsageError(f"{refused}. {kept(plan, text)}") from refused
 
 
 @click.command()
@@ -169,28 +162,18 @@ async def _told(desk: Desk, wanted: str) -> Told:
     return told(request, requests, await desk.moved(request) if request.status == "pending" else "")
 
 
-def _edited(before: str, plan: Request, file: str | None) -> str:
+def _edited(plan: Request, file: str | None) -> str:
     """The text from the file, from stdin or from the person's editor. Raises `UsageError`."""
-    if file is not None and file != "-":
+    if file is None and sys.stdin.isatty():
+        return in_editor(plan)
+    if file is None or file == "-":
+        data = sys.stdin.buffer.read(PLAN_BYTES + 1)
+    else:
         try:
             data = Path(file).read_bytes()
         except OSError as failed:
             raise UsageError(f"{file}: cannot be read: {failed.strerror}") from failed
-    elif file == "-" or not sys.stdin.isatty():
-        data = sys.stdin.buffer.read(PLAN_BYTES + 1)
-    else:
-        text = click.edit(before, extension=f"-{plan.id}.md")  # None: it was closed without saving
-        data = (before if text is None else text).encode()
-    if len(data) > PLAN_BYTES:
-        raise UsageError(f"the text is over {PLAN_BYTES:,} bytes: no plan that anybody reads")
-    return data.decode("utf-8", errors="replace").rstrip("\n")
-
-
-def _kept(plan: Request, text: str) -> str:
-    """A file with what a person wrote, for them to use again: private, in the folder for such files."""
-    with tempfile.NamedTemporaryFile("w", prefix=f"{plan.id}-", suffix=".md", delete=False, encoding="utf-8") as file:
-        file.write(text + "\n")
-    return file.name
+    return data.decode("utf-8", errors="replace")
 
 
 def _give(given: Given, session: str | None, wanted: str, said: Said) -> None:
