@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 from tests.engine.team_world import spawn, team_world
+from tests.engine.test_one_agent import Echo
 from tests.engine.test_schedules import add, prompts, row
 
 from callboard.adapters.memory import MemoryStore
@@ -17,7 +18,7 @@ from callboard.engine.memory import events_of
 from callboard.engine.money.spending import session_spending
 from callboard.ports.store import Append, Fence, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, World, say, use
-from callboard.words.events import BudgetReached, Event
+from callboard.words.events import BudgetReached, Event, TurnBegan
 from callboard.words.values import Budget, Schedule
 
 pytestmark = pytest.mark.anyio
@@ -199,3 +200,33 @@ async def test_resumed_without_more_it_pauses_again_at_its_next_time() -> None:
         await pass_hours(team, 2)
         assert row(team).state == "paused"
         assert (await spent(team)).spent.calls == 2
+
+
+async def busy_lead(**fields: object) -> tuple[ScheduleSpent, int]:
+    """A person's turn of an hour and a half, and an hourly schedule that would join it: what it spent, and how many
+    turns there were."""
+
+    async def long(given: object) -> str:
+        await anyio.sleep(1.5 * HOUR)
+        return "at last"
+
+    world = team_world(
+        ScriptedModel({"lead": [use("write_file"), say("done")]}, end="looked"), Echo("write_file", act=long)
+    )
+    async with world.session() as team:
+        await add(world, deliver="step", recurring=False, **fields)
+        await team.prompt("work")
+        await pass_hours(team, 2)
+        assert prompts(world) == 1
+        return await spent(team), sum(isinstance(one, TurnBegan) for one in await lead(team))
+
+
+async def test_a_prompt_that_joins_a_turn_is_counted_with_that_turn() -> None:
+    found, turns = await busy_lead()
+    assert (found.spent.calls, turns) == (0, 1)
+
+
+@pytest.mark.parametrize("which", ["budget", "fire_budget"])
+async def test_a_fire_of_a_schedule_with_a_budget_has_a_turn_of_its_own_which_is_charged_to_it(which: str) -> None:
+    found, turns = await busy_lead(**{which: {"steps": 5}})
+    assert (found.spent.calls, turns) == (1, 2)

@@ -202,6 +202,7 @@ class Schedule(Value):
     misfire_cap: int = 10
     overlap: Literal["skip", "queue", "replace", "parallel"] = "skip"
     deliver: Literal["turn", "step"] = "turn"
+    """As a turn of its own, or into the turn under way; one with a budget always has its own."""
     state: Literal["active", "fired", "paused", "cancelled"] = "active"
     failures: int = 0
     last_slot: float | None = None

@@ -4,7 +4,7 @@ from callboard.core.schedule.cron import Cron, CronInvalid, parse_cron
 from callboard.core.schedule.describe import describe, local_time
 from callboard.core.schedule.due import Due, Rules, Slot, backoff, due, next_slot, next_wake
 from callboard.core.schedule.fires import fires_between, last_fire, next_fire, next_three
-from callboard.core.schedule.spending import budget_words, no_more_fires, paused, resumed
+from callboard.core.schedule.spending import budget_words, delivered, no_more_fires, paused, resumed
 
 __all__ = [
     "Cron",
@@ -14,6 +14,7 @@ __all__ = [
     "Slot",
     "backoff",
     "budget_words",
+    "delivered",
     "describe",
     "due",
     "fires_between",

@@ -6,6 +6,8 @@ the second ends the turn of a fire, and the next fire has as much again.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from callboard.core.budget.tree import DUST, Amount, Node, fits, used_up
 from callboard.words.values import Budget, Schedule
 
@@ -22,6 +24,13 @@ def no_more_fires(node: Node, now: float) -> str:
     if refused is None or refused.waits:
         return ""
     return used_up(refused.budget, refused.kind, refused.limit, refused.spent, refused.wanted)
+
+
+def delivered(schedule: Schedule) -> Literal["turn", "step"]:
+    """How its prompt is delivered. With a budget always as a turn of its own: in a turn that it joins, nobody could say
+    which calls are made for it."""
+    limited = schedule.budget != Budget() or schedule.fire_budget != Budget()
+    return "turn" if limited else schedule.deliver
 
 
 def paused(schedule: Schedule, why: str) -> Schedule:

@@ -13,7 +13,7 @@ import anyio
 
 from callboard.core.bus.mail import sending
 from callboard.core.names import schedule_key
-from callboard.core.schedule import CronInvalid, Slot, due, next_wake
+from callboard.core.schedule import CronInvalid, Slot, delivered, due, next_wake
 from callboard.engine.host import Host
 from callboard.engine.schedules.pausing import pause, used_up_schedule
 from callboard.ports.store import Put, Write
@@ -118,7 +118,7 @@ class Autorun:
             cause="schedule",
             metadata={
                 "schedule": schedule.id,
-                "deliver": schedule.deliver,
+                "deliver": delivered(schedule),
                 "fired_at": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 "slot": slot.nominal,
             },
