@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import structlog
 
-from callboard.core.apply import apply
+from callboard.core.apply import fold
 from callboard.core.bus.authority import spoken
 from callboard.core.names import agent_key, journal
 from callboard.core.state import AgentState
@@ -19,6 +19,7 @@ from callboard.core.tasks.laws import Holder
 from callboard.core.team.lives import row_after
 from callboard.engine.host import Host
 from callboard.engine.memory import recall
+from callboard.engine.supervision.commands import commands_ended
 from callboard.engine.supervision.leaving import (
     children_stopped,
     lead_told,
@@ -29,7 +30,7 @@ from callboard.engine.supervision.leaving import (
 from callboard.engine.supervision.members import Member, current
 from callboard.ports.store import Append, Put, Write
 from callboard.words.errors import Conflict, NobodyCanAct
-from callboard.words.events import AgentCrashed
+from callboard.words.events import AgentCrashed, Event
 from callboard.words.values import AgentRow, Cause
 
 RESTARTS, RESTART_WINDOW = 3, 60.0
@@ -50,7 +51,7 @@ async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
     log.error("agent crashed", agent=member.row.name, crashes=count, exc_info=crash)
     if count <= RESTARTS:
         again = now + BACK_OFF * 2 ** (count - 1)
-        await _written(host, member.row, AgentCrashed(at=now, why=why, count=count, again_at=again))
+        await _written(host, member.row, (AgentCrashed(at=now, why=why, count=count, again_at=again),))
         await host.clock.sleep_until(again)
         return True
     await _park(host, member, AgentCrashed(at=now, why=why, count=count))
@@ -60,26 +61,30 @@ async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
 
 
 async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
-    """It runs no more: its tasks come free, its requests are withdrawn, its subagents are stopped and the lead is told,
-    all in one commit."""
+    """It runs no more: its background commands are ended, its tasks come free, its requests are withdrawn, its
+    subagents are stopped, and the lead is told, all in one commit."""
     row, note = current(host, member.row), f"{member.row.name} crashed and is parked"
     state = await _state(host, row)
     cause = spoken(state) if state is not None and state.spec is not None else "tool"
+    ended, mail = await commands_ended(host, row, state) if state is not None else ([], [])
     while True:
         left = tasks_freed(host, Holder(row.name, row.incarnation), note)
         left += tasks_kept_freed(host, row.name)
         left += requests_withdrawn(host, row.name, note)
         left += children_stopped(host, row.name, note)
+        alarm = _alarm(host, row, crash, cause, [one.id for one in ended])
         try:
-            await _written(host, row, crash, [*left, *_alarm(host, row, crash, cause)])
+            await _written(host, row, (*ended, crash), [*left, *mail, *alarm])
             return
         except Conflict as lost:
             await host.refresh(lost.what)
 
 
-async def _written(host: Host, row: AgentRow, crash: AgentCrashed, writes: Sequence[Write] = ()) -> None:
-    """The crash in its journal, its row and `writes`, in one commit. Raises what `Store.commit` raises."""
-    row = current(host, row)
+async def _written(host: Host, row: AgentRow, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
+    """The crash in its journal, and what came before it, its row and `writes`, in one commit. Raises what
+    `Store.commit` raises."""
+    row, crash = current(host, row), events[-1]
+    assert isinstance(crash, AgentCrashed), "a crash comes last"
     state = await _state(host, row)
     told = state is not None and state.spec is not None and state.ended is None
     if state is None or not told:  # nothing to add to: the row says it
@@ -87,12 +92,13 @@ async def _written(host: Host, row: AgentRow, crash: AgentCrashed, writes: Seque
         rows = [] if crash.again_at else [Put(agent_key(host.session, row.name), parked.encode())]
         await host.commit(*rows, *writes)
         return
-    after = row_after(row, apply(state, crash), crash.at)
+    after = row_after(row, fold(events, state), crash.at)
     stream = journal(host.session, row.name, row.incarnation)
-    append = Append(stream, crash.encode(), expected=state.seq)
-    await host.commit(append, Put(agent_key(host.session, row.name), after.encode()), *writes)
+    appends = [Append(stream, one.encode(), expected=state.seq + place) for place, one in enumerate(events)]
+    await host.commit(*appends, Put(agent_key(host.session, row.name), after.encode()), *writes)
     try:
-        host.observed(row.name, state.seq + 1, crash)
+        for place, one in enumerate(events):
+            host.observed(row.name, state.seq + 1 + place, one)
     except Exception:  # who only looks on must not end the session with it
         log.exception("a crash could not be shown", agent=row.name)
 
@@ -107,9 +113,10 @@ async def _state(host: Host, row: AgentRow) -> AgentState | None:
         return None
 
 
-def _alarm(host: Host, row: AgentRow, crash: AgentCrashed, cause: Cause) -> list[Write]:
+def _alarm(host: Host, row: AgentRow, crash: AgentCrashed, cause: Cause, commands: Sequence[str]) -> list[Write]:
+    ended = f"Its background commands are ended ({', '.join(commands)}). " if commands else ""
     text = f"{row.name} crashed again and again and is parked: {crash.why}. Its tasks are free again; a person can "
-    return lead_told(host, row, text + "resume it.", "crashed", crash.at, cause)
+    return lead_told(host, row, f"{text}resume it. {ended}".rstrip(), "crashed", crash.at, cause)
 
 
 async def guarded(work: Awaitable[T], agent: str) -> T | Exception:

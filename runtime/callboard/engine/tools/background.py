@@ -14,11 +14,12 @@ import anyio
 from callboard.core.bus.mail import sending
 from callboard.core.names import short_id
 from callboard.core.team.exits import LOST, exit_words, process_of, status_of
+from callboard.engine.host import Host
 from callboard.engine.loop import Agent
 from callboard.ports.store import Write
 from callboard.words import events as ev
 from callboard.words import steps as st
-from callboard.words.values import Envelope
+from callboard.words.values import AgentRow, Envelope
 
 
 async def watch(agent: Agent, step: st.Watch) -> None:
@@ -35,13 +36,18 @@ async def end_commands(agent: Agent, step: st.EndCommands) -> None:
 
 async def _end(agent: Agent, background_id: str) -> None:
     """All of a command is gone before its end is recorded; nobody is told, since nobody is there to hear it."""
-    began, launcher = agent.state.background[background_id].began, agent.host.ports.launcher
+    ended = await ended_now(agent.host, agent.state.background[background_id].began)
+    await agent.record(ended, unless=lambda state: state.background[background_id].status != "running")
+
+
+async def ended_now(host: Host, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
+    """End all of a command, wherever it was started. Nothing of it runs any more when this returns."""
+    launcher = host.ports.launcher
     pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
     alive = await launcher.end(pid, started)
     code = await launcher.wait(pid, started, Path(began.output))
     status = "stopped" if alive else status_of(code)
-    ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
-    await agent.record(ended, unless=lambda state: state.background[background_id].status != "running")
+    return ev.BackgroundEnded(at=host.clock.now(), id=began.id, status=status, exit_code=code)
 
 
 def _being_stopped(agent: Agent, background_id: str) -> bool:
@@ -69,20 +75,24 @@ async def _watch(agent: Agent, background_id: str) -> None:
     if agent.state.background[background_id].status != "running":
         return
     status = "timed_out" if limit.cancelled_caught else status_of(code)
-    now = agent.host.clock.now()
-    ended = ev.BackgroundEnded(at=now, id=background_id, status=status, exit_code=code)
+    ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
     lines = await agent.host.ports.archive.ends_of(began.output)
-    text = f"{background_id} {status}, {LOST if status == 'lost' else exit_words(code)}"
-    envelope = Envelope(
-        id=short_id("env", background_id, "ended"),
-        sender="runtime",
-        recipient=agent.name,
-        incarnation=agent.state.incarnation,
-        type="task_notification",
-        content=f"{text}\ncommand: {began.command}\nwhole output: task_output {background_id}\n{lines}".rstrip(),
-        cause=began.authority,
-        metadata={"id": background_id, "status": status, "exit_code": code},
-        sent_at=now,
-    )
+    envelope = notification(agent.row, began, ended, lines)
     writes: list[Write] = [sending(agent.host.session, envelope)]
     await agent.record(ended, writes=writes, unless=lambda state: state.background[background_id].status != "running")
+
+
+def notification(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, lines: str) -> Envelope:
+    """What an agent is told of the end of its command. `lines`: the ends of its output, or why it was ended."""
+    text = f"{began.id} {ended.status}, {LOST if ended.status == 'lost' else exit_words(ended.exit_code)}"
+    return Envelope(
+        id=short_id("env", began.id, "ended"),
+        sender="runtime",
+        recipient=to.name,
+        incarnation=to.incarnation,
+        type="task_notification",
+        content=f"{text}\ncommand: {began.command}\nwhole output: task_output {began.id}\n{lines}".rstrip(),
+        cause=began.authority,
+        metadata={"id": began.id, "status": ended.status, "exit_code": ended.exit_code},
+        sent_at=ended.at,
+    )
