@@ -137,8 +137,8 @@ async def open_session(
         wiring = await stack.enter_async_context(wiring_of(options, opened))
         host = await host_of(options, opened, wiring, lease)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
-        stack.enter_context(logging_to(log / f"{row.id}.jsonl"))
-        host.ports = wiring.wrap(replace(host.ports, observers=(*observers, EventLog(row.id)), approvers=approvers))
+        lines = EventLog(row.id, stack.enter_context(logging_to(log / f"{row.id}.jsonl")))
+        host.ports = wiring.wrap(replace(host.ports, observers=(*observers, lines), approvers=approvers))
         cut_short = options.resume and not options.carry and await was_cut_short(host.ports.store, row.id)
         team = Team(host, os.getpid())
         await host.load()  # what a face asks at once, it is told

@@ -22,6 +22,9 @@ LARGEST_FILE = 1_000_000
 MOST_FILES = 2_000
 """Files looked at in one folder: a link to a home folder must not take minutes."""
 
+Mark = tuple[str, int, int]
+"""What changes when a file does: its path, the time (ns) of its last change, its size (bytes)."""
+
 T = TypeVar("T")
 
 
@@ -76,6 +79,8 @@ class Found:
 
     paths: tuple[Path, ...] = ()
     notes: tuple[Note, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    """One for each path."""
 
 
 @dataclass
@@ -133,17 +138,29 @@ def withheld(kind: Kind, places: Places) -> list[Note]:
 
 def agent_paths(source: Source) -> Found:
     """The `*.md` files of a source, in folders of any depth."""
-    return _checked(source, (path for path in _files(source.folder) if path.suffix == ".md"))
+    return _checked(source, ((path, None) for path in _files(source.folder) if path.suffix == ".md"))
 
 
 def skill_paths(source: Source) -> Found:
     """The `SKILL.md` of each folder in a source."""
     try:
-        folders = sorted(source.folder.iterdir())[:MOST_FILES]
+        with os.scandir(source.folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)[:MOST_FILES]
     except OSError:  # a missing folder is no error
         return Found()
-    candidates = (folder / "SKILL.md" for folder in folders)
-    return _checked(source, (path for path in candidates if os.path.lexists(path)))
+    return _checked(source, _skills_in(source.folder, entries))
+
+
+def _skills_in(folder: Path, entries: Sequence[os.DirEntry[str]]) -> Iterator[tuple[Path, os.stat_result | None]]:
+    """Each `SKILL.md`, and what it is where no link stands between it and the source's folder."""
+    for entry in entries:
+        path = folder / entry.name / "SKILL.md"
+        try:
+            facts = path.lstat()
+        except OSError:  # there is none
+            continue
+        linked = entry.is_symlink() or stat.S_ISLNK(facts.st_mode)
+        yield path, None if linked else facts
 
 
 def read_text(path: Path) -> str:
@@ -197,27 +214,50 @@ def _files(folder: Path) -> Iterator[Path]:
             return
 
 
-def _checked(source: Source, candidates: Iterator[Path]) -> Found:
-    """Those that may be read; a note for each that may not."""
+def _checked(source: Source, candidates: Iterator[tuple[Path, os.stat_result | None]]) -> Found:
+    """Those that may be read; a note for each that may not. With a path comes what is known of a file that is reached
+    from its source's folder through no link: it need not be followed."""
+    within = _Within(source)
     paths: list[Path] = []
     notes: list[Note] = []
-    for path in candidates:
-        why = _why_not(source, path)
-        if why:
+    marks: list[Mark] = []
+    for path, known in candidates:
+        try:
+            facts = within.look(path, known)
+        except (OSError, RuntimeError) as error:  # a dangling link; a circle of links
+            notes.append(Note(str(path), "", "refused", f"cannot be read: {error}"))
+            continue
+        why = "a link leads out of its folder" if facts is None else _why_not(facts)
+        if facts is None or why:
             notes.append(Note(str(path), "", "refused", why))
-        else:
-            paths.append(path)
-    return Found(tuple(paths), tuple(notes))
+            continue
+        paths.append(path)
+        marks.append((str(path), facts.st_mtime_ns, facts.st_size))
+    return Found(tuple(paths), tuple(notes), tuple(marks))
 
 
-def _why_not(source: Source, path: Path) -> str:
-    try:
-        root, folder, real = source.root.resolve(), source.folder.resolve(), path.resolve(strict=True)
+class _Within:
+    """Where one source really lies, found out once for all files of a look at it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._ends: tuple[Path, bool] | None = None
+
+    def look(self, path: Path, known: os.stat_result | None) -> os.stat_result | None:
+        """What a file is; None when it lies elsewhere. Raises OSError and RuntimeError."""
+        if self._ends is None:
+            folder = self._source.folder.resolve()
+            same = self._source.root == self._source.folder
+            self._ends = folder, folder.is_relative_to(folder if same else self._source.root.resolve())
+        folder, inside = self._ends
+        if known is not None:
+            return known if inside else None
+        real = path.resolve(strict=True)
         facts = real.stat()
-    except (OSError, RuntimeError) as error:  # a dangling link; a circle of links
-        return f"cannot be read: {error}"
-    if not folder.is_relative_to(root) or not real.is_relative_to(folder):
-        return "a link leads out of its folder"
+        return facts if inside and real.is_relative_to(folder) else None
+
+
+def _why_not(facts: os.stat_result) -> str:
     if not stat.S_ISREG(facts.st_mode):
         return "is not a regular file"
     if facts.st_size > LARGEST_FILE:

@@ -2,12 +2,18 @@
 
 One subscriber writes the events, never the loop. Nothing is ever logged to the screen, and no content of a
 conversation: what was said stands in the journal.
+
+On asyncio the lines of one turn of the event loop are written at once, in order, when the next turn begins: a kill
+loses those of the turn that it struck, and what they told of stands in the journal. Elsewhere, as on another thread,
+each line is written when it comes, behind those that wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -37,9 +43,9 @@ _QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envel
 
 
 @contextmanager
-def logging_to(path: Path, *, debug: bool = False) -> Generator[None]:
+def logging_to(path: Path, *, debug: bool = False) -> Generator[LogFile]:
     """Send all logs of this process to a file (0600) while the block lasts, JSON lines. For the composition root."""
-    file = _LogFile(path)
+    file = LogFile(path)
     structlog.configure(
         processors=[structlog.processors.format_exc_info, _line],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
@@ -47,7 +53,7 @@ def logging_to(path: Path, *, debug: bool = False) -> Generator[None]:
         cache_logger_on_first_use=False,
     )
     try:
-        yield
+        yield file
     finally:
         file.close()
 
@@ -60,11 +66,15 @@ def log_metrics(session: str, agents: Mapping[str, Metrics]) -> None:
     log.info("session_metrics", **asdict(together(agents.values())))
 
 
-class _LogFile:
+class LogFile:
     """The file that lines are written to, as far as it takes them: no session ends for want of a log."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None
+        self._lines: list[bytes] = []
+        """Those that wait for the next turn of the loop."""
+        self._due = False
+        self._lock = threading.Lock()  # worker threads log too
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -72,33 +82,64 @@ class _LogFile:
             return  # the store says what is wrong with this folder, in better words
 
     def write(self, text: str) -> None:
-        if self._descriptor is None:
+        """Write a line, its end included: what structlog calls."""
+        self.put(text.encode("utf-8", "backslashreplace"))
+
+    def put(self, line: bytes) -> None:
+        """Write a line, its end included."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, or another kind of loop
+            loop = None
+        with self._lock:
+            self._lines.append(line)
+            if loop is None:
+                self._pour()
+            elif not self._due:
+                self._due = True
+                loop.call_soon(self.pour)
+
+    def pour(self) -> None:
+        """Write the lines that wait."""
+        with self._lock:
+            self._due = False
+            self._pour()
+
+    def _pour(self) -> None:
+        lines, self._lines = self._lines, []
+        if self._descriptor is None or not lines:
             return
         try:
-            os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
+            os.write(self._descriptor, b"".join(lines))
         except OSError:
             return  # a full disk: what happened stands in the journal
 
     def flush(self) -> None:
-        """Each line is written at once."""
+        """No line waits longer than the module says."""
 
     def close(self) -> None:
-        """What is logged from now on goes nowhere."""
-        descriptor, self._descriptor = self._descriptor, None
+        """Write what waits; what is logged from now on goes nowhere."""
+        self.pour()
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
-    """One line. All in one step, since a step of an agent writes several."""
-    return to_json({"at": time.time(), "level": level, **event}, fallback=str, inf_nan_mode="constants").decode()
+    """One line, without its end. All in one step, since a step of an agent writes several."""
+    return _json({"at": time.time(), "level": level, **event}).decode()
+
+
+def _json(line: Mapping[str, object]) -> bytes:
+    return to_json(line, fallback=str, inf_nan_mode="constants")
 
 
 class EventLog:
-    """The observer that writes the lines of events."""
+    """The observer that writes the lines of events: to the file itself, since they are most of all lines."""
 
-    def __init__(self, session: str) -> None:
-        self._log = structlog.get_logger("callboard.events").bind(session=session)
+    def __init__(self, session: str, file: LogFile) -> None:
+        self._session, self._file = session, file
         self._turns: dict[str, tuple[str, int]] = {}
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
@@ -110,7 +151,9 @@ class EventLog:
         if isinstance(event, ModelReplied):
             step += 1
             self._turns[agent] = (turn, step)
-        self._log.info(event.t, agent=agent, turn=turn, step=step, seq=seq, **_facts(event))
+        line = {"at": time.time(), "level": "info", "session": self._session, "agent": agent, "turn": turn}
+        line |= {"step": step, "seq": seq, **_facts(event), "event": event.t}
+        self._file.put(_json(line) + b"\n")
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """What streams is not logged."""

@@ -6,6 +6,7 @@ Nothing that changes by the step stands here, so that the same session gives the
 from __future__ import annotations
 
 import platform
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class WorkspacePrompts:
         self._facts = facts
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
-        files = await anyio.to_thread.run_sync(_instructions, self._workspace)
+        paths = _instruction_paths(self._workspace)  # two looks: what is read, is read in a thread
+        files = await anyio.to_thread.run_sync(_instructions, paths) if paths else ()
         skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue())
         can_load = any(tool.name == "load_skill" for tool in tools)
         facts = PromptFacts(
@@ -58,12 +60,24 @@ class WorkspacePrompts:
         return PromptParts(system, names, estimate_json(system) + estimate_json(names))
 
 
-def _instructions(workspace: Path) -> tuple[ProjectFile, ...]:
-    """The instruction files of the workspace; one with the same text as another stands once."""
+def _instruction_paths(workspace: Path) -> tuple[Path, ...]:
+    """The instruction files that the workspace has: regular files, no links."""
+    paths = (workspace / name for name in INSTRUCTION_FILES)
+    return tuple(path for path in paths if _is_plain(path))
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _instructions(paths: Sequence[Path]) -> tuple[ProjectFile, ...]:
+    """What instruction files say; one with the same text as another stands once."""
     found: dict[str, str] = {}
-    for name in INSTRUCTION_FILES:
-        path = workspace / name
-        if path.is_file() and not path.is_symlink():
+    for path in paths:
+        if _is_plain(path):  # still
             text = path.read_text(encoding="utf-8", errors="replace").strip()
             if len(text) > MOST_INSTRUCTIONS:
                 text = f"{text[:MOST_INSTRUCTIONS]}\n[Cut: {len(text):,} characters. Read the file for the rest.]"

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from callboard.adapters.files import (
     Loaded,
+    Mark,
     Note,
     Places,
     Shelf,
@@ -55,8 +56,6 @@ _HONOURED = frozenset(
 )
 _YES = frozenset({"true", "yes", "on", "1"})
 
-_Marks = tuple[tuple[str, int, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Skill:
@@ -73,7 +72,8 @@ class SkillLibrary:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._marks: _Marks | None = None
+        self._sources = sources("skills", places)
+        self._marks: tuple[Mark, ...] | None = None
         self._loaded: Loaded[Skill] = Loaded({})
 
     @property
@@ -99,7 +99,7 @@ class SkillLibrary:
             raise ToolRefused(f"the skill {name} cannot be read: {error}") from error
 
     def _current(self) -> Loaded[Skill]:
-        marks = _marks(self._places)
+        marks = tuple(mark for source in self._sources for mark in skill_paths(source).marks)
         if marks != self._marks:
             self._loaded = load_skills(self._places)
             self._marks = marks
@@ -170,16 +170,3 @@ def _description(path: Path, fields: Mapping[str, object], body: str, notes: lis
 
 def _body(path: Path) -> str:
     return body_after_front_matter(read_text(path))
-
-
-def _marks(places: Places) -> _Marks:
-    """What changes when a skill does: path, time and size of each file."""
-    marks: list[tuple[str, int, int]] = []
-    for source in sources("skills", places):
-        for path in skill_paths(source).paths:
-            try:
-                facts = path.stat()
-            except OSError:  # it went since it was found: the next look finds none
-                continue
-            marks.append((str(path), facts.st_mtime_ns, facts.st_size))
-    return tuple(marks)
