@@ -334,18 +334,6 @@ def test_a_link_out_of_the_folder_is_refused(places: Places, tmp_path: Path) -> 
         library.load("own")
 
 
-@pytest.mark.parametrize("part", ["SKILL.md", "", "..", "../.."])
-def test_what_was_swapped_for_a_link_out_is_noticed_at_the_next_look(places: Places, tmp_path: Path, part: str) -> None:
-    library = _skill(places, "body")
-    assert library.load("git").body == "body"
-    assert places.workspace is not None
-    moved = Path(os.path.normpath(places.workspace / ".callboard/skills/git" / part))
-    moved.rename(tmp_path / "outside")  # the same file: the same time, size and number
-    moved.symlink_to(tmp_path / "outside")
-    assert library.catalogue() == []
-    assert [note.verdict for note in library.notes] == ["refused"]
-
-
 def test_a_link_inside_the_folder_is_followed(places: Places) -> None:
     library = _skill(places, "body")
     assert places.workspace is not None
