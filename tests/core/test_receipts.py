@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.bus.receipts import Receipt, named, newest, receipts, trace
+from callboard.core.bus.receipts import Receipt, newest, receipts, trace
 from callboard.words import events as ev
 from callboard.words.events import Event
 from callboard.words.values import Envelope, EnvelopeType
@@ -213,11 +213,3 @@ def test_every_envelope_stands_once_below_its_root(parents: list[int], data: st.
     path = trace(known, some.envelope.id).path
     assert path[0].envelope.id in roots
     assert [b.envelope.caused_by for b in path[1:]] == [a.envelope.id for a in path[:-1]]
-
-
-def test_an_id_may_be_abbreviated_and_its_whole_wins() -> None:
-    known = [sent("env_abc"), sent("env_abcd"), sent("schedule:x")]
-    assert [one.envelope.id for one in named(known, "env_abc")] == ["env_abc"]
-    assert [one.envelope.id for one in named(known, "ab")] == ["env_abc", "env_abcd"]
-    assert [one.envelope.id for one in named(known, "sched")] == ["schedule:x"]
-    assert named(known, "") == named(known, "zz") == []

@@ -29,7 +29,7 @@ class Talk(repl.Repl):
     async def questions(self, wanted: int) -> None:
         while wanted:
             if self._questions:
-                await self._put(self._questions.popleft())
+                await self._serve(self._questions.popleft())
                 wanted -= 1
             await anyio.lowlevel.checkpoint()
 

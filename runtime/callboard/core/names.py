@@ -17,11 +17,48 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterable, Sequence
+
+from callboard.words.errors import UsageError
 
 MAILBOXES = "m/"
 """How the names of mailboxes begin."""
 WORKTREES = "worktrees"
 """The stream of what was done to git worktrees, of all sessions of the workspace."""
+
+
+_NAMED = 8
+"""Ids that a refusal names, of those that were possible."""
+
+
+def one_by_id(kind: str, ids: Iterable[str], wanted: str, *, where: str = "", offered: Iterable[str] = ()) -> str:
+    """The id that `wanted` is, or else the only one that begins so, with or without the `task_` or `req_` before it.
+
+    `kind`, `where`: `session`, `of this workspace`. `offered`: the ids to name when none fits; empty: all. Raises
+    `UsageError`, which names those that fit, or those there are.
+    """
+    known = list(ids)
+    fitting = by_beginning(known, wanted)
+    if len(fitting) == 1:
+        return fitting[0]
+    of = f" {where}" if where else ""
+    if fitting:
+        raise UsageError(f"{wanted!r} fits {len(fitting)} {kind}s{of}: {_some(fitting)}")
+    there = list(offered) or known
+    raise UsageError(f"{wanted!r} is no {kind}{of}; {f'there are: {_some(there)}' if there else 'there are none'}")
+
+
+def by_beginning(ids: Iterable[str], wanted: str) -> list[str]:
+    """The ids that `wanted` may stand for: the id itself, or else all that begin so. An empty one stands for none."""
+    known = list(ids)
+    if wanted in known:
+        return [wanted]
+    return [one for one in known if wanted and (one.startswith(wanted) or one.partition("_")[2].startswith(wanted))]
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return f"{', '.join(ids[:_NAMED])}{more}"
 
 
 def session_key(session: str) -> str:

@@ -22,10 +22,10 @@ from callboard.assembly import Places, find_places, open_store, session_budget
 from callboard.core.asking.plans import AS_IT_STANDS, Word, moved
 from callboard.core.budget.spending import Spending
 from callboard.core.budget.tree import Node
-from callboard.core.bus.receipts import Receipt, Traced, named, trace
+from callboard.core.bus.receipts import Receipt, Traced, trace
 from callboard.core.context.told.explain import EditTold, WindowMap, undoable
 from callboard.core.context.told.metrics import Metrics, metrics_of, together
-from callboard.core.names import host_lease, rows_prefix
+from callboard.core.names import host_lease, one_by_id, rows_prefix
 from callboard.core.state import AgentState
 from callboard.desks.persons import refuse_inside_tool
 from callboard.desks.schedules import CronDesk
@@ -93,12 +93,8 @@ class Desk:
         """Where an envelope came from, and what it caused. `wanted`: its id, or a beginning of it. Raises `UsageError`
         for one that fits no envelope of the session, or several."""
         known = await mail_of(self._store, self.session.id, self._board.agents())
-        fitting = named(known, wanted)
-        if len(fitting) != 1:
-            what = f"fits {len(fitting)} envelopes" if fitting else "is no envelope"
-            some = ", ".join(one.envelope.id for one in fitting[:8])
-            raise UsageError(f"{wanted!r} {what} of session {self.session.id}{': ' if some else ''}{some}")
-        return trace(known, fitting[0].envelope.id)
+        ids = dict.fromkeys(one.envelope.id for one in known)
+        return trace(known, one_by_id("envelope", ids, wanted, where=f"of session {self.session.id}"))
 
     async def answer(
         self,

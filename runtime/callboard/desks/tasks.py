@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from callboard.adapters.clock import SystemClock
 from callboard.core.bus.mail import sending
-from callboard.core.names import short_id, task_key
+from callboard.core.names import one_by_id, short_id, task_key
 from callboard.core.tasks import laws
 from callboard.core.tasks.laws import PERSON, Tasks, by_id
 from callboard.core.tasks.wording import taken_words
@@ -53,13 +53,7 @@ class TaskDesk:
     def one(self, wanted: str) -> Task:
         """The task of that id, or the only one whose id begins so, with or without `task_`. Raises `UsageError`."""
         board = self.tasks()
-        if wanted in board:
-            return board[wanted]
-        found = [task for task in board if task.startswith(wanted) or task.partition("_")[2].startswith(wanted)]
-        if len(found) == 1:
-            return board[found[0]]
-        what = "fits several tasks" if found else "is no task"
-        raise UsageError(f"{wanted!r} {what}; there are: {', '.join(found or board) or 'none'}")
+        return board[one_by_id("task", board, wanted)]
 
     async def watch(self, seen: Callable[[Task], None]) -> None:
         """Call `seen` for each task there is, then for each that is new or changed. Never returns."""

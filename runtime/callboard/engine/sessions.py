@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard.core.bus.mail import sending
-from callboard.core.names import agent_key, session_key, short_id
+from callboard.core.names import agent_key, one_by_id, session_key, short_id
 from callboard.engine.specs import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.words.errors import UsageError
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Envelope, Json, SessionRow
 
-Action = Literal["interrupt", "stop", "compact", "undo", "new"]
+Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget"]
 
 
 async def create_session(
@@ -56,12 +56,8 @@ async def find_session(store: Store, wanted: str | None) -> SessionRow:
         raise UsageError("there is no session in this workspace yet: start one with `callboard run`")
     if wanted is None:
         return known[0]
-    matching = [one for one in known if one.id.startswith(wanted)]
-    if len(matching) != 1:
-        names = ", ".join(one.id for one in (matching or known)[:8])
-        what = "fits several sessions" if matching else "is no session of this workspace"
-        raise UsageError(f"{wanted!r} {what}: {names}")
-    return matching[0]
+    by_id = {one.id: one for one in known}
+    return by_id[one_by_id("session", by_id, wanted, where="of this workspace")]
 
 
 async def send_prompt(store: Store, session: str, text: str, *, to: str, now: float, nonce: str) -> str:
@@ -107,7 +103,7 @@ class Command:
     to: str = "lead"
     text: str = ""
     """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between.
-    With `new`: not empty if what matters is to be carried over."""
+    With `new`: not empty if what matters is to be carried over. With `budget`: the raised limits, a `Budget` as JSON."""
 
 
 async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> str:

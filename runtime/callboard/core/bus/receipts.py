@@ -115,14 +115,6 @@ def newest(lives: Iterable[Sequence[Receipt]]) -> list[Receipt]:
     return sorted(found.values(), key=_age)
 
 
-def named(known: Iterable[Receipt], wanted: str) -> list[Receipt]:
-    """The receipts whose envelope has this id, or else those whose id begins with it, `env_` before it or not."""
-    known = list(known)
-    exact = [one for one in known if one.envelope.id == wanted]
-    starts = (wanted, f"env_{wanted}")
-    return exact or [one for one in known if wanted and one.envelope.id.startswith(starts)]
-
-
 def trace(known: Iterable[Receipt], wanted: str) -> Traced:
     """Where the envelope of this id came from, and what it caused. Raises `KeyError` for one that is not known.
 

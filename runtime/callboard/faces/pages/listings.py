@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from callboard.app import AgentSummary, OpenSession
 from callboard.attaching import AttachedSession
+from callboard.core.names import one_by_id
 from callboard.faces.approvals import request_block
 from callboard.faces.lines import columns, first_line, shorten, usage_words
 from callboard.faces.terminal import Block, Line
-from callboard.words.errors import UsageError
 from callboard.words.values import Request, Schedule, SessionRow
 
 _CELL = 60
@@ -140,13 +140,9 @@ def requests_block(rows: Sequence[Request]) -> Block:
 
 def find_request(rows: Sequence[Request], wanted: str) -> Request:
     """The request of that id, or the only one whose id begins so. Raises `UsageError`."""
-    found = [row for row in rows if row.id == wanted] or [
-        row for row in rows if row.id.startswith(wanted) or row.id.partition("_")[2].startswith(wanted)
-    ]
-    if len(found) == 1:
-        return found[0]
-    waiting = ", ".join(row.id for row in (found or rows) if row.status == "pending") or "nothing"
-    raise UsageError(f"{wanted!r} {'fits several requests' if found else 'is no request'}; waiting: {waiting}")
+    by_id = {row.id: row for row in rows}
+    waiting = (row.id for row in rows if row.status == "pending")
+    return by_id[one_by_id("request", by_id, wanted, offered=waiting)]
 
 
 def _hint(row: Request) -> Line:
