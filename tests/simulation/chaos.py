@@ -102,7 +102,7 @@ class ChaosWorld(TeamWorld):
         host = super().host(session)
         assert self.lease is not None, "a process writes under a lease"
         host.fence = self.lease.fence
-        host.ports = replace(host.ports, launcher=self.outside.processes)
+        host.ports = replace(host.ports, launcher=self.outside.processes, worktrees=self.outside.worktrees)
         return host
 
 

@@ -18,6 +18,7 @@ from callboard.core.names import short_id
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.ports.model import Delta
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
+from callboard.ports.worktrees import WorktreeKeeper
 from callboard.ports.world import Answer
 from callboard.testing import NoLauncher, SteadyClock
 from callboard.words.errors import ToolRefused
@@ -78,6 +79,7 @@ class Wilderness(Outside):
 
     hung: int = 0
     processes: Processes = field(init=False)
+    worktrees: WorktreeKeeper | None = None
 
     def open(self, clock: SteadyClock, seed: int) -> None:
         """Before anything else."""

@@ -2,7 +2,9 @@
 
 Its processes are killed at any commit, dropped or frozen, and taken up again; commits take their time, so that senders
 overtake each other; envelopes are sent again from elsewhere; listeners dawdle; plans are rejected, revised and left
-unanswered; mates are shut down, crash and come again. What must hold is `team_of_six_promises`. One seed is one run.
+unanswered; mates are shut down, refuse that or do not let go in time, crash and come again; tasks are taken from who
+works on them; worktrees are made, merged and removed. What must hold is `team_of_six_promises`, `team_of_six_board` and
+`team_of_six_ends`. One seed is one run.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import anyio
-from tests.simulation.chaos import Draw, Fate, Run
+from tests.simulation.chaos import ChaosWorld, Draw, Fate, Run
 from tests.simulation.chaos_service import Service
 from tests.simulation.chaos_store import Inner, Looks, Unkind, Wrong
 from tests.simulation.evidence import Evidence
+from tests.simulation.team_of_six_board import Board
+from tests.simulation.team_of_six_ends import broken_at_the_end
+from tests.simulation.team_of_six_outside import SixMoody, SixOutside, SixWorktrees
 from tests.simulation.team_of_six_promises import Post, broken_in_team
 from tests.simulation.team_of_six_replies import MATES, six_say
 
@@ -36,11 +41,14 @@ class SixRun(Run):
 
     names: ClassVar[tuple[str, ...]] = MATES
     settles: ClassVar[float] = 10.0
+    outside: SixOutside = field(default_factory=lambda: SixOutside(slow=5.0))  # type: ignore[assignment]
+    board: Board = field(default_factory=Board)
     post: Post = field(default_factory=Post)
     quiet_at: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.moody = SixMoody(self.seed, self.clock)
         self.sqlite, self.hooked = False, self.seed % 4 == 0
 
     def served(self) -> Service:
@@ -59,7 +67,8 @@ class SixRun(Run):
 
     def store(self, inner: Inner, number: int, fate: Fate) -> Unkind:
         store = Restless(inner, self.looks, fate.wrong, fate.at, fate.thaw)
-        store.draw, store.post = Draw(f"{self.seed}/six/store/{number}"), self.post
+        store.draw = Draw(f"{self.seed}/six/store/{number}")
+        store.post, store.board, store.trees = self.post, self.board, self.outside.trees
         return store
 
     def spec(self) -> Json:
@@ -70,6 +79,13 @@ class SixRun(Run):
             "plan_deadline": draw.choice((60.0, 1_800.0, 1_800.0)),
         }
 
+    async def _world(self, inner: Inner, number: int, fate: Fate) -> ChaosWorld:
+        """A process that begins finishes or takes back what one that died had under way outside."""
+        self.outside.trees.tidied()
+        world = await super()._world(inner, number, fate)
+        world.judge.ask.add("remove_worktree")  # as the real judge does for work that would be lost
+        return world
+
     async def look(self, inner: Inner) -> None:
         """Looked at after each death in every third run: reading everything back takes a tenth of a run."""
         if self.seed % 3 == 0:
@@ -77,7 +93,8 @@ class SixRun(Run):
 
     def judged(self, evidence: Evidence) -> list[str]:
         self.quiet_at = self.clock.now()
-        return super().judged(evidence) + broken_in_team(evidence, self.post, self.outside, self.quiet_at)
+        found = super().judged(evidence) + broken_in_team(evidence, self.post, self.outside, self.quiet_at)
+        return found + self.board.faults + broken_at_the_end(evidence, self.outside.trees, frozen=self.seen.frozen)
 
 
 class Restless(Unkind):
@@ -85,7 +102,7 @@ class Restless(Unkind):
 
     def __init__(self, inner: Inner, looks: Looks, wrong: Wrong = "", at: int = 0, thaw: float = 0.0) -> None:
         super().__init__(inner, looks, wrong, at, thaw)
-        self.draw, self.post = Draw(0), Post()
+        self.draw, self.post, self.board, self.trees = Draw(0), Post(), Board(), SixWorktrees(0)
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         await anyio.sleep(self.draw.choice(COMMIT_DELAYS))
@@ -97,9 +114,14 @@ class Restless(Unkind):
 
     def landed(self, writes: Sequence[Write], numbers: Sequence[int], fence: Fence | None) -> None:
         super().landed(writes, numbers, fence)
+        self.board.take(writes)
         for write, number in zip(writes, numbers, strict=True):
             if isinstance(write, Append) and write.stream.startswith("m/"):
                 self.post.take(write, number)
+
+    def _die(self) -> None:
+        self.trees.deaths += 1
+        super()._die()
 
     @asynccontextmanager
     async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[AsyncIterator[Record]]:

@@ -21,9 +21,11 @@ from callboard.words.values import Json
 MATES = ("amy", "ben", "cat", "dan", "eve")
 PLANNERS = frozenset({"amy", "ben"})
 """They start behind a closed gate."""
-CALLS = {"lead": 8, "sub": 2}
+CALLS = {"lead": 9, "sub": 2}
 MATE_CALLS = 5
 """After so many replies an agent says no more, so that every run ends."""
+TREES = ("oak", "elm")
+"""Names of worktrees."""
 HOPS = 9
 """A message that is passed on goes so far, if nobody stops it."""
 Draw = random.Random
@@ -47,11 +49,14 @@ def six_say(seed: int, request: ModelRequest, overflowed: bool) -> Reply:
 
 def _lead(draw: Draw, said: str, ordinal: int) -> Reply:
     if ordinal == 1:
-        mates = [spawn(name, plan_required=name in PLANNERS) for name in MATES]
+        mates = [spawn(name, plan_required=name in PLANNERS) for name in MATES[:-1]]
+        mates.append(spawn(MATES[-1], **({"worktree": TREES[0]} if draw.random() < 0.4 else {})))
         return use(*mates[0], *mates[1:], *(_task(draw) for _ in range(3)))
     if ordinal == 2:
         waits = [_task(draw, blocked_by=[found_id("task", said, place)]) for place in (0, 1)]
         more = [("broadcast", {"content": "all are here"}), _passed_on(draw, HOPS, "lead")]
+        if draw.random() < 0.6:
+            more.append(_call("create_worktree", name=draw.choice(TREES), task_id=found_id("task", said, 2)))
         return use(*waits[0], *waits[1:], *more, *([_cron(draw)] if draw.random() < 0.15 else []))
     if draw.random() < 0.25:
         return say("so far so good")
@@ -92,6 +97,21 @@ def _task(draw: Draw, **more: object) -> Call:
     return "create_task", {"subject": f"do {draw.random()}", **more}
 
 
+def _taken(draw: Draw, said: str, me: str) -> Call:
+    """A task given to somebody else, whoever works on it."""
+    owner = draw.choice((*MATES, "nobody"))
+    return "update_task", {"task_id": found_id("task", said, draw.choice((-1, -2, -3, 0))), "owner": owner}
+
+
+def _tree(draw: Draw, said: str) -> str:
+    """A worktree that it has heard of, if there is one."""
+    return draw.choice(re.findall(rf"worktree ({'|'.join(TREES)})", said) or TREES)
+
+
+def _merged(draw: Draw, said: str, me: str) -> Call:
+    return "merge_worktree", {"name": _tree(draw, said)}
+
+
 def _cron(draw: Draw) -> Call:
     return "schedule_cron", {"cron": "*/30 * * * *", "prompt": "look round", "recurring": draw.random() < 0.3}
 
@@ -110,6 +130,8 @@ _WORK: tuple[Make, ...] = (
     lambda draw, said, me: _call("bash", command=str(draw.random())),
     lambda draw, said, me: _call("bash", command=str(draw.random()), run_in_background=True),
     lambda draw, said, me: _call("task_stop", id=found_id("bg", said)),
+    lambda draw, said, me: _call("grep", pattern="it clings") if me in MATES else _call("list_tasks"),
+    lambda draw, said, me: _call("grep", pattern="again") if me in MATES else _call("list_tasks"),
 )
 _WRITING: tuple[Make, ...] = (
     lambda draw, said, me: _call("send_message", to=draw.choice((*MATES, "lead")), content=f"hello {draw.random()}"),
@@ -123,9 +145,17 @@ _WRITING: tuple[Make, ...] = (
 _LEADING: tuple[Make, ...] = (
     lambda draw, said, me: _call("request_plan", teammate=draw.choice(MATES), task="the roof"),
     lambda draw, said, me: _call("request_shutdown", teammate=draw.choice(MATES)),
+    lambda draw, said, me: _call("request_shutdown", teammate=draw.choice(MATES)),
     lambda draw, said, me: _call(
         "review_plan", request_id=found_id("req", said), approve=_likely(draw), feedback="more"
     ),
     lambda draw, said, me: spawn(draw.choice(MATES), plan_required=draw.random() < 0.4),
+    _taken,
+    _taken,
+    lambda draw, said, me: _call("create_worktree", name=draw.choice(TREES), task_id=found_id("task", said)),
+    _merged,
+    _merged,
+    _merged,
+    lambda draw, said, me: _call("remove_worktree", name=_tree(draw, said), discard_changes=draw.random() < 0.6),
     lambda draw, said, me: _task(draw),
 )

@@ -9,15 +9,20 @@ from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
+from tests.simulation.chaos_person import SESSION
 from tests.simulation.evidence import Evidence, Life
 from tests.simulation.team_of_six import SixRun
+from tests.simulation.team_of_six_board import Board
+from tests.simulation.team_of_six_ends import broken_at_the_end
 from tests.simulation.team_of_six_promises import broken_in_team
 from tests.simulation.virtual import run_virtual
 
 from callboard.core.frozen import replace as changed
+from callboard.core.names import agent_key, journal, mailbox, task_key
 from callboard.core.state import Ended
 from callboard.words import events as ev
-from callboard.words.values import Envelope, Task
+from callboard.words.values import AgentRow, Envelope, Json, Request, Task
+from callboard.words.writes import Append, Put, Write
 
 T = TypeVar("T")
 SEEDS = range(5, 35)
@@ -32,7 +37,9 @@ class Left:
     evidence: Evidence
 
     def broken(self) -> list[str]:
-        return broken_in_team(self.evidence, self.run.post, self.run.outside, self.run.quiet_at)
+        run = self.run
+        found = broken_in_team(self.evidence, run.post, run.outside, run.quiet_at)
+        return found + broken_at_the_end(self.evidence, run.outside.trees, frozen=False)
 
     def life(self, holds: Callable[[Life], object]) -> Life:
         return first(life for life in self.evidence.lives if holds(life))
@@ -80,7 +87,9 @@ def an_envelope_comes_from_nowhere(left: Left) -> str:
 
 
 def an_envelope_is_never_read(left: Left) -> str:
-    life = left.life(lambda life: life.name != "lead" and any(one.sender == "lead" for one in messages(life)))
+    life = left.life(
+        lambda life: life.name != "lead" and not life.state.ended and any(x.sender == "lead" for x in messages(life))
+    )
     newest = first(one for one in reversed(messages(life)) if one.sender == "lead")
     state = changed(life.state, ended=Ended("stopped", ""), position=newest.seq - 1)
     left.put(life, state=state)
@@ -175,7 +184,96 @@ def an_ended_agent_waits_for_an_answer(left: Left) -> str:
     return f"to {over}, who is over"
 
 
+def an_expired_shutdown_leaves_its_mate(left: Left) -> str:
+    asked = _shut_down(left, "approved", "expired")
+    life = left.life(lambda life: life.name == asked.payload["teammate"])
+    if life.incarnation != max(one.incarnation for one in left.evidence.lives if one.name == life.name):
+        raise NotThere
+    left.put(life, state=changed(life.state, ended=None))
+    rows = [row.model_copy(update={"life": "idle"}) if row.name == life.name else row for row in left.evidence.rows]
+    left.evidence = replace(left.evidence, rows=rows)
+    return f"{asked.id} is {asked.status}, and {life.name} is idle"
+
+
+def a_refused_shutdown_is_carried_out(left: Left) -> str:
+    asked = _shut_down(left, "rejected")
+    life = left.life(lambda life: (life.name, life.incarnation) == _asked_life(asked))
+    events = [one for one in life.events if not isinstance(one, ev.EnvelopeReceived)]
+    left.put(life, events=events, state=changed(life.state, stop_request=asked.id))
+    return f"{life.name} refused {asked.id}, and stopped by it"
+
+
+def nobody_hears_that_a_mate_stays(left: Left) -> str:
+    asked = _shut_down(left, "rejected", "expired")
+    life = left.life(lambda life: (life.name, life.incarnation) == (asked.asked_by, asked.incarnation))
+    if life.state.ended is not None:
+        raise NotThere
+    left.put(life, mail=[one for one in life.mail if one.type != "shutdown_response"])
+    return f"was told 0 times that {asked.id} is {asked.status}"
+
+
+def _shut_down(left: Left, *statuses: str) -> Request:
+    return first(one for one in left.evidence.requests if one.kind == "shutdown" and one.status in statuses)
+
+
+def _asked_life(asked: Request) -> tuple[object, object]:
+    return asked.payload["teammate"], asked.payload["incarnation"]
+
+
+def a_merge_is_done_twice(left: Left) -> str:
+    left.run.outside.trees.moved["call_x"] = 2
+    return "call_x merged 2 times"
+
+
+def a_merge_is_told_that_was_none(left: Left) -> str:
+    _ended_merge(left, is_error=True, is_error_now=False, data={"how": "merged"})
+    return "merged; nothing was"
+
+
+def a_merge_is_not_told(left: Left) -> str:
+    _ended_merge(left, is_error=False, is_error_now=True, content="Nothing was merged.")
+    return "did not merge, and it did"
+
+
+def _ended_merge(left: Left, *, is_error: bool, is_error_now: bool, **update: object) -> None:
+    """The end of a merge of the lead's, told otherwise."""
+    fates = left.run.outside.trees.fates()
+    for life in left.evidence.lives:
+        calls = [call for one in life.events if isinstance(one, ev.ModelReplied) for call in one.calls]
+        merges = {one.id for one in calls if one.name == "merge_worktree"}
+        for place, one in enumerate(life.events):
+            if not isinstance(one, ev.ToolFinished) or one.call not in merges or one.is_error != is_error:
+                continue
+            if (fates.get(one.call) == "merged") != is_error:
+                events = list(life.events)
+                events[place] = one.model_copy(update={"is_error": is_error_now, **update})
+                left.put(life, events=events)
+                return
+    raise NotThere
+
+
+def work_goes_by_nobodys_word(left: Left) -> str:
+    left.run.outside.trees.agreed["call_x"] = "oak"
+    return "call_x removed oak with work in it, by the word of None"
+
+
+def a_call_runs_in_another_folder(left: Left) -> str:
+    life = left.life(lambda life: any(isinstance(one, ev.ToolStarted) for one in life.events))
+    began = first(one for one in life.events if isinstance(one, ev.AgentStarted))
+    spec = began.spec.model_copy(update={"worktree": "ash"})
+    left.put(life, events=[began.model_copy(update={"spec": spec}), *life.events[1:]])
+    return "in the workspace, not in ash"
+
+
 BREAKS = (
+    an_expired_shutdown_leaves_its_mate,
+    a_refused_shutdown_is_carried_out,
+    nobody_hears_that_a_mate_stays,
+    a_merge_is_done_twice,
+    a_merge_is_told_that_was_none,
+    a_merge_is_not_told,
+    work_goes_by_nobodys_word,
+    a_call_runs_in_another_folder,
     a_commit_loses_an_envelope,
     an_envelope_comes_from_nowhere,
     an_envelope_is_never_read,
@@ -206,3 +304,46 @@ def test_each_promise_is_seen_to_be_broken() -> None:
         if not unbroken:
             return
     pytest.fail(f"never tried: {[breaks.__name__ for breaks in unbroken]}")
+
+
+BENS: Json = {"status": "in_progress", "owner": "ben", "owner_incarnation": 1}
+BEN, BENS_MAIL, LEAD = journal(SESSION, "ben", 1), mailbox(SESSION, "ben", 1), journal(SESSION, "lead", 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "streams", "words"),
+    [
+        ({}, BENS, (BEN,), ""),
+        ({"reserved_for": "amy"}, BENS, (BEN,), "which was kept for amy"),
+        ({"blocked_by": ("task_b",)}, BENS, (BEN,), "which waits for ['task_b']"),
+        ({"status": "failed"}, BENS, (BEN,), "which was failed"),
+        (BENS, {**BENS, "owner": "amy"}, (BENS_MAIL,), "which was in_progress of ben"),
+        (BENS, {}, (LEAD,), "was taken from ben, who was not told"),
+        (BENS, {}, (LEAD, BENS_MAIL), ""),
+        (BENS, {}, (BEN,), ""),
+        (BENS, {"status": "completed", "owner": "ben"}, (LEAD, BENS_MAIL), "did not do that"),
+        ({"status": "completed"}, {"status": "pending"}, (LEAD,), "was completed, and is pending"),
+    ],
+)
+def test_a_commit_that_breaks_a_law_of_the_board_is_told_of(
+    old: Json, new: Json, streams: tuple[str, ...], words: str
+) -> None:
+    board, ben = Board(), AgentRow(name="ben", kind="teammate", life="working", since=0.0)
+    board.take([Put(agent_key(SESSION, "ben"), ben.encode()), _put("task_b", {})])
+    board.take([_put("task_a", {})])
+    board.tasks["task_a"] = board.tasks["task_a"].model_copy(update=old)
+    board.take([_put("task_a", new), *(Append(stream, b"") for stream in streams)])
+    assert all(words and words in one for one in board.faults)
+    assert bool(board.faults) == bool(words)
+    assert board.taken == (BENS_MAIL in streams)
+
+
+def test_a_task_comes_to_the_board_open() -> None:
+    board = Board()
+    board.take([_put("task_a", BENS)])
+    assert board.faults == ["task_a was in_progress when it came to the board"]
+
+
+def _put(name: str, more: Json) -> Write:
+    task = Task.model_validate({"id": name, "subject": "s", "created_at": 0.0, "updated_at": 0.0, **more})
+    return Put(task_key(SESSION, name), task.encode())

@@ -1,4 +1,5 @@
-"""Seeds of a team of six: crashes, delays, duplicates, overtaking, rejected plans, shutdowns. No promise breaks."""
+"""Seeds of a team of six: crashes, delays, duplicates, overtaking, rejected plans, shutdowns that are refused or run
+out of time, tasks taken away, worktrees. No promise breaks."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ def _met(run: SixRun, evidence: Evidence) -> Counter[str]:
     met["passed on"] += sum(
         1 for life in evidence.lives for one in life.mail if one.content.startswith("pass this on ")
     )
+    trees = run.outside.trees
+    met.update({"task taken": run.board.taken, "clung": run.outside.clung, "work let go": len(trees.agreed)})
+    met.update({f"worktree {how}": times for how, times in trees.ends.items()})
+    met["in a worktree"] += sum(row.worktree != "" for row in evidence.rows)
     return met
 
 
@@ -50,6 +55,12 @@ COMMON = {
     "revised",
     "permission approved",
     "shutdown approved",
+    "shutdown rejected",
+    "task taken",
+    "clung",
+    "in a worktree",
+    "worktree merged",
+    "worktree merge refused",
     "subagent stopped",
     "teammate idle",
     "teammate stopped",
@@ -61,7 +72,20 @@ COMMON = {
     "agent_resumed",
 }
 """What 25 seeds come across, whichever they are."""
-RARE = {"process dropped", "process full", "process fenced", "bugs", "task failed", "envelopes_dropped"}
+RARE = {
+    "process dropped",
+    "process full",
+    "process fenced",
+    "bugs",
+    "task failed",
+    "envelopes_dropped",
+    "shutdown expired",
+    "worktree conflict",
+    "worktree recovered",
+    "worktree removed",
+    "worktree removal refused",
+    "work let go",
+}
 """What 250 come across beside that."""
 
 
