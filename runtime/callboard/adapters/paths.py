@@ -51,18 +51,28 @@ class PathJudge:
         home: Path | None = None,
         git: Path | None = None,
     ) -> None:
-        self._git = (os.path.realpath(git),) if git is not None else ()
-        self._root = os.path.realpath(root)
-        self._readable = tuple(os.path.realpath(path) for path in readable)
-        self._own = tuple(os.path.realpath(path) for path in own)
+        seen: dict[str, int] = {}  # these folders share most of their parents: each is looked at once here
+
+        def real(path: Path) -> str:
+            return _lead(str(path), seen)[0]
+
+        self._git = (real(git),) if git is not None else ()
+        self._root = real(root)
+        self._readable = tuple(real(path) for path in readable)
+        self._own = tuple(real(path) for path in own)
         guarded = [root / ".callboard"] if settings is None else settings
-        self._settings = tuple(os.path.realpath(path) for path in guarded)
+        self._settings = tuple(real(path) for path in guarded)
         self._home = str(home or Path.home())
 
     @property
     def root(self) -> str:
         """The agent's folder, absolute and without links."""
         return self._root
+
+    @property
+    def readable(self) -> Sequence[str]:
+        """The folders outside that may be read, absolute and without links."""
+        return self._readable
 
     @property
     def home(self) -> str:
@@ -102,8 +112,7 @@ class PathJudge:
         full = os.path.join(self._root, text)  # noqa: PTH118 - Path would drop what the kernel sees (`a/../b`)
         if harmless_device(full):
             return PathFact("readable", full, device=True, exists=True)
-        resolved = os.path.realpath(full)
-        kind = _kind(resolved)
+        resolved, kind = _lead(full, {})
         if kind is not None and not (
             stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
         ):
@@ -124,9 +133,10 @@ class PathJudge:
         )
 
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
-        if any(_within(path, own) is not None for own in self._own for path in (resolved, written)):
+        both = (resolved,) if resolved == written else (resolved, written)
+        if any(_within(path, own) is not None for own in self._own for path in both):
             return "own", "it belongs to the runtime"
-        if any(_within(path, kept) is not None for kept in self._settings for path in (resolved, written)):
+        if any(_within(path, kept) is not None for kept in self._settings for path in both):
             return "settings", "it holds the runtime's settings"
         parts = _within(resolved, self._root)
         if parts is None:
@@ -135,7 +145,7 @@ class PathJudge:
             if any(_within(resolved, readable) is not None for readable in self._readable):
                 return "readable", ""
             return "outside", "it lies outside the workspace"
-        written_parts = _within(written, self._root) or ()
+        written_parts = (_within(written, self._root) or ()) if resolved != written else ()
         if is_secret(parts) or is_secret(written_parts):
             return "secret", "its name is one of those that hold secrets"
         if is_protected(parts) or is_protected(written_parts):
@@ -163,6 +173,36 @@ def _within(path: str, folder: str) -> tuple[str, ...] | None:
         return ()
     prefix = folder.rstrip("/") + "/"
     return tuple(path[len(prefix) :].split("/")) if path.startswith(prefix) else None
+
+
+def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:
+    """Where a path leads (absolute, without links) and the mode of what is there; None when nothing is.
+
+    Every part of it is looked at, once, but for those in `seen`, which grows. Where none is a link, that is all the
+    kernel would do; where one is, or where the path is not plain, the library follows it. Raises OSError.
+    """
+    parts = [part for part in path.split("/") if part]
+    if not parts or not path.startswith("/") or path.startswith("//") or "." in parts or ".." in parts:
+        return _followed(path)
+    at, mode = "", 0
+    for part in parts:
+        at = f"{at}/{part}"
+        known = seen.get(at)
+        try:
+            mode = os.lstat(at).st_mode if known is None else known
+        except (FileNotFoundError, NotADirectoryError):
+            return "/" + "/".join(parts), None  # beneath what is not there, there are no links
+        except OSError:
+            return _followed(path)
+        if stat.S_ISLNK(mode):
+            return _followed(path)
+        seen[at] = mode
+    return at, mode
+
+
+def _followed(path: str) -> tuple[str, int | None]:
+    resolved = os.path.realpath(path)
+    return resolved, _kind(resolved)
 
 
 def _kind(path: str) -> int | None:

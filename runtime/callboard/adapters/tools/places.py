@@ -48,7 +48,7 @@ class Ground:
         self._folders, self._write = folders, write
         self._judge = PathJudge(folders.root, readable, folders.own_state)
         self._root = Path(self._judge.root)
-        self._bases = (self._root, *(Path(os.path.realpath(path)) for path in readable))
+        self._bases = (self._root, *(Path(path) for path in self._judge.readable))
 
     def find(self, text: str) -> Spot:
         """Where the text leads. Raises `ToolRefused` when a tool has no business there."""
