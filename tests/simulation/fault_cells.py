@@ -17,9 +17,12 @@ from tests.simulation.fault_service import KEY, Cell, FaultService, fault_servic
 
 from callboard.app import End, Options, open_session
 from callboard.assembly import find_places, open_store
+from callboard.core.budget.spending import Spending
+from callboard.core.names import agent_key
+from callboard.engine.money.spending import session_spending
 from callboard.ports.model import Delta
 from callboard.words import events as ev
-from callboard.words.values import Envelope, Usage
+from callboard.words.values import AgentRow, Envelope, Usage
 
 PATIENCE = 200_000.0
 """Virtual seconds after which a session hangs."""
@@ -88,6 +91,8 @@ class Outcome:
     watcher: Watcher
     files: dict[str, tuple[str, ...]]
     broken: list[str]
+    spending: Spending
+    """What `callboard cost` says."""
 
 
 async def play(cell: Cell, folder: Path) -> Outcome:
@@ -108,9 +113,9 @@ async def play(cell: Cell, folder: Path) -> Outcome:
         await service.mend()
         with anyio.fail_after(PATIENCE):
             second, _ = await _run(Options(workspace, flags=flags, resume=True, prompt=GO_ON), watcher)
-        laws = await _laws(workspace, session)
+        laws, spending = await _afterwards(workspace, session)
         files = {name: tuple((workspace / name).read_text().splitlines()[:-1]) for name in FILES}
-        return Outcome(cell, first, second, service, watcher, files, laws)
+        return Outcome(cell, first, second, service, watcher, files, laws, spending)
 
 
 async def _run(options: Options, watcher: Watcher) -> tuple[End, str]:
@@ -118,10 +123,14 @@ async def _run(options: Options, watcher: Watcher) -> tuple[End, str]:
         return await session.finished(), session.id
 
 
-async def _laws(workspace: Path, session: str) -> list[str]:
+async def _afterwards(workspace: Path, session: str) -> tuple[list[str], Spending]:
+    """The laws that are broken, and what was spent."""
     store = await open_store(find_places(workspace), "process")
     try:
-        return broken(await gather(store, session))
+        rows = [
+            AgentRow.model_validate_json(row.value) for row in await store.keys(agent_key(session, "")) if row.value
+        ]
+        return broken(await gather(store, session)), await session_spending(store, session, rows)
     finally:
         await store.aclose()
 
@@ -149,10 +158,27 @@ def faults_of(outcome: Outcome) -> list[str]:
     ]
     if not service.struck:
         found.append("the fault struck nobody")
-    if _counts(service.billed) != _counts(watcher.usage):
-        found.append(f"billed {_counts(service.billed)}, counted {_counts(watcher.usage)}")
+    found += _money(outcome)
     runs = Counter(event.call for _, event in watcher.events if isinstance(event, ev.ToolStarted))
     found += [f"{call} ran {times} times" for call, times in runs.items() if times > 1]
+    return found
+
+
+def _money(outcome: Outcome) -> list[str]:
+    """All that the client was told of is counted; each answer that it may not have read, and that told it nothing, is
+    told as one that is perhaps billed."""
+    service, counted = outcome.service, _counts(outcome.watcher.usage)
+    least, most = _counts(service.billed), _counts(service.billed.plus(service.perhaps))
+    found: list[str] = []
+    if not all(low <= one <= high for low, one, high in zip(least, counted, most, strict=True)):
+        found.append(f"billed {least} to {most}, counted {counted}")
+    failed = [event.fault for _, event in outcome.watcher.events if isinstance(event, ev.CallFailed)]
+    told = sum(fault.usage is not None for fault in failed) if service.unread else 0
+    perhaps = outcome.spending.total.wasted.unknown
+    if perhaps + told < service.unread:
+        found.append(f"{service.unread} answers perhaps not read: {told} counted, {perhaps} told as perhaps billed")
+    if _counts(outcome.spending.total.usage) != counted:
+        found.append(f"`cost` says {_counts(outcome.spending.total.usage)}, the events {counted}")
     return found
 
 

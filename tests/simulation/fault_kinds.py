@@ -93,6 +93,8 @@ _CONNECTIONS = (
     Kind("reset-at-once", talk.reset_at_once, words=_LOST),
     Kind("closed-at-once", talk.closed_at_once, words=_LOST),
     Kind("reset-after-head", talk.reset_after_head, words=_LOST),
+    Kind("reset-unread", talk.reset_unread, words=_LOST),
+    Kind("reset-unread-rest", partial(talk.reset_unread, read=2), words=_LOST),
     Kind("short-error", talk.short_error),
     Kind("ended-in-event", talk.ended_in, words=_LOST),
 )

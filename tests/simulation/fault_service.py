@@ -74,6 +74,10 @@ class FaultService:
     """The fault is over."""
     complaints: list[str] = field(default_factory=list[str])
     billed: Usage = field(default_factory=Usage)
+    perhaps: Usage = field(default_factory=Usage)
+    """What it billed beside that for answers that may not have been read."""
+    unread: int = 0
+    """How many of those there were."""
     struck: int = 0
     struck_at: float = 0.0
     asked: Counter[str] = field(default_factory=Counter[str])
@@ -125,11 +129,17 @@ class FaultService:
         try:
             await play(talk)
         finally:
-            self.billed = self.billed.plus(Usage(**talk.used))
+            self._bill(Usage(**talk.used), unread=talk.unread)
             if talk.redo and not summary:
                 self.script.redo(role)
             elif talk.whole and not summary:
                 self.script.whole.add(role)
+
+    def _bill(self, used: Usage, *, unread: bool) -> None:
+        if unread:
+            self.perhaps, self.unread = self.perhaps.plus(used), self.unread + 1
+        else:
+            self.billed = self.billed.plus(used)
 
     def _strikes(self, role: str, said: Said, ordinal: str) -> bool:
         """Whether this call meets the fault."""

@@ -16,6 +16,8 @@ from tests.adapters.anthropic_wire import HEAD, Exchange
 Json = dict[str, Any]
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+STUFFING = PING * 400_000
+"""20 MB: more than the buffers of a local connection hold."""
 PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
@@ -30,6 +32,8 @@ class Talk:
     """What the client was told that the call used, which is what is billed."""
     whole: bool = False
     """All of it went out."""
+    unread: bool = False
+    """Of what went out nobody knows how much the client has read: `used` is billed, and may never have been told."""
     redo: bool = False
     """Its last call is to be asked for once more."""
 
@@ -139,6 +143,20 @@ async def reset_in(talk: Talk, number: int) -> None:
     data = data_of(talk.events[min(number, len(talk.events) - 1)])
     await talk.raw(data[: len(data) // 2])
     await asyncio.sleep(1)  # libraries drop what was not read when the connection is lost
+    talk.reset()
+
+
+async def reset_unread(talk: Talk, read: int = 0) -> None:
+    """A reset that overtakes all but the first `read` events of a half: they were sent, and stand behind more than the
+    connection takes when it is lost."""
+    talk.head()
+    await talk.send(0, read)
+    await asyncio.sleep(1)
+    talk.unread = True
+    talk.exchange.writer.write(b"%x\r\n%s\r\n" % (len(STUFFING), STUFFING))
+    for one in talk.events[read : talk.middle]:
+        talk.exchange.writer.write(b"%x\r\n%s\r\n" % (len(data_of(one)), data_of(one)))
+        talk.used = {**talk.used, **used_by(one)}
     talk.reset()
 
 
