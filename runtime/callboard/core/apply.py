@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from callboard.core.apply_calls import CALL_RULES
-from callboard.core.apply_limits import LIMIT_RULES
+from callboard.core.apply_limits import LIMIT_RULES, budget_raised
 from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.budget.charging import charged
@@ -106,6 +106,8 @@ def _heed(state: AgentState, envelope: Envelope) -> AgentState:
         return replace(state, compact=envelope.content, compact_by="person")
     if action == "undo":
         return undo_asked(state, envelope.content)
+    if action == "budget":
+        return budget_raised(state, envelope.content)
     return state
 
 

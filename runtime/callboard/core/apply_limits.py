@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callboard.core.budget.limits import last_words_asked, used_up_key
-from callboard.core.budget.tree import used_up
+from callboard.core.budget.tree import raised, used_up
 from callboard.core.changes import Rule, queue
 from callboard.core.frozen import replace
 from callboard.core.state import AgentState
 from callboard.core.stuck import nudge_words, told
 from callboard.words import events as ev
 from callboard.words.context import Injection
+from callboard.words.values import Budget
 
 
 def _held(state: AgentState, e: ev.CallHeld) -> AgentState:
     return state
+
+
+def budget_raised(state: AgentState, text: str) -> AgentState:
+    """A person raises what it was given. `text`: a `Budget` as JSON; what is none changes nothing."""
+    try:
+        more = Budget.model_validate_json(text)
+    except ValueError:
+        return state
+    budget = raised(state.me.budget, more)
+    return replace(state, spec=state.me.model_copy(update={"budget": budget}))
 
 
 def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:

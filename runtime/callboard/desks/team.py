@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.tools.shell import Command as BashInput
 from callboard.core.apply import apply
+from callboard.core.budget.tree import raised
 from callboard.core.names import agent_key, host_key, host_lease, journal, rows_prefix
 from callboard.core.state import AgentState
 from callboard.core.team.doing import Doing, doing
@@ -28,7 +29,7 @@ from callboard.engine.supervision.orders import Given, Order, give_order
 from callboard.ports.store import Store
 from callboard.words.errors import StoreDamaged, UsageError
 from callboard.words.events import decode_event
-from callboard.words.values import AgentRow
+from callboard.words.values import AgentRow, Budget
 
 Key = tuple[str, int]
 """An agent's name and its life."""
@@ -147,6 +148,26 @@ class TeamDesk:
         await self._order("resume", row, "")
         return await self._until(row, lambda now: now.life != "crashed")
 
+    async def raise_budget(self, name: str, more: Budget) -> Budget:
+        """Raise what an agent was given to use in all: its budget now. Kept in its mailbox, so that it also counts
+        where nobody hosts the session. Raises `UsageError` for what is no raise."""
+        row = self._living(name, "raise the budget of")
+        now = (await self.recalled(row)).state
+        budget = now.spec.budget if now.spec is not None else Budget()
+        for kind, wanted in more.model_dump(exclude_none=True).items():
+            limit = getattr(budget, kind)
+            if limit is None:
+                raise UsageError(f"{name} has no limit of {kind} of its own: what stands above it limits it")
+            if wanted <= limit:
+                raise UsageError(f"{kind}: {name} may use {limit:g} already; a budget is only raised")
+        if more == Budget():
+            raise UsageError(f"say what {name} may use in all, such as cost_usd=3")
+        command = Command("budget", name, more.model_dump_json(exclude_none=True))
+        nonce = secrets.token_hex(8)
+        await send_command(self.store, self.session, command, now=self._clock.now(), nonce=nonce)
+        await self.look_for_host()
+        return raised(budget, more)
+
     def _living(self, name: str, what: str) -> AgentRow:
         """Raises `UsageError` for an unknown or stopped agent, and inside a tool's process."""
         refuse_inside_tool(f"{what} an agent")
@@ -156,7 +177,7 @@ class TeamDesk:
             raise UsageError(f"there is no agent {name!r} in session {self.session}; there are: {known or 'none'}")
         if found[0].life == "stopped":
             raise UsageError(f"{name} has stopped already ({found[0].outcome})")
-        if found[0].kind == "lead" and what != "resume":
+        if found[0].kind == "lead" and what in ("stop", "kill"):
             raise UsageError("the lead ends with its session: Ctrl-C stops its turn, /new begins its conversation anew")
         return found[0]
 

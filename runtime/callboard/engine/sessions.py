@@ -103,7 +103,7 @@ class Command:
     to: str = "lead"
     text: str = ""
     """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between.
-    With `new`: not empty if what matters is to be carried over. With `budget`: the raised limits, a `Budget` as JSON."""
+    With `new`: not empty if what matters is to be carried over. With `budget`: the raised limits, as JSON."""
 
 
 async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> str:

@@ -187,6 +187,13 @@ def narrower(one: Budget, other: Budget) -> Budget:
     return Budget.model_validate({name: min(limits, default=None) for name, limits in known.items()})
 
 
+def raised(budget: Budget, more: Budget) -> Budget:
+    """The larger of each limit. What is not limited stays so, and nothing is lowered."""
+    pairs = {name: (getattr(budget, name), getattr(more, name)) for name in Budget.model_fields}
+    larger = {name: max(old, new) for name, (old, new) in pairs.items() if old is not None and new is not None}
+    return budget.model_copy(update=larger)
+
+
 def beyond(asked: Budget, rest: Budget) -> tuple[Kind, ...]:
     """The limits of a grant that are more than what is left above it."""
     kinds: tuple[Kind, ...] = ("cost_usd", "tokens", "steps", "seconds", "agents", "depth")

@@ -123,6 +123,8 @@ class Budgets:
         if fire != known.fire:
             self._forget(known.fire)
             known.fire = fire
+        if self.tree[known.node].budget is not state.me.budget:
+            self._granted(known.node, state.me.budget)
         account = state.account
         if account is known.seen:
             return
@@ -267,6 +269,13 @@ class Budgets:
 
     def _line(self, known: _Known) -> list[Node]:
         return [self.tree[name] for name in known.line]
+
+    def _granted(self, name: str, budget: Budget) -> None:
+        """A person raised what an agent may use: who waits for room looks again."""
+        self._put([replace(self.tree[name], budget=budget)])
+        waiting, self._waiting = self._waiting, set()
+        for wake in waiting:
+            wake()
 
     def _put(self, nodes: Iterable[Node]) -> None:
         self.tree.update({node.name: node for node in nodes})

@@ -6,7 +6,6 @@ It refuses to change schedules inside a tool call: an agent has tools of its own
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -16,18 +15,16 @@ import click
 from callboard.core.budget.spending import ScheduleSpent, Spent
 from callboard.desks.desk import Desk
 from callboard.desks.schedules import Allowed, CronDesk, schedule_words
+from callboard.faces.cli.limits import limits_given
 from callboard.faces.cli.options import Given, as_json, everywhere, of_session, refuse_tools
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.cli.team import at_desk, print_rows
 from callboard.faces.pages.listings import schedules_table, when
 from callboard.faces.pages.schedule import schedule_block, schedule_json
 from callboard.faces.terminal import block
-from callboard.words.errors import UsageError
-from callboard.words.values import Budget, Schedule
+from callboard.words.values import Schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-_KINDS = ("cost_usd", "tokens", "steps", "seconds")
 
 
 def _budgets(command: Command) -> Command:
@@ -40,24 +37,7 @@ def _budgets(command: Command) -> Command:
 
 
 def _allowed(budget: Sequence[str], fire_budget: Sequence[str]) -> Allowed:
-    return Allowed(_budget(budget, "--budget"), _budget(fire_budget, "--fire-budget"))
-
-
-def _budget(given: Sequence[str], option: str) -> Budget:
-    """`cost_usd=1.5` and the like. Raises `UsageError` naming what is wrong."""
-    found: dict[str, float] = {}
-    for one in given:
-        kind, _, number = one.partition("=")
-        if kind not in _KINDS:
-            raise UsageError(f"{option} {one}: no such kind; there are {', '.join(_KINDS)}, as in cost_usd=1.5")
-        whole = kind in ("tokens", "steps")
-        try:
-            found[kind] = int(number) if whole else float(number)
-        except ValueError:
-            found[kind] = math.nan
-        if not 0 <= found[kind] < math.inf:
-            raise UsageError(f"{option} {one}: {kind} is a {'whole ' if whole else ''}number from 0 on")
-    return Budget.model_validate(found)
+    return Allowed(limits_given(budget, "--budget"), limits_given(fire_budget, "--fire-budget"))
 
 
 @click.group()

@@ -1,5 +1,5 @@
-"""`sessions`, `team`: what stands in the store, also while another process works on it; and `team stop`,
-`kill` and `resume`, which are told to the process that hosts the session."""
+"""`sessions`, `team`: what stands in the store, also while another process works on it; and `team stop`, `kill`,
+`resume` and `budget`, which are told to the process that hosts the session."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from typing import Literal, TypeVar
 import anyio
 import click
 
+from callboard.core.schedule.spending import budget_words
 from callboard.desks.desk import Desk, list_sessions, open_desk
 from callboard.desks.team import TeamSeen
+from callboard.faces.cli.limits import limits_given
 from callboard.faces.cli.options import Given, as_json, everywhere, of_session
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.pages.listings import as_json as json_of
@@ -25,6 +27,7 @@ from callboard.faces.pages.team import agent_json, changes_block, team_json, tre
 from callboard.faces.painting import Painter, can_paint
 from callboard.faces.terminal import Block, Terminal, block, styled, wants_color
 from callboard.faces.watching import resized, say_line
+from callboard.words.values import Budget
 
 Row = TypeVar("Row")
 Found = TypeVar("Found")
@@ -110,6 +113,28 @@ def kill(given: Given, /, name: str, why: str, session: str | None) -> None:
 def resume_(given: Given, /, name: str, session: str | None) -> None:
     """Let an agent go on that was parked after crashes."""
     _act(given, session, "resume", name, "")
+
+
+@team.command()
+@click.argument("name")
+@click.argument("limits", metavar="KIND=N...", nargs=-1, required=True)
+@of_session
+@everywhere
+@click.pass_obj
+def budget(given: Given, /, name: str, limits: Sequence[str], session: str | None) -> None:
+    """Raise what an agent may use in all: cost_usd, tokens, steps or seconds.
+
+    The new limit takes the place of the one that it was given when it started. What stands above it still holds.
+    """
+    more = limits_given(limits, "team budget")
+
+    async def raising(desk: Desk) -> tuple[Budget, bool]:
+        return await desk.agents.raise_budget(name, more), desk.agents.seen().host is not None
+
+    now, hosted = at_desk(given, session, raising)
+    words = f"{name} may use {budget_words(now)} in all; `callboard send --to {name} TEXT` has it go on"
+    with terminal_of(given) as terminal:
+        terminal.rows(block(words if hosted else f"{words}, once a process hosts the session again"))
 
 
 _DONE = {"stop": "has stopped", "kill": "is ended", "resume": "goes on"}
