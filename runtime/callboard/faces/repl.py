@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from callboard.faces.commands import COMMANDS, Here, Leave, perform
 from callboard.faces.editing import edit_at, editable, kept
 from callboard.faces.leaving import TWICE
 from callboard.faces.lines import call_words, shorten
-from callboard.faces.pages.listings import attached_block, status_words
+from callboard.faces.pages.listings import at_work, attached_block, status_words
 from callboard.faces.screen import Screen
 from callboard.faces.terminal import Block, Terminal, block, plain
 from callboard.ports.model import Delta
@@ -119,6 +119,11 @@ class LiveScreen(Screen):
                 pass
         self.redraw()
 
+    def found(self, at_work: Sequence[str]) -> None:
+        """These were at work when this screen attached; what at, the next of their events tells."""
+        for agent in at_work:
+            self._doing.setdefault(agent, "at work")
+
     def doing(self) -> str:
         """What each agent is at, in a few words."""
         shown = [f"{agent}: {shorten(what, _DOING_WIDTH)}" for agent, what in list(self._doing.items())[:_DOING_SHOWN]]
@@ -159,6 +164,7 @@ class Repl:
             self._terminal.terminal_print(block(words, "dim"))
             if isinstance(session, AttachedSession):
                 self._terminal.terminal_print(attached_block(session))
+                self._screen.found(at_work(session))
             self._terminal.flush()
             with self._line_open:
                 self._open_line()

@@ -29,7 +29,8 @@ def attach(given: Given, /, session: str | None, follow: bool, **asked: Any) -> 
 
     At a terminal there is a prompt line: what is typed goes to the lead, and what waits for an answer is asked here as
     well as there; the first answer counts. Leaving leaves the host alone. It ends when the host leaves, with the exit
-    code of a run that came to its end.
+    code of a run that came to its end. Text streams on the host's screen alone; here a reply is
+    shown when it is whole.
     """
     refuse_tools("Attaching to a session")
     there = person_is_there() and not follow

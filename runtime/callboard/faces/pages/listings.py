@@ -40,7 +40,13 @@ def plain_row(row: object) -> Any:
 def attached_block(session: AttachedSession) -> Block:
     """What a person is told who did not get the session itself, but a place beside its host."""
     words = f"process {session.pid} hosts session {session.id}; this screen follows it, and leaving it stops nothing"
-    return Block((Line(words, "dim"),))
+    shown = (Line("is at work: a reply is shown here when it is whole", "dim", name) for name in at_work(session))
+    return Block((Line(words, "dim"), *shown))
+
+
+def at_work(session: OpenSession) -> list[str]:
+    """Who is in the middle of a turn, by the rows: a model call under way is not in a journal yet (decision 0007)."""
+    return [row.name for row in session.team() if row.life == "working"]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> Block:
