@@ -185,9 +185,14 @@ class MemoryArchive:
     def __init__(self, root: Path = Path("/workspace")) -> None:
         self.root = root
         self.files: dict[str, str] = {}
+        self._folders: dict[str, Folders] = {}
 
     def folders(self, spec: AgentSpec) -> Folders:
-        return Folders(self.root, Path("/data/tool-results") / spec.name, Path("/data/transcripts"))
+        found = self._folders.get(spec.name)  # asked before every step
+        if found is None or found.root is not self.root:
+            found = Folders(self.root, Path("/data/tool-results") / spec.name, Path("/data/transcripts"))
+            self._folders[spec.name] = found
+        return found
 
     async def keep(self, path: str, text: str) -> None:
         self.files.setdefault(path, text)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import count
 from typing import ClassVar
 
 import anyio
@@ -324,17 +324,20 @@ def _spec(draw: Draw) -> Json:
 @contextmanager
 def _counted(counts: Counter[str]) -> Generator[None]:
     """Count which rule of `decide` gave each step: they are measured, not changed."""
-    before = rules.RULES
+    before, left = rules.RULES, count(STEPS, -1)
 
-    def counted(rule: rules.Rule, state: AgentState, facts: Facts) -> Step | None:
-        step = rule(state, facts)
-        if step is not None:
-            counts[rule.__name__] += 1
-            if counts.total() > STEPS:
-                raise Spins(f"{state.me.name} is told {step} without end, at {facts.now}")
-        return step
+    def counting(rule: rules.Rule) -> rules.Rule:
+        def counted(state: AgentState, facts: Facts) -> Step | None:
+            step = rule(state, facts)
+            if step is not None:
+                counts[rule.__name__] += 1
+                if not next(left):
+                    raise Spins(f"{state.me.name} is told {step} without end, at {facts.now}")
+            return step
 
-    rules.RULES = tuple(partial(counted, rule) for rule in before)
+        return counted
+
+    rules.RULES = tuple(counting(rule) for rule in before)
     try:
         yield
     finally:

@@ -105,7 +105,8 @@ class Restless(Unkind):
         self.draw, self.post, self.board, self.trees = Draw(0), Post(), Board(), SixWorktrees(0)
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
-        await anyio.sleep(self.draw.choice(COMMIT_DELAYS))
+        if delay := self.draw.choice(COMMIT_DELAYS):
+            await anyio.sleep(delay)
         numbers = await super().commit(*writes, fence=fence)
         if self.post.letters and self.draw.random() < AGAIN:  # its sender had not heard that it was written
             self.post.again += 1
@@ -137,7 +138,8 @@ class _Dawdling(AsyncIterator[Record]):
 
     async def __anext__(self) -> Record:
         record = await anext(self._records)
-        await anyio.sleep(self._draw.choice(READ_DELAYS))
+        if delay := self._draw.choice(READ_DELAYS):
+            await anyio.sleep(delay)
         return record
 
 

@@ -48,6 +48,8 @@ class Board:
             return
         if old.status in ("completed", "cancelled") and new != old:
             yield f"{new.id} was {old.status}, and is {new.status} of {new.owner} again"
+        if old.status == new.status == "in_progress" and old.owner == new.owner == "lead":
+            return  # a new life of the lead goes on with what the old one had
         if new.status == "in_progress" and _owner(old) != _owner(new):
             yield from self._claimed(old, new)
         if old.status == "in_progress" and (new.status != "in_progress" or _owner(old) != _owner(new)):
