@@ -21,7 +21,12 @@ from callboard.words.values import Json
 
 
 def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
-    return replace(state, calls=tuple(change(one) if one.call.id == call else one for one in state.calls))
+    """Only the changed call is walked to: a lead may have a call under way for each of a thousand subagents."""
+    place = next((place for place, one in enumerate(state.calls) if one.call.id == call), None)
+    if place is None:
+        return state
+    changed = change(state.calls[place])
+    return replace(state, calls=(*state.calls[:place], changed, *state.calls[place + 1 :]))
 
 
 def _judged(state: AgentState, e: ev.CallJudged) -> AgentState:

@@ -46,8 +46,10 @@ WAITED_FOR = frozenset({STOP_HOOKS, PROMPT_HOOKS, REMINDERS, COUNT})
 
 def decide(state: AgentState, facts: Facts) -> st.Step:
     """The next step. Total: some rule always fits, at last `idle`."""
-    found: Iterator[st.Step] = (step for rule in RULES if (step := rule(state, facts)) is not None)
-    return next(found)
+    step, rules = None, iter(RULES)
+    while step is None:
+        step = next(rules)(state, facts)
+    return step
 
 
 def ended(state: AgentState, facts: Facts) -> st.Step | None:
@@ -155,6 +157,24 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
         proposed = tuple(one.call.id for one in state.calls if one.stage == "proposed")
         if proposed:
             return st.Skip(proposed, f"Not run: {state.turn.winding_down}.", "budget")
+    stages = {one.stage for one in state.calls}
+    step = _proposed(state, facts) if "proposed" in stages else None
+    if step is not None:
+        return step
+    run = runnable(state.calls, facts) if "allowed" in stages else ()
+    if run:
+        return st.Run(run)
+    finished = (c.call.id for c in state.calls if c.stage == "finished") if "finished" in stages else ()
+    settle = tuple(call for call in finished if f"settle:{call}" not in facts.running)
+    if settle:
+        return st.Settle(settle)
+    if stages == {"settled"}:
+        return st.Merge(_only_watches(state, facts))
+    return st.Wait(_next_time(state, facts), _waiting_for(state))
+
+
+def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
+    """Calls that nobody has judged yet; those behind a barrier are not run."""
     barrier = _barrier(state, facts)
     after = [] if barrier is None else [c for c in state.calls[barrier + 1 :] if c.stage == "proposed"]
     if after:
@@ -165,19 +185,7 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
         for place, c in enumerate(state.calls)
         if c.stage == "proposed" and f"judge:{c.call.id}" not in facts.running and (place != barrier or before_done)
     )
-    if judge:
-        return st.Judge(judge)
-    run = runnable(state.calls, facts)
-    if run:
-        return st.Run(run)
-    settle = tuple(
-        c.call.id for c in state.calls if c.stage == "finished" and f"settle:{c.call.id}" not in facts.running
-    )
-    if settle:
-        return st.Settle(settle)
-    if all(c.stage == "settled" for c in state.calls):
-        return st.Merge(_only_watches(state, facts))
-    return st.Wait(_next_time(state, facts), _waiting_for(state))
+    return st.Judge(judge) if judge else None
 
 
 def _only_watches(state: AgentState, facts: Facts) -> bool:
@@ -204,6 +212,8 @@ def _barrier(state: AgentState, facts: Facts) -> int | None:
 def runnable(calls: tuple[CallState, ...], facts: Facts) -> tuple[str, ...]:
     """The allowed calls that may start now: shared ones together, keyed ones one by one for each key, exclusive ones
     alone. An exclusive call waits for all earlier ones that may still run, and later ones wait for it."""
+    if not any(c.stage == "allowed" and f"tool:{c.call.id}" not in facts.running for c in calls):
+        return ()
     run: list[str] = []
     kinds = [_concurrency(c, facts) for c in calls]
     begun = [c.stage == "started" or (c.stage == "allowed" and f"tool:{c.call.id}" in facts.running) for c in calls]

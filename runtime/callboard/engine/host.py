@@ -150,12 +150,13 @@ class Host:
         ports = self.ports
         folders = ports.archive.folders(state.me)
         expected = self._expected(state)
+        tools = {name: self._tool_facts(name) for name in {one.call.name for one in state.calls}}
         return Facts(
             now=ports.clock.now(),
             running=running,
             requests=self._requests(state),
-            tools={one.call.name: self._tool_facts(one.call.name) for one in state.calls},
-            keys=self._keys(state),
+            tools=tools,
+            keys=self._keys(state) if any(one.concurrency == "keyed" for one in tools.values()) else {},
             others_at_work=self._others_at_work(state),
             claimable=self.claimable(state, expected),
             taken=self._taken(state),
@@ -233,8 +234,10 @@ class Host:
 
     def _others_at_work(self, state: AgentState) -> bool:
         """Looked at only where all calls of the reply watch and are over: a team may be large."""
-        tools = [self.ports.tools.get(one.call.name) for one in state.calls if one.stage == "settled"]
-        if not tools or len(tools) < len(state.calls) or not all(tool and tool.spec.watches for tool in tools):
+        if not state.calls or any(one.stage != "settled" for one in state.calls):
+            return False
+        tools = [self.ports.tools.get(one.call.name) for one in state.calls]
+        if not all(tool and tool.spec.watches for tool in tools):
             return False
         me = state.me.name
         if any(row.name != me and row.life in AT_WORK for row in self.board.agents()):

@@ -125,6 +125,10 @@ class Agent:
             self._prompt = (state.system + state.tools, system, tools)
         return self._prompt[1], self._prompt[2]
 
+    def has_prompt(self, system: bytes, tools: bytes) -> None:
+        """What the journal names as the prompt in use is at hand: nobody reads it from the store."""
+        self._prompt = (self.state.system + self.state.tools, system, tools)
+
     async def record(
         self,
         *events: Event,

@@ -167,11 +167,14 @@ def held(lane: Lane, now: float) -> Held | None:
     """What holds the first in line; None when it may go now. There is one."""
     if now < lane.parked_until:
         return Held(lane.why, lane.parked_until)
-    patient = max((one.sent_at for one in lane.flights.values() if one.alone), default=now - PATIENCE) + PATIENCE
-    if lane.careful and now < patient:
-        return Held(f"one call goes first after: {lane.why}", patient)
-    if not lane.careful and len(lane.flights) >= int(min(lane.window, lane.most)):
+    if lane.careful:
+        patient = max((one.sent_at for one in lane.flights.values() if one.alone), default=now - PATIENCE) + PATIENCE
+        if now < patient:
+            return Held(f"one call goes first after: {lane.why}", patient)
+    elif len(lane.flights) >= int(min(lane.window, lane.most)):
         return Held(f"{len(lane.flights)} calls are in flight", None)
+    if not lane.buckets:
+        return None
     reserved = _reserved(lane)
     for kind, need in _needs(lane, lane.waiters[0]).items():
         bucket = lane.buckets.get(kind)

@@ -61,13 +61,17 @@ RESTART, SUBAGENTS = "restart", "subagents"
 
 def life(state: AgentState) -> AgentLife:
     """The word for its row."""
+    return _life(state, waiting_for(state))
+
+
+def _life(state: AgentState, waits: str) -> AgentLife:
     if state.ended is not None:
         return "stopped"
     if state.waits.crash:
         return "crashed" if state.waits.crash == "parked" else "starting"
     if state.stop:
         return "stopping"
-    if waiting_for(state):
+    if waits:
         return "waiting"
     return "idle" if state.turn is None and state.turns > 0 else "working" if state.turn else "starting"
 
@@ -95,18 +99,20 @@ def waiting_for(state: AgentState) -> str:
 def _waiting_calls(state: AgentState) -> str:
     """The calls of a reply wait together: for permissions, or for subagents."""
     stages = {one.stage for one in state.calls} - {"settled"}
-    asking = [one.request_id for one in state.calls if one.stage == "asking"]
     if stages == {"asking"}:
-        return f"permission {asking[0]}"
+        return f"permission {next(one.request_id for one in state.calls if one.stage == 'asking')}"
+    if stages != {"started"}:
+        return ""
     children = all(one.call.name == "task" for one in state.calls if one.stage == "started")
-    return SUBAGENTS if stages == {"started"} and children else ""
+    return SUBAGENTS if children else ""
 
 
 def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
     """The agent's row as the journal says it now; the same object where nothing of it has changed.
 
     `at`: of the newest event (Unix seconds): since then it is in its state, if that is another one."""
-    word, what = life(state), waiting_for(state)
+    what = waiting_for(state)
+    word = _life(state, what)
     outcome = state.ended.outcome if state.ended else "failed" if word == "crashed" else ""
     worktree = worktree_in_use(state.me) if state.spec else row.worktree
     if (row.life, row.waiting_for, row.outcome) == (word, what, outcome):

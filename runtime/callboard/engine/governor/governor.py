@@ -313,35 +313,46 @@ class _Place:
         self.fault: Fault | None = None
         self.until: float | None = None
         """When to look again, for the first in line."""
-        self._stirred = anyio.Event()
+        self._news = False
+        """Something has changed for it that it has not heard."""
+        self._stirred: anyio.Event | None = None
+        """Set at the next change; most go at once, and there is none then."""
 
     def go(self) -> None:
         self.went = True
-        self._stirred.set()
+        self._stir()
 
     def refuse(self, fault: Fault) -> None:
         self.fault = fault
-        self._stirred.set()
+        self._stir()
 
     def sleep(self, until: float | None) -> None:
         """It stands first, and may go then at the latest."""
         if until != self.until:
             self.until = until
+            self._stir()
+
+    def _stir(self) -> None:
+        self._news = True
+        if self._stirred is not None:
             self._stirred.set()
 
     async def stirring(self, clock: Clock) -> float | None:
         """Return when something has changed for this one: None; or its moment has come: the moment."""
-        stirred, until = self._stirred, self.until
-        if until is None or stirred.is_set():
+        stirred = self._stirred = anyio.Event()
+        until = self.until
+        if self._news:
+            stirred.set()
+        if until is None or self._news:
             await stirred.wait()
-            self._stirred = anyio.Event()
+            self._news = False
             return None
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_at, until, clock, group.cancel_scope)
             await stirred.wait()
             group.cancel_scope.cancel()
-        if stirred.is_set():
-            self._stirred = anyio.Event()
+        if self._news:
+            self._news = False
             return None
         self.until = None
         return until

@@ -78,7 +78,8 @@ class Budgets:
         self._newest: dict[str, str] = {}
         """Name -> the node of its newest life."""
         self._waiting: set[Callable[[], None]] = set()
-        self._settled = anyio.Event()
+        self._settled: anyio.Event | None = None
+        """Set when the next call in flight is over; there is one only while somebody waits for it."""
 
     # Agents
 
@@ -186,6 +187,8 @@ class Budgets:
 
     async def moved(self) -> None:
         """Wait until a call in flight is over."""
+        if self._settled is None:
+            self._settled = anyio.Event()
         await self._settled.wait()
 
     # The tree
@@ -261,8 +264,9 @@ class Budgets:
         assert known.held is not None, "something is held"
         self._put(settle(self._line(known), known.held, used))
         known.held = None
-        self._settled.set()
-        self._settled = anyio.Event()
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
         waiting, self._waiting = self._waiting, set()
         for wake in waiting:
             wake()

@@ -119,3 +119,4 @@ async def _set_prompt(agent: Agent, spec: AgentSpec) -> None:
         return
     system = await ports.store.put_blob(parts.system)
     await agent.record(PromptSet(at=agent.host.clock.now(), system=system, tools=tools, overhead_tokens=parts.tokens))
+    agent.has_prompt(parts.system, parts.tools)
