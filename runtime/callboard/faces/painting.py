@@ -40,9 +40,9 @@ class Painter:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows of the screen now."""
+        """Columns and rows of the screen now; 80 and 24 where it does not tell them."""
         size = os.get_terminal_size(self._out.fileno())
-        return max(size.columns, 1), max(size.lines, 1)
+        return size.columns or 80, size.lines or 24
 
     def paint(self, lines: Sequence[Line]) -> None:
         """Show these lines and nothing else; nothing is written when they stand on a screen of this size already."""

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import anyio
@@ -24,9 +22,9 @@ from callboard.faces.cli.team import at_desk
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import plain_row
 from callboard.faces.pages.tasks import STATUSES, change_line, task_block, tasks_table, wanted
-from callboard.faces.painting import Painter, can_paint
+from callboard.faces.painting import can_paint
 from callboard.faces.terminal import Line, styled, wants_color
-from callboard.faces.watching import resized, say_line
+from callboard.faces.watching import painted, resized, say_line
 from callboard.words.values import Task
 
 
@@ -185,21 +183,14 @@ def _say(task: Task, desk: Desk, status: str, *, color: bool, json_: bool) -> No
 
 
 async def _paint(given: Given, desk: Desk, status: str) -> None:
-    """The table on a screen of its own, painted anew at each change; what was seen last stays behind."""
-    color = wants_color(given.color, sys.stdout, os.environ)
+    """The table on a screen of its own, painted anew at each change."""
 
-    def lines(height: int) -> Sequence[Line]:
+    def page(width: int, height: int | None) -> Sequence[Line]:
         board = desk.board.tasks()
         shown = [task for task in board.values() if wanted(task, status, board)]
         return tasks_table(shown, board).lines[:height]
 
-    with ExitStack() as stack:
-        stack.callback(lambda: say_line(styled(lines(len(desk.board.tasks()) + 2), color=color).removesuffix("\n")))
-        painter = stack.enter_context(Painter(sys.stdout, color=color))
-
-        def paint() -> None:
-            painter.paint(lines(shutil.get_terminal_size().lines))
-
+    with painted(page, color=wants_color(given.color, sys.stdout, os.environ)) as paint:
         async with anyio.create_task_group() as group:
             group.start_soon(resized, paint)
             paint()

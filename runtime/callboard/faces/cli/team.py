@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Literal, TypeVar
 
 import anyio
@@ -24,9 +23,9 @@ from callboard.faces.cli.run import terminal_of
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import sessions_table
 from callboard.faces.pages.team import agent_json, changes_block, team_json, tree_block
-from callboard.faces.painting import Painter, can_paint
-from callboard.faces.terminal import Block, Terminal, block, styled, wants_color
-from callboard.faces.watching import resized, say_line
+from callboard.faces.painting import can_paint
+from callboard.faces.terminal import Block, Line, Terminal, block, styled, wants_color
+from callboard.faces.watching import painted, resized, say_line
 from callboard.words.values import Budget
 
 Row = TypeVar("Row")
@@ -189,24 +188,21 @@ def _shower(given: Given, json_: bool, stack: ExitStack) -> Callable[[TeamSeen],
     """What shows the team: as lines of JSON, on a screen that is painted, or as a line for each change."""
     if json_:
         return _records()
-    if can_paint(sys.stdout):
-        last: list[TeamSeen] = []
-        color = wants_color(given.color, sys.stdout, os.environ)
-        stack.callback(_left, last, color)  # after the painter has given the screen back
-        return partial(_paint, stack.enter_context(Painter(sys.stdout, color=color)), last)
-    return _changes(wants_color(given.color, sys.stdout, os.environ))
+    color = wants_color(given.color, sys.stdout, os.environ)
+    if not can_paint(sys.stdout):
+        return _changes(color)
+    last: list[TeamSeen] = []
 
+    def page(width: int, height: int | None) -> Sequence[Line]:
+        return [line for seen in last for line in tree_block(seen, width, height).lines]
 
-def _paint(painter: Painter, last: list[TeamSeen], seen: TeamSeen) -> None:
-    last[:] = [seen]
-    width, height = painter.size
-    painter.paint(tree_block(seen, width, height).lines)
+    paint = stack.enter_context(painted(page, color=color))
 
+    def show(seen: TeamSeen) -> None:
+        last[:] = [seen]
+        paint()
 
-def _left(last: list[TeamSeen], color: bool) -> None:
-    """What was seen last stays on the screen."""
-    for seen in last:
-        say_line(styled(tree_block(seen, shutil.get_terminal_size().columns).lines, color=color).removesuffix("\n"))
+    return show
 
 
 def _records() -> Callable[[TeamSeen], None]:
