@@ -11,8 +11,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.warm import NOTHING, STDERR, Process
 
 from callboard.adapters.sqlite import SqliteStore, open_store
 from callboard.core.names import agent_key, task_key
@@ -88,7 +87,8 @@ async def run(folder: Path, crowd: Crowd) -> None:
 
 async def _child(stack: contextlib.ExitStack, folder: Path, lease: str, claimers: int) -> int:
     """Run a process to its end: its exit code."""
-    process = subprocess.Popen([sys.executable, str(CHILD), str(folder), lease, str(claimers)])
+    line = [str(CHILD), str(folder), lease, str(claimers)]
+    process = Process(line, folder, os.environ, stdout=NOTHING, stderr=STDERR)
     stack.callback(process.kill)
     return await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 

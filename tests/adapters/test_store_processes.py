@@ -19,6 +19,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 import pytest
+from tests.warm import PIPE, STDERR, Process
 
 from callboard.adapters.sqlite import SqliteStore, doorbell, open_store
 from callboard.adapters.sqlite.lease import started
@@ -27,6 +28,7 @@ from callboard.ports.store import Append, LeaseHolder
 pytestmark = pytest.mark.anyio
 
 CHILD = Path(__file__).with_name("store_child.py")
+Child = subprocess.Popen[str] | Process
 SOAK = int(os.environ.get("SOAK", "1"))
 
 
@@ -36,9 +38,14 @@ def anyio_backend() -> str:
 
 
 @contextlib.contextmanager
-def child(folder: Path, *command: str, under: tuple[str, ...] = ()) -> Generator[subprocess.Popen[str], None, None]:
-    line = [*under, sys.executable, str(CHILD), str(folder), *command]
-    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def child(folder: Path, *command: str, under: tuple[str, ...] = ()) -> Generator[Child, None, None]:
+    line = [str(CHILD), str(folder), *command]
+    process: Child
+    if under:
+        line = [*under, sys.executable, *line]
+        process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    else:
+        process = Process(line, Path.cwd(), os.environ, stdin=PIPE, stderr=STDERR)
     try:
         yield process
     finally:
@@ -46,12 +53,12 @@ def child(folder: Path, *command: str, under: tuple[str, ...] = ()) -> Generator
         process.communicate()
 
 
-def lines(process: subprocess.Popen[str]) -> list[str]:
+def lines(process: Child) -> list[str]:
     """All that it says until it ends, in whole lines: a kill may cut the last one."""
     return [line.rstrip("\n") for line in process.stdout or [] if line.endswith("\n")]
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def first_line(process: Child) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 

@@ -6,12 +6,13 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from tests.warm import NOTHING, PIPE, Process
 
 from callboard.__main__ import main
 
@@ -48,18 +49,12 @@ class Command:
 
     def run(self, *args: str, stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
         """Run to the end."""
-        done = subprocess.run(
-            [*self.argv, *args],
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            cwd=self.workspace,
-            env={**self.env, **env},
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        done = self.start(*args, stdin=NOTHING if stdin is None else PIPE, **env)
+        try:
+            out, err = done.communicate(stdin, timeout)
+        finally:
+            done.kill()
+        return Ran(done.wait(), out, err)
 
     def here(self, *args: str, **env: str) -> Ran:
         """Run in this process, which has paid for the imports already. Nothing can be typed."""
@@ -73,14 +68,6 @@ class Command:
                 os.chdir(before)
         return Ran(code, out.getvalue(), err.getvalue())
 
-    def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, stdin: int = NOTHING, **env: str) -> Process:
         """Start and leave it running."""
-        return subprocess.Popen(
-            [*self.argv, *args],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.workspace,
-            env={**self.env, **env},
-        )
+        return Process([*self.argv[1:], *args], self.workspace, {**self.env, **env}, stdin=stdin)

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.faces.command import Command, Ran
+from tests.warm import Process
 
 READS = """
 models:
@@ -226,7 +226,7 @@ def test_options_may_stand_before_the_command(command: Command) -> None:
     assert command.run("context", "-C", here, "--json", "lead").out == command.here("context", "--json").out
 
 
-def wait_for(running: subprocess.Popen[str], said: str) -> str:
+def wait_for(running: Process, said: str) -> str:
     """What it told until it said that."""
     assert running.stderr is not None
     told = ""
@@ -237,7 +237,7 @@ def wait_for(running: subprocess.Popen[str], said: str) -> str:
     raise AssertionError(told)
 
 
-def interrupted(running: subprocess.Popen[str]) -> Ran:
+def interrupted(running: Process) -> Ran:
     running.send_signal(signal.SIGINT)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.warm import Process
 
 from callboard.adapters.rehearsal.scenario_file import load_scenario, validate
 from callboard.core.toolset import ALL_TOOLS
@@ -136,11 +137,16 @@ def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) 
 
     What agents print meanwhile moves the prompt down and shows it again: only a new request is a new question.
     """
-    command = [sys.executable, "-m", "callboard", *arguments]
     waiting, said, asked, refused = list(answers), b"", 0, 0
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command, env=environment_in(home), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    process = Process(
+        ["-m", "callboard", *arguments],
+        home,
+        environment_in(home),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        new_session=True,
     )
     os.close(theirs)
     while select.select([ours], [], [], 60)[0]:

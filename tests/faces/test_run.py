@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.faces.command import Command
+from tests.warm import Process
 
 GREET = """
 agents:
@@ -138,7 +139,7 @@ def test_a_missing_key_is_exit_code_3(command: Command) -> None:
     assert "Traceback" not in ran.err
 
 
-def wait_until_working(running: subprocess.Popen[str]) -> None:
+def wait_until_working(running: Process) -> None:
     assert running.stderr is not None
     for line in running.stderr:
         if "asks" in line:

@@ -7,8 +7,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import IO, Any
 import anyio
 import pytest
 from tests.faces.command import Command
+from tests.warm import Process
 
 from callboard.adapters.sqlite import open_store
 from callboard.core.names import agent_key, mailbox, task_key
@@ -192,7 +191,7 @@ def test_a_persons_act_is_done_on_the_row_as_it_is_now(tmp_path: Path) -> None:
 # As they come
 
 
-def watching(command: Command, *args: str) -> subprocess.Popen[str]:
+def watching(command: Command, *args: str) -> Process:
     return command.start("tasks", "--watch", *args)
 
 
@@ -230,8 +229,14 @@ def test_changes_come_as_lines_and_as_json_without_asking_again(command: Command
 def test_on_a_screen_the_table_is_painted_and_what_was_seen_last_stays(command: Command) -> None:
     assert command.here("tasks", "add", "First").code == 0
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "callboard", "tasks", "--watch"]
-    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, cwd=command.workspace, env=command.env)
+    process = Process(
+        [*command.argv[1:], "tasks", "--watch"],
+        command.workspace,
+        command.env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
     os.close(theirs)
     try:
         assert "First" in _seen(ours, "First")

@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Generator
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.faces.command import Command
+from tests.warm import Process
 
 from callboard.faces.lines import columns
 
@@ -47,7 +47,7 @@ def command(tmp_path: Path) -> Command:
 
 
 @contextmanager
-def hosted(command: Command) -> Generator[subprocess.Popen[str]]:
+def hosted(command: Command) -> Generator[Process]:
     """A team at work in another process: alice sleeps."""
     model = command.scenario(TEAM)
     host = command.start("run", "--permission-mode", "bypassPermissions", "--model", model, "Go.")
@@ -77,9 +77,8 @@ class Screen:
         self.ours, theirs = pty.openpty()
         self._size(columns, rows)
         env = {**command.env, "LANG": "C.UTF-8"}
-        self.child = subprocess.Popen(
-            [*command.argv, *args], stdin=theirs, stdout=theirs, stderr=theirs, cwd=command.workspace, env=env
-        )
+        line = [*command.argv[1:], *args]
+        self.child = Process(line, command.workspace, env, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         self.text = ""
 
@@ -136,13 +135,12 @@ def test_a_team_is_watched_on_a_screen_as_lines_and_as_json_and_an_agent_of_it_i
         assert (again.code, "stopped already" in again.err) == (2, True)
 
 
-def watching(command: Command, *args: str) -> subprocess.Popen[str]:
+def watching(command: Command, *args: str) -> Process:
     """A watch whose output is a pipe."""
-    argv = [*command.argv, "team", "--watch", *args]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=command.workspace, env=command.env)
+    return command.start("team", "--watch", *args)
 
 
-def first_line(watching: subprocess.Popen[str]) -> str:
+def first_line(watching: Process) -> str:
     """Its first line; then nobody reads it any more."""
     assert watching.stdout is not None
     with watching.stdout as out:

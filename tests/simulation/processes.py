@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from tests.faces.command import Command, Ran
+from tests.warm import Process
 
 LIMIT = 30.0
 """Seconds after which something that should have happened counts as hung."""
@@ -24,16 +24,8 @@ class Running:
     """One command that runs in a process group of its own. What it says is read as it comes."""
 
     def __init__(self, command: Command, args: tuple[str, ...], env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [*command.argv, *args],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=command.workspace,
-            env={**command.env, "PYTHONUNBUFFERED": "1", **env},
-            start_new_session=True,
-        )
+        env = {**command.env, "PYTHONUNBUFFERED": "1", **env}
+        self.process = Process([*command.argv[1:], *args], command.workspace, env, new_session=True)
         self._said: dict[str, list[str]] = {"out": [], "err": []}
         self._news = threading.Condition()
         self._threads = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("out", "err")]
@@ -129,27 +121,14 @@ def no_traceback(ran: Ran) -> None:
     assert "a bug of ours" not in ran.err, ran.err
 
 
-_TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""Makes stdin the terminal whose Ctrl-C is a signal to us."""
-
-
 class AtTerminal:
-    """One command at a terminal of its own, with a person who types."""
+    """One command at a terminal of its own, whose Ctrl-C is a signal to it, with a person who types."""
 
     def __init__(self, command: Command, *args: str) -> None:
         self._person, theirs = os.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _TAKE_TERMINAL, *command.argv, *args],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            cwd=command.workspace,
-            env=command.env,
-            start_new_session=True,
+        line = [*command.argv[1:], *args]
+        self.process = Process(
+            line, command.workspace, command.env, stdin=theirs, stdout=theirs, stderr=theirs, terminal=True
         )
         os.close(theirs)
         self.shown = ""

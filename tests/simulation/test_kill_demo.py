@@ -23,6 +23,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.warm import Process
 
 from callboard.adapters.sqlite import open_store
 from callboard.core.apply import RUNTIME_MAIL
@@ -42,8 +43,8 @@ IN_A_ROW = 3
 AT_ONCE = 3
 PATIENCE = 60.0
 """Seconds after which a demo is taken to hang."""
-CALLBOARD = (sys.executable, "-m", "callboard")
-ANNOUNCED = b"The sample project is in "
+CALLBOARD = ("-m", "callboard")
+ANNOUNCED = "The sample project is in "
 
 
 @dataclass
@@ -72,14 +73,8 @@ class Place:
         for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "MODEL_ID"):
             self.environment.pop(name, None)
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*CALLBOARD, *arguments],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+    def start(self, *arguments: str) -> Process:
+        return Process([*CALLBOARD, *arguments], self.root, self.environment, stderr=subprocess.STDOUT)
 
     def finish(self, *arguments: str) -> tuple[int | None, str]:
         """Run to the end: the exit code (None: it hangs) and what was said."""
@@ -88,8 +83,8 @@ class Place:
             said, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
-            return None, process.communicate()[0].decode()
-        return process.returncode, said.decode()
+            return None, process.communicate()[0]
+        return process.returncode, said
 
     @property
     def project(self) -> Path:
@@ -136,7 +131,7 @@ def killed_at(place: Place, moment: Moment, *arguments: str) -> tuple[bool, str]
             process.wait(moment)
     process.kill()
     said, _ = process.communicate()
-    return process.returncode == -signal.SIGKILL, (first + said).decode()
+    return process.returncode == -signal.SIGKILL, first + said
 
 
 def taken_up(place: Place, *, by_demo: bool) -> tuple[int | None, str]:
@@ -200,7 +195,7 @@ def killed(root: Path, number: int, moment: Moment, *again: float, by_demo: bool
     place = Place(root / str(number))
     place.root.mkdir()
     alive, said = killed_at(place, moment, "demo", "--yes", "--keep")
-    assert said.encode().startswith(ANNOUNCED), said
+    assert said.startswith(ANNOUNCED), said
     played = Played(f"killed at {(moment, *again)}", kills=int(alive))
     for seconds in again:
         alive, more = killed_at(place, seconds, "demo", "--yes", "--resume", str(place.project))

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 from tests.faces.command import Command
+from tests.warm import PIPE, STDERR, Process
 
 SUBAGENTS, LATENCY_S = 200, 0.2
 MATES, IDLE_S = 50, 3.0
@@ -32,14 +33,8 @@ def hosting(command: Command, scenario: object) -> Iterator[tuple[psutil.Process
     """A process that hosts a session on the scenario, once all is quiet there, and what it said of it."""
     file = command.workspace.parent / "scenario.yaml"
     file.write_text(yaml.safe_dump(scenario))
-    child = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("hosting_child.py")), str(file)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=command.workspace,
-        env=command.env,
-    )
+    line = [str(Path(__file__).with_name("hosting_child.py")), str(file)]
+    child = Process(line, command.workspace, command.env, stdin=PIPE, stderr=STDERR)
     try:
         assert child.stdout is not None
         yield psutil.Process(child.pid), json.loads(child.stdout.readline())

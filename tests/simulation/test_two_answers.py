@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import anyio
 import pytest
 from tests.faces.command import Command, Ran
 from tests.simulation.processes import LIMIT, AtTerminal, started, until
+from tests.warm import Process
 
 from callboard.adapters.sqlite import open_store
 from callboard.core.asking.requests import digest_of
@@ -126,14 +126,7 @@ def at_once(command: Command, pause: float) -> None:
     """One types no, and another process says yes, begun at the same moment. `pause`: seconds that a typist takes."""
     with at_terminal(command) as terminal:
         request = waiting(command)["id"]
-        other = subprocess.Popen(
-            [*command.argv, "approve", request],
-            cwd=command.workspace,
-            env=command.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        other = command.start("approve", request)
         time.sleep(pause)
         terminal.type("n too dear\n")
         _, told = other.communicate(timeout=LIMIT)
@@ -185,7 +178,7 @@ def pending(command: Command) -> list[dict[str, Any]]:
     return json.loads(command.here("plans", "--json").out)
 
 
-def ended_of(process: subprocess.Popen[str]) -> Ran:
+def ended_of(process: Process) -> Ran:
     """Code, stdout and stderr at its end."""
     out, err = process.communicate(timeout=LIMIT)
     return Ran(process.returncode, out, err)

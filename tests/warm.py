@@ -1,0 +1,191 @@
+"""Processes that need no start-up: copies of one that has imported the package, for tests that start hundreds.
+
+Such a process is killed, signalled, waited for and read from as any other. What differs from `python ...`: the imports
+have been made, and /proc shows the command line and environment of the one it was copied from. Where those are what is
+tested, or the start of Python itself, use `subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+CHILD = Path(__file__).with_name("warm_child.py")
+PIPE, NOTHING, STDERR = subprocess.PIPE, subprocess.DEVNULL, 2
+"""What a stream may be, beside a file descriptor of the caller's: a pipe, nothing, or the tests' own stderr."""
+KEPT = ("PATH", "LANG", "LC_ALL")
+
+
+class Server:
+    """The process that is copied."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked, theirs = socket.socketpair()
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(CHILD), str(theirs.fileno())],
+                env={**kept, "PYTHONWARNINGS": "error"},
+                pass_fds=[theirs.fileno()],
+                stdin=NOTHING,
+            )
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._asked.close()
+        self._process.wait()
+
+    def ask(self, body: Mapping[str, object], streams: list[int]) -> None:
+        data = json.dumps(body).encode()
+        with self._lock:
+            socket.send_fds(self._asked, [len(data).to_bytes(8, "big")], streams)
+            self._asked.sendall(data)
+
+
+@functools.cache
+def server() -> Server:
+    """The one of this test worker."""
+    return Server()
+
+
+class Process:
+    """As much of `subprocess.Popen` as tests use. Text, in UTF-8; a pipe for each stream that is not given."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        *,
+        stdin: int = NOTHING,
+        stdout: int = PIPE,
+        stderr: int = PIPE,
+        new_session: bool = False,
+        terminal: bool = False,
+    ) -> None:
+        """Start what `python ARGUMENTS` would: `-m`, a module and its arguments, or a file and its arguments.
+        `terminal`: stdin becomes the terminal of the new session."""
+        self.ended: int | None = None
+        """The exit code; of one that was killed, minus the signal. Known once it was waited for."""
+        self._told = b""
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
+        with contextlib.ExitStack() as theirs:
+            streams = self._streams(theirs, stdin, stdout, stderr)
+            self._news, status = os.pipe()
+            theirs.callback(os.close, status)
+            body = {"arguments": [*arguments], "cwd": str(cwd), "env": {**env}}
+            body |= {"new_session": new_session or terminal, "terminal": terminal}
+            server().ask(body, [*streams, status])
+        self.pid = int(self._line(None) or "0")
+        assert self.pid, "the process that is copied has gone"
+
+    def _streams(self, theirs: contextlib.ExitStack, stdin: int, stdout: int, stderr: int) -> list[int]:
+        made: list[int] = []
+        for name, given in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+            if given == PIPE:
+                read, write = os.pipe()
+                mine, other = (write, read) if name == "stdin" else (read, write)
+                setattr(self, name, os.fdopen(mine, "w" if name == "stdin" else "r", encoding="utf-8"))
+            elif given == NOTHING:
+                other = os.open(os.devnull, os.O_RDWR)
+            elif given == subprocess.STDOUT:
+                other = os.dup(made[1])
+            else:
+                other = os.dup(given)
+            theirs.callback(os.close, other)
+            made.append(other)
+        return made
+
+    def _line(self, timeout: float | None) -> str | None:
+        """What its minder says next; nothing when time is up."""
+        while b"\n" not in self._told:
+            if not select.select([self._news], [], [], timeout)[0]:
+                return None
+            piece = os.read(self._news, 100)
+            assert piece, "whoever waited for the process was killed"
+            self._told += piece
+        line, _, self._told = self._told.partition(b"\n")
+        return line.decode()
+
+    def poll(self) -> int | None:
+        """Its exit code, when it has ended; minus the signal that killed it."""
+        if self.ended is None and (code := self._line(0)) is not None:
+            self._ended(code)
+        return self.ended
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end: the exit code. Raises `subprocess.TimeoutExpired`."""
+        if self.ended is None:
+            if (code := self._line(timeout)) is None:
+                raise subprocess.TimeoutExpired("callboard", timeout or 0)
+            self._ended(code)
+        assert self.ended is not None
+        return self.ended
+
+    @property
+    def returncode(self) -> int:
+        """The exit code of one that has been waited for."""
+        assert self.ended is not None
+        return self.ended
+
+    def _ended(self, code: str) -> None:
+        self.ended = int(code)
+        os.close(self._news)
+
+    def send_signal(self, which: signal.Signals) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, which)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, text: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Say `text`, read all, wait for the end: what it said on stdout and stderr."""
+        said = {"stdout": "", "stderr": ""}
+
+        def read(name: str, stream: IO[str]) -> None:
+            with stream:
+                said[name] = stream.read()
+
+        streams = (("stdout", self.stdout), ("stderr", self.stderr))
+        readers = [threading.Thread(target=read, args=(n, s), daemon=True) for n, s in streams if s and not s.closed]
+        for one in readers:
+            one.start()
+        if self.stdin is not None and not self.stdin.closed:
+            with contextlib.suppress(BrokenPipeError), self.stdin:
+                self.stdin.write(text or "")
+        end = None if timeout is None else time.monotonic() + timeout
+        self.wait(timeout)
+        for one in readers:
+            one.join(None if end is None else max(0.0, end - time.monotonic()))
+            if one.is_alive():
+                raise subprocess.TimeoutExpired("callboard", timeout or 0)
+        return said["stdout"], said["stderr"]
+
+    def __del__(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        if self.ended is None and getattr(self, "pid", 0):
+            os.close(self._news)
