@@ -49,6 +49,8 @@ async def test_a_service_that_cannot_is_a_typed_no(status: str) -> None:
             await model.count(counting())
         assert len(wire.asked) == 1, "never tried again"
     assert "sk-test" not in str(caught.value)
+    assert caught.value.fault is not None, "how it failed: whether it is worth asking again"
+    assert (caught.value.fault.status, "sk-test" in caught.value.fault.message) == (int(status[:3]), False)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"input_tokens": "5"}', b'{"input_tokens": -1}', b"<html>"])
@@ -69,11 +71,12 @@ async def test_a_lost_connection_and_silence_are_a_no() -> None:
         await anyio.sleep_forever()
 
     async with wired(leave) as wire, model_at(wire.url) as model:
-        with pytest.raises(CannotCount):
+        with pytest.raises(CannotCount) as lost:
             await model.count(counting())
     async with wired(wait) as wire, model_at(wire.url) as model:
-        with pytest.raises(CannotCount, match="no answer"):
+        with pytest.raises(CannotCount, match="no answer") as silent:
             await model.count(counting(total_timeout=0.05))
+    assert [no.value.fault and no.value.fault.kind for no in (lost, silent)] == ["connection", "silence"]
 
 
 async def test_a_session_over_http_counts_once_and_the_strict_service_takes_it() -> None:

@@ -74,6 +74,8 @@ async def test_a_certificate_that_nobody_trusts_is_named_and_neither_key_nor_wor
     fault = caught.value.fault
     assert fault.kind == "connection"
     assert "certificate verify failed" in fault.message.lower()
+    assert "SSL_CERT_FILE" in fault.message, "what to do"
+    assert fault.retry is False
     assert not fault.may_bill
 
 
@@ -88,15 +90,16 @@ async def test_one_that_is_named_in_the_environment_is_trusted(
         assert len(wire.asked) == 2
 
 
-async def test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_for_ever(certificate: Path) -> None:
+async def test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_again(certificate: Path) -> None:
     async with over_tls(certificate) as wire, model_at(wire.url) as model:
-        world = World(cast("Any", model), spec={"attempts": 2})
+        world = World(cast("Any", model), spec={"attempts": 5})
         async with world.session() as team:
             await team.prompt("go")
             with anyio.fail_after(60):
                 await team.quiet()
             state = team.state("lead")
             assert state.last_reason == "failed"
-            assert "2 attempts" in state.last_why
+            assert "1 attempt in" in state.last_why
+            assert "SSL_CERT_FILE" in state.last_why
             assert "certificate verify failed" in state.last_why.lower()
         assert wire.asked == []

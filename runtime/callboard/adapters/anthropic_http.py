@@ -9,8 +9,9 @@ It runs on asyncio only, because the SDK's transport does.
 from __future__ import annotations
 
 import json
+import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,6 +36,7 @@ TIMEOUT = httpx2.Timeout(None, connect=20.0)
 _CLOSING_S = 0.25
 """How long the end of a stream, or of a connection, may take: the reply is known, or given up, by then."""
 
+_UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
 _UNCONNECTED = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -100,10 +102,9 @@ class HttpModel:
             fault = self._fault_of_status(error.response, error.body)
             rates = rates_of(_plain(error.response), time.time())
         except Lost as error:
-            fault = Fault(kind="connection", message=str(error), request_id=call.request_id, may_bill=error.sent)
+            fault = _lost(str(error), error, error.sent, call.request_id)
         except _FOREIGN as error:
-            message, sent = words_of(error), may_be_sent(error)
-            fault = Fault(kind="connection", message=message, request_id=call.request_id, may_bill=sent)
+            fault = _lost(words_of(error), error, may_be_sent(error), call.request_id)
         else:
             fault = call.silence()
         raise self._failed(call, fault, rates, on_delta)
@@ -114,14 +115,17 @@ class HttpModel:
             with anyio.fail_after(request.total_timeout):
                 return _counted(await self._send_count(request))
         except Refused as error:
-            why = f"HTTP {error.response.status_code}: {self._fault_of_status(error.response, error.body).message}"
+            fault = self._fault_of_status(error.response, error.body)
+            why = f"HTTP {error.response.status_code}: {fault.message}"
         except Lost as error:
-            why = str(error)
+            fault = _lost(why := str(error), error, error.sent)
         except TimeoutError:
-            why = f"no answer within {request.total_timeout:g} s"
+            fault = Fault(
+                kind="silence", type="total", message=(why := f"no answer within {request.total_timeout:g} s")
+            )
         except _FOREIGN as error:
-            why = words_of(error)
-        raise CannotCount(why.replace(self._service.secret, "[key]"))
+            fault = _lost(why := words_of(error), error, may_be_sent(error))
+        raise CannotCount(self._unkeyed(why), fault.model_copy(update={"message": self._unkeyed(fault.message)}))
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
@@ -169,8 +173,12 @@ class HttpModel:
     def _fault_of_status(self, response: httpx2.Response, body: object) -> Fault:
         return fault_of_answer(Answer(response.status_code, _plain(response), body, time.time()), self._wording)
 
+    def _unkeyed(self, text: str) -> str:
+        """Without the key: services have been seen to quote it."""
+        return text.replace(self._service.secret, "[key]")
+
     def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
-        message = fault.message.replace(self._service.secret, "[key]")  # services have been seen to quote it
+        message = self._unkeyed(fault.message)
         fault = fault.model_copy(update={"message": message, "usage": call.builder.usage})
         if call.builder.streamed:
             on_delta(Delta("dropped", f"{fault.kind}: {message}"))
@@ -333,12 +341,23 @@ def _body_of(content: bytes) -> object:
 
 def may_be_sent(error: BaseException) -> bool:
     """Whether the request may have reached the service: it does not where no connection came about."""
+    return not any(isinstance(cause, _UNCONNECTED) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it, the outermost first."""
     at: BaseException | None = error
     while at is not None:
-        if isinstance(at, _UNCONNECTED):
-            return False
+        yield at
         at = at.__cause__ or at.__context__
-    return True
+
+
+def _lost(why: str, error: BaseException, sent: bool, request_id: str | None = None) -> Fault:
+    """A call without an answer. One whose certificate is not trusted would fail the next time too: a person must act."""
+    untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    message = f"{why}. {_UNTRUSTED}" if untrusted else why
+    retry = False if untrusted else None
+    return Fault(kind="connection", message=message, request_id=request_id, may_bill=sent, retry=retry)
 
 
 def words_of(error: BaseException) -> str:

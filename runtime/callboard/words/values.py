@@ -328,7 +328,7 @@ class Fault(Value):
     may_bill: bool = False
     """The service had the request and did not refuse it: it may bill the attempt, also where `usage` is not known."""
     retry: bool | None = None
-    """What the service said in `x-should-retry`; None: nothing."""
+    """What the service said in `x-should-retry`; also False where only a person can mend it; None: nothing is known."""
 
 
 class Todo(Value):

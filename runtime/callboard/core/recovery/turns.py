@@ -279,7 +279,7 @@ def _given_up(failed: CallFailed, recovery: RecoveryState) -> str:
     seconds = failed.at - (recovery.first_failed_at or failed.at)
     tries = f"{recovery.tried} attempt{'' if recovery.tried == 1 else 's'} in {seconds:.0f} s"
     whom = f", at last with {recovery.model}" if recovery.model else ""
-    refused = ", and the service says that another would be of no use" if fault.retry is False else ""
+    refused = ", and another would be of no use" if fault.retry is False else ""
     what_next = NEXT.get(fault.kind, _AGAIN)
     return f"model unavailable: {tries}{whom}{refused} ({_said(fault)}). {what_next[:1].upper()}{what_next[1:]}"
 
