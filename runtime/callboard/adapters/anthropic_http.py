@@ -353,7 +353,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _lost(why: str, error: BaseException, sent: bool, request_id: str | None = None) -> Fault:
-    """A call without an answer. One whose certificate is not trusted would fail the next time too: a person must act."""
+    """A call without an answer. One whose certificate is not trusted fails again until a person acts."""
     untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
     message = f"{why}. {_UNTRUSTED}" if untrusted else why
     retry = False if untrusted else None
