@@ -70,7 +70,7 @@ def _call(tool: str, /, **given: object) -> Call:
 def found_id(prefix: str, said: str, place: int = -1) -> str:
     """The newest id of that kind which the agent has heard of, or the one at that place."""
     found = re.findall(rf"{prefix}_[a-z2-7]{{12}}", said)
-    return found[place] if found and len(found) > place else f"{prefix}_none"
+    return found[place] if -len(found) <= place < len(found) else f"{prefix}_none"
 
 
 Make = Callable[[Draw, str, str], Call]
