@@ -12,7 +12,8 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from unittest import mock
@@ -33,6 +34,11 @@ class _Selector(selectors.DefaultSelector):
 
     skipped = 0.0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = frozenset(_children())
+        """Processes that others started, and that nobody waits for here."""
+
     def select(
         self, timeout: float | None = None
     ) -> list[tuple[selectors.SelectorKey, int]]:  # what BaseSelector declares
@@ -47,7 +53,7 @@ class _Selector(selectors.DefaultSelector):
             if quiet == LOOKS:
                 self.skipped += left
                 return []
-            quiet = 0 if somebody_works() else quiet + 1
+            quiet = 0 if somebody_works(self._before) else quiet + 1
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
@@ -66,18 +72,30 @@ class SkippingLoop(asyncio.SelectorEventLoop):
         return self._skipping.skipped
 
 
-def somebody_works() -> bool:
-    """Whether another thread of this process runs or waits for a disk, or a child process lives."""
+def somebody_works(but: frozenset[str]) -> bool:
+    """Whether another thread of this process runs or waits for a disk, or a child process lives that is none of
+    those."""
     me = str(threading.get_native_id())
     for thread in os.listdir(_THREADS):
         try:
-            if (_THREADS / thread / "children").read_text():
+            if not but.issuperset(_children_of(thread)):
                 return True
             if thread != me and (_THREADS / thread / "stat").read_text().rpartition(")")[2].split()[0] in "RD":
                 return True
         except (FileNotFoundError, ProcessLookupError):  # it has just ended, and may have told us something
             return True
     return False
+
+
+def _children() -> Iterator[str]:
+    """The pids of this process's children."""
+    for thread in os.listdir(_THREADS):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended: its children are the next thread's
+            yield from _children_of(thread)
+
+
+def _children_of(thread: str) -> list[str]:
+    return (_THREADS / thread / "children").read_text().split()
 
 
 def run_skipping(main: Callable[..., Awaitable[T]], *args: object) -> T:

@@ -47,6 +47,21 @@ def test_a_child_process_is_waited_for() -> None:
     assert run_skipping(race) is False
 
 
+def test_a_child_process_that_was_there_before_is_not() -> None:
+    """Such as the one that other tests have their commands copied from."""
+
+    async def wait() -> float:
+        began = anyio.current_time()
+        await anyio.sleep(LONG)
+        return anyio.current_time() - began
+
+    with subprocess.Popen(["sleep", str(LONG)]) as child:
+        try:
+            assert run_skipping(wait) >= LONG
+        finally:
+            child.kill()
+
+
 def test_an_answer_that_a_thread_gives_at_the_last_moment_is_not_skipped() -> None:
     async def races() -> list[bool]:
         return [await race() for _ in range(30)]
