@@ -7,10 +7,13 @@ import pytest
 from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo, Person
 
+from callboard.engine.asking.requests import answer_request
+from callboard.engine.bus import admitting, listening
+from callboard.engine.loop import Agent
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.world import Answer
 from callboard.testing import AllowAll, ScriptedModel, fault, say, use
-from callboard.words.values import Request
+from callboard.words.values import Envelope, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -280,3 +283,34 @@ async def test_permission_of_a_teammate_is_asked_of_the_person_and_not_of_the_le
         await team.quiet()
         assert [r.may_answer for r in person.asked] == [("person", "policy")]
         assert touch.ran == [{"text": "x"}]
+
+
+async def test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The refusal lands after the row was looked at, before the receipt is recorded (seed 1064 of the team of six)."""
+    told: list[str | None] = []
+
+    async def refused(agent: Agent, envelope: Envelope) -> str:
+        why = await admitting.refused(agent, envelope)
+        if envelope.type == "shutdown_request" and not told and envelope.request_id:
+            no = Answer("rejected", "alice", "not done yet")
+            host = agent.host
+            told.append(await answer_request(host.ports.store, host.session, envelope.request_id, no, host.clock.now()))
+        return why
+
+    monkeypatch.setattr(listening, "refused", refused)
+    work = [use("report", {"status": "done", "result": "here"}), say("still at it"), say("and on")]
+    stop = use("request_shutdown", {"teammate": "alice"})
+    model = ScriptedModel(
+        {"lead": [use(*spawn("alice", "help")), say("w"), stop, say("w"), say("she stays")], "alice": work}
+    )
+    async with team_world(model).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert told == [None], "her answer counts"
+        assert [request.status for request in team.team.host.board.requests()] == ["rejected"]
+        row = team.team.host.board.agent("alice")
+        assert row is not None
+        assert row[0].life == "idle"
+        assert team.state("alice").stop_request is None

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from tests.simulation.chaos_person import SESSION
 
 from callboard.core.names import agent_key, journal, mailbox, rows_prefix
-from callboard.words.values import AgentRow, Task
+from callboard.words.events import EnvelopeReceived, decode_event
+from callboard.words.values import AgentRow, Request, Task
 from callboard.words.writes import Append, Put, Write
 
 TASKS = f"{rows_prefix(SESSION)}task/"
 AGENTS = f"{rows_prefix(SESSION)}agent/"
+REQUESTS = f"{rows_prefix(SESSION)}request/"
 
 
 @dataclass
@@ -28,6 +30,8 @@ class Board:
     taken: int = 0
     """How often the lead took a task from an owner at work."""
     faults: list[str] = field(default_factory=list[str])
+    refused: set[str] = field(default_factory=set[str])
+    """Shutdowns that mates have refused."""
 
     def take(self, writes: Sequence[Write]) -> None:
         """These writes have taken effect together."""
@@ -40,6 +44,20 @@ class Board:
         for one in writes:
             if isinstance(one, Put) and one.key.startswith(AGENTS):
                 self.agents[one.key] = one.value
+            if isinstance(one, Put) and one.key.startswith(REQUESTS):
+                self._asked(Request.model_validate_json(one.value))
+            if isinstance(one, Append) and one.stream.startswith("j/") and b'"shutdown_request"' in one.record:
+                self._heard(one)
+
+    def _asked(self, request: Request) -> None:
+        if request.kind == "shutdown" and request.status == "rejected":
+            self.refused.add(request.id)
+
+    def _heard(self, record: Append) -> None:
+        """Who has refused a shutdown does not take it to heart when it hears of it."""
+        event = decode_event(record.record)
+        if isinstance(event, EnvelopeReceived) and not event.refused and event.envelope.request_id in self.refused:
+            self.faults.append(f"{record.stream} heeds {event.envelope.request_id}, which was refused")
 
     def _illegal(self, old: Task | None, new: Task, streams: set[str]) -> Iterator[str]:
         if old is None:

@@ -23,8 +23,7 @@ def broken_at_the_end(evidence: Evidence, trees: SixWorktrees, *, frozen: bool) 
 
 
 def _shutdown(request: Request, evidence: Evidence) -> Iterator[str]:
-    """Approved or out of time, the life that was asked is over. Refused before it heard of it, it does not end by that.
-    Its asker is told once."""
+    """Approved or out of time, the life that was asked is over; and its asker is told once."""
     name, number = request.payload["teammate"], request.payload["incarnation"]
     life = next(one for one in evidence.lives if (one.name, one.incarnation) == (name, number))
     newest = max(one.incarnation for one in evidence.lives if one.name == name)
@@ -32,20 +31,8 @@ def _shutdown(request: Request, evidence: Evidence) -> Iterator[str]:
     over = life.state.ended is not None or newest > number or row.life == "stopped"
     if request.status in ("approved", "expired") and not over:
         yield f"{request.id} is {request.status}, and {name} is {row.life}"
-    if request.status == "rejected" and life.state.stop_request == request.id and not _heard_first(life, request):
-        yield f"{name} refused {request.id}, and stopped by it"
     if request.status in ("approved", "rejected", "expired"):
         yield from _answered(request, evidence)
-
-
-def _heard_first(life: Life, request: Request) -> bool:
-    """Whether the mate had taken the shutdown to heart when it was refused in its name."""
-    said = next(one.at for one in request.history if one.what == "rejected")
-    return any(
-        event.envelope.request_id == request.id and event.at <= said and not event.refused
-        for event in life.events
-        if isinstance(event, ev.EnvelopeReceived) and event.envelope.type == "shutdown_request"
-    )
 
 
 def _answered(request: Request, evidence: Evidence) -> Iterator[str]:

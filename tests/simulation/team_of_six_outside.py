@@ -57,12 +57,12 @@ class SixWorktrees(MemoryWorktrees):
     async def losses(self, name: str) -> Losses:
         self._there(name)
         merged = any(note.name == name and note.act == "merged" for note in self._notes)
-        lost = not merged and self._draw("losses", name).random() < 0.5
+        lost = not merged and self._draw("losses", name).random() < 0.9
         return Losses(changed=(f"{name}.py",)) if lost else Losses()
 
     async def remove(self, name: str, who: Who, agreed: Sequence[str] | None = None) -> Removed:
         losses = (await self.losses(name)).lines() if who.call not in self._folded().done else ()
-        if name in self.merging or set(losses) - set(agreed or ()):
+        if name in self.merging or self._draw("kept", who.call).random() < 0.2 or set(losses) - set(agreed or ()):
             self.ends["removal refused"] += 1
             raise ToolRefused(f"{name} holds work that stands nowhere else")
         if losses:

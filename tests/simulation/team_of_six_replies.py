@@ -156,6 +156,6 @@ _LEADING: tuple[Make, ...] = (
     _merged,
     _merged,
     _merged,
-    lambda draw, said, me: _call("remove_worktree", name=_tree(draw, said), discard_changes=draw.random() < 0.6),
+    lambda draw, said, me: _call("remove_worktree", name=_tree(draw, said), discard_changes=draw.random() < 0.5),
     lambda draw, said, me: _task(draw),
 )

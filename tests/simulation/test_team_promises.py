@@ -18,7 +18,7 @@ from tests.simulation.team_of_six_promises import broken_in_team
 from tests.simulation.virtual import run_virtual
 
 from callboard.core.frozen import replace as changed
-from callboard.core.names import agent_key, journal, mailbox, task_key
+from callboard.core.names import agent_key, journal, mailbox, request_key, task_key
 from callboard.core.state import Ended
 from callboard.words import events as ev
 from callboard.words.values import AgentRow, Envelope, Json, Request, Task
@@ -195,14 +195,6 @@ def an_expired_shutdown_leaves_its_mate(left: Left) -> str:
     return f"{asked.id} is {asked.status}, and {life.name} is idle"
 
 
-def a_refused_shutdown_is_carried_out(left: Left) -> str:
-    asked = _shut_down(left, "rejected")
-    life = left.life(lambda life: (life.name, life.incarnation) == _asked_life(asked))
-    events = [one for one in life.events if not isinstance(one, ev.EnvelopeReceived)]
-    left.put(life, events=events, state=changed(life.state, stop_request=asked.id))
-    return f"{life.name} refused {asked.id}, and stopped by it"
-
-
 def nobody_hears_that_a_mate_stays(left: Left) -> str:
     asked = _shut_down(left, "rejected", "expired")
     life = left.life(lambda life: (life.name, life.incarnation) == (asked.asked_by, asked.incarnation))
@@ -214,10 +206,6 @@ def nobody_hears_that_a_mate_stays(left: Left) -> str:
 
 def _shut_down(left: Left, *statuses: str) -> Request:
     return first(one for one in left.evidence.requests if one.kind == "shutdown" and one.status in statuses)
-
-
-def _asked_life(asked: Request) -> tuple[object, object]:
-    return asked.payload["teammate"], asked.payload["incarnation"]
 
 
 def a_merge_is_done_twice(left: Left) -> str:
@@ -267,7 +255,6 @@ def a_call_runs_in_another_folder(left: Left) -> str:
 
 BREAKS = (
     an_expired_shutdown_leaves_its_mate,
-    a_refused_shutdown_is_carried_out,
     nobody_hears_that_a_mate_stays,
     a_merge_is_done_twice,
     a_merge_is_told_that_was_none,
@@ -342,6 +329,25 @@ def test_a_task_comes_to_the_board_open() -> None:
     board = Board()
     board.take([_put("task_a", BENS)])
     assert board.faults == ["task_a was in_progress when it came to the board"]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_refused_shutdown_that_is_heeded_is_told_of(refused: bool) -> None:
+    asked = Request(id="req_a", kind="shutdown", asked_by="lead", incarnation=1, created_at=0.0)
+    asked = asked.model_copy(update={"status": "rejected" if refused else "pending"})
+    told = Envelope(
+        id="env_a",
+        sender="lead",
+        recipient="ben",
+        incarnation=1,
+        type="shutdown_request",
+        request_id="req_a",
+        sent_at=0.0,
+    )
+    board = Board()
+    board.take([Put(request_key(SESSION, "req_a"), asked.encode())])
+    board.take([Append(BEN, ev.EnvelopeReceived(at=0.0, envelope=told).encode())])
+    assert board.faults == ([f"{BEN} heeds req_a, which was refused"] if refused else [])
 
 
 def _put(name: str, more: Json) -> Write:
