@@ -18,9 +18,10 @@ from callboard.testing import ScriptedModel, World
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Json
 
-FAMILIES = (board_tools, control_tools, cron_tools, plan_tools, team_tools, todo_tools)
+FAMILIES = (control_tools, cron_tools, plan_tools, team_tools, todo_tools)
 STORE_TOOLS: tuple[Tool, ...] = tuple(tool for family in FAMILIES for tool in family())
-"""All tools of the store: they hold nothing, and to write out their schemas takes longer than many a test."""
+"""Tools of the store that hold nothing: to write out their schemas takes longer than many a test. The board's remember
+which check has passed."""
 
 
 class TeamWorld(World):
@@ -34,7 +35,7 @@ class TeamWorld(World):
 
 def team_world(model: ScriptedModel, *more: Tool, **kwargs: object) -> TeamWorld:
     """All tools of the store, and `more`."""
-    tools = [*STORE_TOOLS, *more]
+    tools = [*board_tools(), *STORE_TOOLS, *more]
     return TeamWorld(model, {tool.spec.name: tool for tool in tools}, **kwargs)  # type: ignore[arg-type]
 
 
