@@ -8,6 +8,7 @@ It refuses to run without a terminal (`callboard run` is for that), and to do an
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -316,12 +317,9 @@ class Repl:
 
     async def _typed(self, asking: PromptSession[str], words: str) -> str:
         """The answer. A person who was typing when the question came has not answered it with that Enter."""
-        while True:
-            began = anyio.current_time()
-            typed = await asking.prompt_async(words, completer=None, handle_sigint=False)
-            if anyio.current_time() - began >= TOO_SOON:
-                return typed
+        while (typed := await _meant(asking, words)) is None:
             self._terminal.terminal_print(block("that came too soon to be an answer; once more, please", "warn"))
+        return typed
 
     async def _heed(self, session: OpenSession, line: str) -> None:
         """Do what a line says; an empty one does nothing. Raises `Leave`."""
@@ -384,3 +382,15 @@ def _history(state: Path) -> History:
 
 def _nothing() -> None:
     return
+
+
+async def _meant(asking: PromptSession[str], words: str) -> str | None:
+    """The line typed after `words`; None when it ended too soon. A timer of the loop that reads the keys comes after
+    all that was typed before it, however late both are."""
+    ripe: list[bool] = []
+
+    def begun() -> None:
+        asyncio.get_running_loop().call_later(TOO_SOON, lambda: ripe.append(not asking.app.is_done))
+
+    typed = await asking.prompt_async(words, completer=None, handle_sigint=False, pre_run=begun)
+    return typed if any(ripe) else None
