@@ -14,6 +14,9 @@ from tests.simulation.virtual import run_virtual
 
 RunT = TypeVar("RunT", bound=Run)
 
+COLLECTED = 10
+"""Runs after which what they leave is collected: a world is a circle of some 20 MB."""
+
 
 def lived(make: Callable[[int], RunT], seed: int, replay: str) -> tuple[RunT, Evidence]:
     """The run of one seed, whatever it broke. `replay`: the command, with `{}` for the seed."""
@@ -31,11 +34,14 @@ def live_all(
     """Live all seeds, each told to `met` and then let go: it holds a whole world. Fails with all that broke."""
     broken: list[str] = []
     with _seldom_collected():
-        for seed in seeds:
+        for number, seed in enumerate(seeds, start=1):
             run, evidence = lived(make, seed, replay)
             met(run, evidence)
             broken += [f"seed {seed}: {what}" for what in run.broken]
             broken += [f"    again: {replay.format(seed)}"] if run.broken else []
+            del run, evidence
+            if number % COLLECTED == 0:
+                gc.collect()
     assert not broken, "\n".join(broken)
 
 
