@@ -158,6 +158,23 @@ async def test_a_persons_new_prompt_is_tried_at_once_and_a_success_lifts_it_for_
         pass  # it goes out
 
 
+async def test_an_answer_to_a_call_that_was_under_way_before_lifts_no_refusal() -> None:
+    """One of two calls in flight is refused, then the other one is answered: it was asked before."""
+    governor = Governor(SteadyClock())
+    async with governor.slot(Asking("m")) as before:
+        with pytest.raises(CallFault):
+            async with governor.slot(Asking("m")):
+                raise CallFault(KEY)
+        before.begun()
+    with pytest.raises(CallFault, match="bad key"):
+        async with governor.slot(Asking("m")):
+            pytest.fail("no call goes out")
+    async with governor.slot(Asking("m", person=True)):
+        pass
+    async with governor.slot(Asking("m")):
+        pass  # it goes out
+
+
 async def test_a_refused_key_is_tried_by_one_call_a_minute() -> None:
     clock = SteadyClock()
     governor = Governor(clock)

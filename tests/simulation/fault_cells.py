@@ -214,11 +214,14 @@ def _cause(outcome: Outcome) -> list[str]:
 
 
 def _summaries(outcome: Outcome) -> list[str]:
-    """A summary that is given up is told; one that is not leaves no failure behind."""
+    """A summary that is given up is told; one that is not leaves no failure behind. One that would have to wait for
+    ten minutes is given up: the turn goes on and waits itself, and the next one tries again."""
     cell, failed = outcome.cell, [e.why for _, e in outcome.watcher.events if isinstance(e, ev.SummaryFailed)]
     stays = cell.mode == "forever" and cell.kind.meaning in ("transient", "too_long")
     lost = (
-        cell.role == "summary" and (stays or cell.kind.meaning in ("final", "key")) and cell.kind.name != "max-tokens"
+        cell.role == "summary"
+        and (stays or cell.kind.meaning in ("final", "key", "parked"))
+        and cell.kind.name != "max-tokens"
     )
     if cell.kind.meaning == "outage" or bool(failed) == lost:
         return []

@@ -8,6 +8,7 @@
                       one that went
     refused           anyone else                                       the known fault, and no call goes out
     refused           (one that went is answered, if with an error)     nothing wrong any more
+    refused           (one that was under way before is answered)       refused still: it was asked before
     refused           (one that went is refused)                        refused, and the minute begins anew
 
 A key that is refused for one model only (403: it may not use that model) stays good for the others.
@@ -34,6 +35,12 @@ class Refusal:
 
     fault: Fault
     tried_at: float
+    newest: int = 0
+    """The newest call when that was heard: an answer to it, or to one before it, proves nothing."""
+
+    def outdated_by(self, call: int) -> bool:
+        """Whether the answer to this call says that the key is good again."""
+        return call > self.newest
 
 
 def counts_of(model: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import anyio
@@ -63,7 +63,7 @@ class Governor:
         self._refusals: dict[str, Refusal] = {}
         self._known_at: dict[str, float] = {}
         """When that was heard which is known of a model, or of the key, from whomever."""
-        self._numbers = count(1)
+        self._numbers, self._newest = count(1), 0
 
     @asynccontextmanager
     async def slot(self, asking: Asking = ANY, prefix: Prefix | None = None) -> AsyncGenerator[Call]:
@@ -119,7 +119,7 @@ class Governor:
         if notice.fault is None:
             self._refusals.pop(notice.model, None)
         else:
-            self._refuse(notice.model, Refusal(notice.fault, notice.at))
+            self._refuse(notice.model, Refusal(notice.fault, notice.at, self._newest))
         if notice.parked_until > self._clock.now():
             self._lanes[notice.model] = rate.heed(self._lane(notice.model), notice.parked_until, notice.why)
         self.turn()
@@ -137,13 +137,14 @@ class Governor:
             if not may_go(refusal, asking.person, now):
                 return known_fault(refusal)
         for scope, refusal in found.items():  # this one sees whether it is still so
-            self._refusals[scope] = Refusal(refusal.fault, now)
+            self._refusals[scope] = replace(refusal, tried_at=now)
         return None
 
     async def wait(self, asking: Asking, arrived: float) -> tuple[int, str]:
         """Stand in line until it is this one's turn: its number, and what held it, if anything. It is in flight then.
         Raises `CallFault` when the key turns out to be at fault meanwhile."""
-        one = rate.waiter(next(self._numbers), asking.rank, arrived, asking.tokens)
+        self._newest = next(self._numbers)
+        one = rate.waiter(self._newest, asking.rank, arrived, asking.tokens)
         self._lanes[asking.model] = rate.join(self._lane(asking.model), one)
         place = self._places[one.number] = _Place(asking.model)
         try:
@@ -172,7 +173,7 @@ class Governor:
 
     def answered(self, model: str, number: int) -> None:
         self._lanes[model] = rate.answered(self._lane(model), number)
-        self._is_good(model)
+        self._is_good(model, number)
         self.turn()
 
     def ended(self, model: str, number: int, end: End, fault: Fault | None = None) -> None:
@@ -183,10 +184,10 @@ class Governor:
             self._tell(RateNotice(model=model, at=now, parked_until=lane.parked_until, why=lane.why))
         scope = scope_of(fault, model) if fault is not None else None
         if fault is not None and scope is not None:
-            self._refuse(scope, Refusal(fault, now))
+            self._refuse(scope, Refusal(fault, now, self._newest))
             self._tell(RateNotice(model=scope, at=now, why=end.why, fault=known_fault(self._refusals[scope])))
         elif end.how in ("replied", "answered"):
-            self._is_good(model)
+            self._is_good(model, number)
         self.turn()
 
     def turn(self, at_least: float = 0.0) -> None:
@@ -220,13 +221,15 @@ class Governor:
                 self._lanes[place.model] = rate.leave(self._lane(place.model), number)
                 place.refuse(known_fault(refusal))
 
-    def _is_good(self, model: str) -> None:
-        """The service took the key for this model: whatever it was refused for is mended. A count is free: it proves
-        nothing."""
+    def _is_good(self, model: str, number: int) -> None:
+        """The service took the key for this call: whatever it was refused for before is mended. A count is free: it
+        proves nothing."""
         if model.startswith(COUNTS):
             return
         for scope in (ALL_MODELS, model):
-            if self._refusals.pop(scope, None) is not None:
+            refusal = self._refusals.get(scope)
+            if refusal is not None and refusal.outdated_by(number):
+                del self._refusals[scope]
                 self._tell(RateNotice(model=scope, at=self._clock.now()))
 
     def _tell(self, notice: RateNotice) -> None:
