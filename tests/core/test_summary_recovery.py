@@ -31,6 +31,7 @@ from callboard.core.recovery.summaries import (
     Tried,
     after_bad_answer,
     after_fault,
+    after_stop,
     models_for_summary,
 )
 from callboard.words import events as ev
@@ -145,6 +146,14 @@ def test_b21_whatever_fails_a_summary_is_given_up_after_a_bounded_number_of_call
         left -= found.do == "model"
         assert left >= 0
     assert calls <= SPEC.attempts * (models + 2) + SPEC.attempts * 5
+
+
+def test_an_answer_that_ended_where_the_window_ends_is_asked_for_with_less() -> None:
+    window = "model_context_window_exceeded"
+    for tried in (Tried(1, rides=True), Tried(1), Tried(1, may_shrink=False, models_left=True)):
+        assert after_stop(window, tried) == after_fault(fault("too_long"), tried, SPEC, 1.0)
+        assert after_stop("max_tokens", tried) == after_bad_answer(tried)
+    assert after_stop(window, Tried(1)).do == "smaller"
 
 
 def test_an_answer_that_is_no_summary_is_asked_for_in_another_way_while_there_is_one() -> None:

@@ -20,6 +20,8 @@ This is the whole of its table; tests/core/test_summary_recovery.py goes through
     not_found, invalid, unusable answer    of its own, no model is left                 give up
     credentials, payment, spend_limit      always                                       give up
 
+An answer that ended where the model's window ends counts as too_long.
+
 *It rides*: the question stands at the end of the conversation, on its cached prefix. Models: the small one, the one
 that the agent works with, its fallbacks. Numbers are those of the turn's own calls (`recovery`): waits, attempts, and
 the longest wait: what the service asks for beyond that is not waited for, since a summary has a fallback and a parked
@@ -32,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.core.recovery.turns import back_off, is_final, model_in_use
+from callboard.core.recovery.turns import back_off, is_final, is_too_long, model_in_use
 from callboard.core.state import AgentState
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Fault
@@ -79,14 +81,23 @@ def after_fault(fault: Fault, tried: Tried, spec: AgentSpec, draw: float) -> Nex
     if fault.kind in KEY:
         return Next("give_up")
     if fault.kind == "too_long":
-        if tried.rides:
-            return Next("plain")
-        return Next("smaller" if tried.may_shrink else "give_up")
+        return _too_long(tried)
     if not is_final(fault) and fault.retry is not False and tried.attempts < spec.attempts:
         wait = (fault.retry_after if fault.kind == "rate_limited" else None) or back_off(tried.attempts - 1, draw)
         if wait <= spec.max_wait:
             return Next("again", wait)
     return after_bad_answer(tried)
+
+
+def after_stop(reason: str, tried: Tried) -> Next:
+    """The decision on an answer that is no summary, by its stop reason."""
+    return _too_long(tried) if is_too_long(reason) else after_bad_answer(tried)
+
+
+def _too_long(tried: Tried) -> Next:
+    if tried.rides:
+        return Next("plain")
+    return Next("smaller" if tried.may_shrink else "give_up")
 
 
 def after_bad_answer(tried: Tried) -> Next:

@@ -32,7 +32,7 @@ from callboard.core.context.view.conversation import size
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.decide import SUMMARY
 from callboard.core.recovery.fallback import reader_of
-from callboard.core.recovery.summaries import Next, Tried, after_bad_answer, after_fault, models_for_summary
+from callboard.core.recovery.summaries import Next, Tried, after_fault, after_stop, models_for_summary
 from callboard.core.recovery.turns import model_in_use, output_limit, told_of
 from callboard.core.state import AgentState
 from callboard.engine.loop import Agent
@@ -243,7 +243,7 @@ class _Asking:
         text = accept_summary(reply.blocks, reply.stop_reason)
         if text is not None:
             return text
-        return replace(after_bad_answer(tried), why=summary_fault(reply.blocks, reply.stop_reason))
+        return replace(after_stop(reply.stop_reason, tried), why=summary_fault(reply.blocks, reply.stop_reason))
 
     async def _may_call(self, model: str) -> None:
         """Wait while the key is parked, but not for long: a summary has a fallback. Raises `_NoSummary`."""
