@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from callboard.core.bus.authority import claim, weakest
 from callboard.core.bus.mail import sending
-from callboard.core.names import short_id
+from callboard.core.names import request_key, short_id, task_key
 from callboard.core.state import AgentState
 from callboard.core.tasks.laws import by_id
 from callboard.core.team.waiting import NOBODY, Deadlock, Wait, deadlocks, waits_of
@@ -51,10 +51,19 @@ class Deadlocks:
             if ended or self._waits(row.name):
                 mates = [one.name for one in self._host.board.agents() if one.kind != "subagent"]
                 for found in self._among(mates if ended else [row.name]):
-                    await self._tell(found)
+                    await self._read_again(found)
+                    if any(found.id == one.id for one in self._among(found.names)):
+                        await self._tell(found)
         finally:
             self.looking -= 1
             self._looked()
+
+    async def _read_again(self, found: Deadlock) -> None:
+        """What it is about, from the store. The board hears of a commit of another hand row by row: of an agent's end,
+        say, before the answer that stands in the same commit."""
+        for wait in found.waits:
+            await self._host.refresh(request_key(self._host.session, wait.key))
+            await self._host.refresh(task_key(self._host.session, wait.key))
 
     def _among(self, start: Iterable[str]) -> tuple[Deadlock, ...]:
         """The deadlocks among these and all whom they wait for."""
