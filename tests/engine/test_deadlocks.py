@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.engine.team_world import TeamWorld, spawn, team_world
 
+from callboard.engine.board import SessionBoard
+from callboard.engine.host import Host
 from callboard.ports.model import Delta, ModelRequest, Reply
+from callboard.ports.store import Row
 from callboard.testing import HostedSession, ScriptedModel, say, use
 from callboard.words.events import Event
 from callboard.words.values import Envelope
@@ -126,4 +129,33 @@ async def test_a_plan_that_only_a_lead_could_answer_who_has_ended_is_told_to_nob
         await team.prompt("go")
         await team.command("stop")
         await team.team.members[("lead", 1)].ended.wait()
+        assert await told(team) == []
+
+
+async def test_an_end_that_is_heard_of_before_the_answer_of_the_same_commit_is_no_deadlock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows of a commit come one by one to who did not make it; only the store has them together."""
+    take, refresh, reading = SessionBoard.take, Host.refresh, list[str]()
+
+    def late(board: SessionBoard, row: Row) -> None:
+        if reading or "/request/" not in row.key or b'"approved"' not in (row.value or b""):
+            take(board, row)
+
+    async def read(host: Host, key: str) -> None:
+        reading.append(key)
+        await refresh(host, key)
+        reading.pop()
+
+    monkeypatch.setattr(SessionBoard, "take", late)
+    monkeypatch.setattr(Host, "refresh", read)
+    stop = use("request_shutdown", {"teammate": "alice"})
+    lead = [use(*spawn("alice", "help")), say("w"), stop, say("w"), say("she is gone")]
+    world = team_world(ScriptedModel({"lead": lead, "alice": [use("report", {"status": "done", "result": "here"})]}))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        found = team.team.host.board.agent("alice")
+        assert found is not None
+        assert found[0].life == "stopped"
         assert await told(team) == []
