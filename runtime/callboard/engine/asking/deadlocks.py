@@ -51,9 +51,7 @@ class Deadlocks:
             if ended or self._waits(row.name):
                 mates = [one.name for one in self._host.board.agents() if one.kind != "subagent"]
                 for found in self._among(mates if ended else [row.name]):
-                    await self._read_again(found)
-                    if any(found.id == one.id for one in self._among(found.names)):
-                        await self._tell(found)
+                    await self._tell(found)
         finally:
             self.looking -= 1
             self._looked()
@@ -87,7 +85,9 @@ class Deadlocks:
         return name == NOBODY or (found is not None and found[0].life in ("stopped", "crashed"))
 
     async def _tell(self, found: Deadlock) -> None:
-        if found.id in self._told:
+        await self._read_again(found)
+        still = any(found.id == one.id for one in self._among(found.names))
+        if found.id in self._told or not still:
             return
         self._told.add(found.id)
         log.warning("deadlock", agents=found.names, words=found.words())
