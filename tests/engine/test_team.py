@@ -7,10 +7,12 @@ import pytest
 from tests.engine.team_world import spawn, team_world
 from tests.engine.test_one_agent import Echo, Person
 
+from callboard.core.names import request_key
 from callboard.engine.asking.requests import answer_request
 from callboard.engine.bus import admitting, listening
 from callboard.engine.loop import Agent
 from callboard.ports.model import ModelRequest, Reply
+from callboard.ports.store import Row
 from callboard.ports.world import Answer
 from callboard.testing import AllowAll, ScriptedModel, fault, say, use
 from callboard.words.values import Envelope, Request
@@ -291,15 +293,16 @@ async def test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_ou
     """The refusal lands after the row was looked at, before the receipt is recorded (seed 1064 of the team of six)."""
     told: list[str | None] = []
 
-    async def refused(agent: Agent, envelope: Envelope) -> str:
-        why = await admitting.refused(agent, envelope)
+    async def row_of(agent: Agent, envelope: Envelope) -> Row | None:
+        row = await admitting.row_of(agent, envelope)
         if envelope.type == "shutdown_request" and not told and envelope.request_id:
             no = Answer("rejected", "alice", "not done yet")
             host = agent.host
             told.append(await answer_request(host.ports.store, host.session, envelope.request_id, no, host.clock.now()))
-        return why
+            await host.refresh(request_key(host.session, envelope.request_id))  # the board is ahead of what was judged
+        return row
 
-    monkeypatch.setattr(listening, "refused", refused)
+    monkeypatch.setattr(listening, "row_of", row_of)
     work = [use("report", {"status": "done", "result": "here"}), say("still at it"), say("and on")]
     stop = use("request_shutdown", {"teammate": "alice"})
     model = ScriptedModel(

@@ -11,20 +11,21 @@ from callboard.core.bus.authority import ANSWERS, ASKS, cause_of, refusal
 from callboard.core.bus.mail import sending
 from callboard.core.names import request_key, short_id
 from callboard.engine.loop import Agent
-from callboard.ports.store import Write
+from callboard.ports.store import Row, Write
 from callboard.words.values import AgentRow, Envelope, Request
 
 
-async def refused(agent: Agent, envelope: Envelope) -> str:
-    """Why it does not count; empty when it does."""
-    return refusal(envelope, agent.row, await _request(agent, envelope))
-
-
-async def _request(agent: Agent, envelope: Envelope) -> Request | None:
+async def row_of(agent: Agent, envelope: Envelope) -> Row | None:
+    """The row of the request that it asks with or answers; None when it is about none, or there is none."""
     if envelope.request_id is None or (envelope.type not in ASKS and envelope.type not in ANSWERS):
         return None
-    row = await agent.host.ports.store.get(request_key(agent.host.session, envelope.request_id))
-    return Request.model_validate_json(row.value) if row is not None and row.value is not None else None
+    return await agent.host.ports.store.get(request_key(agent.host.session, envelope.request_id))
+
+
+def refused(agent: Agent, envelope: Envelope, row: Row | None) -> str:
+    """Why it does not count, by that row; empty when it does."""
+    request = Request.model_validate_json(row.value) if row is not None and row.value is not None else None
+    return refusal(envelope, agent.row, request)
 
 
 def told(agent: Agent, envelope: Envelope, why: str) -> list[Write]:

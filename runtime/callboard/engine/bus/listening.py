@@ -5,12 +5,12 @@ Sending is a write (`core/bus/mail.py`) in the commit of whatever caused it; the
 
 from __future__ import annotations
 
-from callboard.core.names import mailbox, request_key
-from callboard.engine.bus.admitting import refused, told
+from callboard.core.names import mailbox
+from callboard.engine.bus.admitting import refused, row_of, told
 from callboard.engine.loop import Agent
 from callboard.engine.memory import PAGE
 from callboard.engine.supervision.leaving import request_withdrawn
-from callboard.ports.store import Put, Record, Write
+from callboard.ports.store import Put, Record, Row, Write
 from callboard.words.errors import Conflict, StoreDamaged
 from callboard.words.events import EnvelopeReceived
 from callboard.words.values import Envelope
@@ -40,21 +40,19 @@ def _envelope(stream: str, record: Record) -> Envelope:
         raise StoreDamaged(f"envelope {record.seq} of {stream} cannot be read: {wrong}") from wrong
 
 
-def _held_still(agent: Agent, envelope: Envelope) -> list[Write]:
-    """The row of a shutdown that is heeded, written unchanged: an answer to it in between is heard first."""
-    found = agent.host.board.request(envelope.request_id) if envelope.request_id else None
-    if found is None:
-        return []
-    return [Put(request_key(agent.host.session, found[0].id), found[0].encode(), expected=found[1])]
+def _held_still(row: Row | None) -> list[Write]:
+    """The row by which a shutdown is heeded, written unchanged: an answer to it in between is heard first."""
+    return [] if row is None or row.value is None else [Put(row.key, row.value, expected=row.revision)]
 
 
 async def _receive(agent: Agent, envelope: Envelope) -> None:
     """Acknowledge one envelope. A new plan that is asked for makes the one void that still waits for its answer."""
     while True:
-        gate, why = agent.state.gate, await refused(agent, envelope)
+        gate, row = agent.state.gate, await row_of(agent, envelope)
+        why = refused(agent, envelope, row)
         writes = told(agent, envelope, why) if why else list[Write]()
         if not why and envelope.type == "shutdown_request":
-            writes = _held_still(agent, envelope)
+            writes = _held_still(row)
         if not why and envelope.type == "plan_request" and gate.gate == "pending" and gate.request_id:
             writes = request_withdrawn(agent.host, gate.request_id, "another plan was asked for")
         try:
