@@ -14,89 +14,105 @@ Which answer fits which event stands in `FITTING`; any other answer is a fault o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from callboard.words.context import Message
-from callboard.words.specs import PermissionMode
-from callboard.words.values import Json, ToolCall
+from callboard.words.hook_events import (
+    BudgetReached,
+    CallDone,
+    Caller,
+    CwdChanged,
+    EnvelopeDelivered,
+    HookEvent,
+    Notification,
+    PermissionRequest,
+    PlanSubmitted,
+    PostCompact,
+    PostToolBatch,
+    PostToolUse,
+    PostToolUseFailure,
+    PreCompact,
+    PreToolUse,
+    RequestAnswered,
+    ScheduleFired,
+    SessionEnd,
+    SessionStart,
+    Stop,
+    StopFailure,
+    SubagentStart,
+    SubagentStop,
+    TaskCompleted,
+    TaskCreated,
+    TeammateIdle,
+    ToolResult,
+    UserPromptSubmit,
+    WorktreeCreate,
+    WorktreeRemove,
+)
+from callboard.words.values import Json
+
+__all__ = [
+    "FITTING",
+    "MARKS",
+    "SOURCES",
+    "TOOL_EVENTS",
+    "AddContext",
+    "Allow",
+    "Answer",
+    "Ask",
+    "BudgetReached",
+    "CallDone",
+    "Caller",
+    "CwdChanged",
+    "Deny",
+    "EnvelopeDelivered",
+    "GoOn",
+    "Halt",
+    "HandlerResult",
+    "HookEvent",
+    "HookMark",
+    "HookSource",
+    "MomentVerdict",
+    "Notification",
+    "PermissionRequest",
+    "PlanSubmitted",
+    "PostCompact",
+    "PostToolBatch",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "PostVerdict",
+    "PreCompact",
+    "PreToolUse",
+    "PreVerdict",
+    "PromptVerdict",
+    "RequestAnswered",
+    "Rewrite",
+    "ScheduleFired",
+    "SessionEnd",
+    "SessionStart",
+    "Stop",
+    "StopFailure",
+    "StopVerdict",
+    "SubagentStart",
+    "SubagentStop",
+    "TaskCompleted",
+    "TaskCreated",
+    "TeammateIdle",
+    "ToolResult",
+    "UserPromptSubmit",
+    "WorktreeCreate",
+    "WorktreeRemove",
+    "hook",
+]
 
 HookSource = Literal["builtin", "person", "workspace", "agent", "skill"]
 """Where a hook comes from. They speak in this order."""
 
 SOURCES: tuple[HookSource, ...] = ("builtin", "person", "workspace", "agent", "skill")
 
-TOOL_EVENTS = frozenset({"PreToolUse", "PostToolUse"})
-"""The events of a tool call: only these have a matcher."""
-
-
-# Events
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The agent that it is about, and where it works."""
-
-    session: str = ""
-    name: str = "lead"
-    kind: Literal["lead", "teammate", "subagent"] = "lead"
-    agent_type: str = ""
-    permission_mode: PermissionMode = "default"
-    folder: str = "/"
-    """Where its tools run: absolute. A worktree's, when it has one."""
-    transcript: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """What a tool returned, as the model would see it, and its structured form."""
-
-    content: tuple[Json, ...]
-    is_error: bool = False
-    data: Json = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class UserPromptSubmit:
-    """A person or a schedule asks for something; nothing of it has reached the model."""
-
-    text: str
-    origin: Literal["person", "schedule"] = "person"
-    by: Caller = Caller()
-
-
-@dataclass(frozen=True, slots=True)
-class PreToolUse:
-    """A tool call passed its schema, and no rule has looked at it yet. `call.input` has our field names."""
-
-    call: ToolCall
-    by: Caller = Caller()
-
-
-@dataclass(frozen=True, slots=True)
-class PostToolUse:
-    """A tool has run, also when it failed. After a crash it is told again, with the same `call.id`."""
-
-    call: ToolCall
-    result: ToolResult
-    seconds: float = 0.0
-    by: Caller = Caller()
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The model has ended its turn. `view` is what it was sent last."""
-
-    view: tuple[Message, ...] = ()
-    text: str = ""
-    """The last text of the model."""
-    blocks: int = 0
-    """How often in a row a hook has kept it going in this turn."""
-    by: Caller = Caller()
-
-
-HookEvent = UserPromptSubmit | PreToolUse | PostToolUse | Stop
+TOOL_EVENTS = frozenset({"PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"})
+"""The events of one tool call: their matcher is about the tool."""
 
 
 # Answers
@@ -158,13 +174,35 @@ Answer = Allow | Ask | Deny | Rewrite | AddContext | GoOn | Halt
 
 FITTING: Mapping[str, tuple[type[Answer], ...]] = MappingProxyType(
     {
+        "SessionStart": (AddContext, Halt),
+        "SessionEnd": (),
+        "SubagentStart": (AddContext, Halt),
+        "Notification": (),
         "UserPromptSubmit": (Deny, AddContext, Halt),
-        "PreToolUse": (Allow, Ask, Deny, Rewrite, AddContext, Halt),
-        "PostToolUse": (Rewrite, AddContext, Halt),
+        "EnvelopeDelivered": (AddContext, Halt),
         "Stop": (GoOn, Halt),
+        "SubagentStop": (GoOn, Halt),
+        "TeammateIdle": (GoOn, Halt),
+        "StopFailure": (),
+        "PreToolUse": (Allow, Ask, Deny, Rewrite, AddContext, Halt),
+        "PermissionRequest": (Allow, Deny, Rewrite, Halt),
+        "PostToolUse": (Rewrite, AddContext, Halt),
+        "PostToolUseFailure": (AddContext, Halt),
+        "PostToolBatch": (Deny, AddContext, Halt),
+        "TaskCreated": (Deny,),
+        "TaskCompleted": (Deny, Halt),
+        "PlanSubmitted": (Deny, Halt),
+        "RequestAnswered": (),
+        "ScheduleFired": (Deny,),
+        "BudgetReached": (),
+        "PreCompact": (Deny,),
+        "PostCompact": (),
+        "WorktreeCreate": (Deny,),
+        "WorktreeRemove": (),
+        "CwdChanged": (),
     }
 )
-"""The events there are, and the answers that each takes."""
+"""The events there are, and the answers that each takes. None: it informs, and nothing that is said has an effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +261,19 @@ class StopVerdict:
     """Over the end of a turn. `go_on` is why it goes on; empty when it ends."""
 
     go_on: str = ""
+    halt: str = ""
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MomentVerdict:
+    """Over any other event. What of it has an effect depends on the event (`FITTING`)."""
+
+    block: str = ""
+    """Why it may not be (`Deny`), or why it goes on (`GoOn`); empty when nobody objects."""
+    by: str = ""
+    """The hook that blocks, as `hook NAME (SOURCE)`."""
+    context: tuple[str, ...] = ()
     halt: str = ""
     notices: tuple[str, ...] = ()
 
