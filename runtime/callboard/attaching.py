@@ -108,8 +108,7 @@ class AttachedSession(OpenSession):
         self, holder: LeaseHolder, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Follow the session until cancelled; it is as it stands now when `task_status` is told."""
-        for row in await self._store.keys(rows_prefix(self.id)):
-            self._board.take(row)
+        self._board.take(*await self._store.keys(rows_prefix(self.id)))
         for row in self._board.agents():
             self._states[row.name, row.incarnation] = await recall(self._store, self.id, row.name, row.incarnation)
         self.pid = holder.pid
@@ -124,7 +123,7 @@ class AttachedSession(OpenSession):
             task_status.started()
             async with self._store.watch(rows_prefix(self.id)) as rows:
                 async for row in rows:
-                    self._board.take(row)
+                    self._board.take(row, *rows.at_hand())
 
     def _row_changed(self, kind: str, name: str) -> None:
         if self._group is None:

@@ -225,6 +225,20 @@ class StoreConformance:
             await there.commit(Put("a/1", b"x"))
             assert (await anext(rows)).key == "a/1"
 
+    async def test_what_a_watcher_has_at_hand_makes_every_commit_whole(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as here, self.opened(tmp_path) as there, here.watch("a/") as rows:
+            assert rows.at_hand() == ()
+            for number in range(20):
+                text = str(number).encode()
+                await there.commit(Put("a/1", text), Put("b", text), Put("a/2", text), Put("a/3", text))
+            seen: dict[str, bytes | None] = {}
+            async for row in rows:
+                seen |= {one.key: one.value for one in (row, *rows.at_hand())}
+                assert len(set(seen.values())) == 1, "nobody sees half a commit"
+                assert set(seen) == {"a/1", "a/2", "a/3"}
+                if row.value == b"19":
+                    break
+
     async def test_a_burst_ends_with_the_newest(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store, store.watch("k") as rows:
             for number in range(50):

@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from callboard.adapters.feed import Bells, Feed
 from callboard.adapters.memory import Crashed, MemoryLease, MemoryStore
 from callboard.adapters.sqlite import open_store
-from callboard.ports.store import Append, Delete, Fence, Lease, LeaseHolder, Put, Record, Row, Store, Write
+from callboard.ports.store import Append, Changes, Delete, Fence, Lease, LeaseHolder, Put, Record, Row, Store, Write
 from callboard.words.errors import StoreFull
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class Unkind:
     async def keys(self, prefix: str) -> Sequence[Row]:
         return await self.inner.keys(prefix)
 
-    def watch(self, prefix: str) -> AbstractAsyncContextManager[AsyncIterator[Row]]:
+    def watch(self, prefix: str) -> AbstractAsyncContextManager[Changes]:
         return self.inner.watch(prefix)
 
     async def put_blob(self, data: bytes) -> str:

@@ -40,6 +40,12 @@ class Feed(AsyncIterator[T], Generic[T]):
         self._ended = True
         self._rung.set()
 
+    def at_hand(self) -> Sequence[T]:
+        """What was found with the last one that was given, all of it."""
+        found = tuple(self._ready)
+        self._ready.clear()
+        return found
+
     async def __anext__(self) -> T:
         # Cancelled here, nothing is lost: the position moves and the rows are kept in one go, without an await between.
         await checkpoint()

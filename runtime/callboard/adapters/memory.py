@@ -16,7 +16,7 @@ from typing import Literal
 from anyio.lowlevel import checkpoint
 
 from callboard.adapters.feed import Bells, Feed
-from callboard.ports.store import Append, Delete, Fence, Lease, LeaseHolder, Put, Record, Row, Write
+from callboard.ports.store import Append, Changes, Delete, Fence, Lease, LeaseHolder, Put, Record, Row, Write
 from callboard.words.errors import Conflict, Fenced, StoreDamaged, StoreFull
 
 CrashPoint = Literal["before", "after"]
@@ -192,7 +192,7 @@ class MemoryStore:
         return [rows[key] for key in sorted(rows) if key.startswith(prefix) and rows[key].value is not None]
 
     @asynccontextmanager
-    async def watch(self, prefix: str) -> AsyncGenerator[AsyncIterator[Row], None]:
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
             await self._enter()
             rows = [row for key, row in self._contents.rows.items() if key.startswith(prefix)]

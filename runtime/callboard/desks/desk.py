@@ -216,8 +216,7 @@ async def open_desk(workspace: Path, session: str | None = None) -> AsyncGenerat
     async with _open(places) as store:
         row = await find_session(store, session)
         board = SessionBoard(row.id, lambda kind, name: None)
-        for one in await store.keys(rows_prefix(row.id)):
-            board.take(one)
+        board.take(*await store.keys(rows_prefix(row.id)))
         yield Desk(store, row, board)
 
 

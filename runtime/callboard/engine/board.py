@@ -26,17 +26,23 @@ class SessionBoard:
         self._rows: dict[str, dict[str, tuple[Value, int]]] = {kind: {} for kind in _KINDS}
         self._revisions: dict[str, int] = {}
 
-    def take(self, row: Row) -> None:
-        """Heed a row of the store, if it is news."""
+    def take(self, *rows: Row) -> None:
+        """Heed rows of the store, those that are news: first all, then `changed` for each, so that nobody who looks
+        sees half a commit."""
+        for kind, name in [news for row in rows if (news := self._kept(row))]:
+            self._changed(kind, name)
+
+    def _kept(self, row: Row) -> tuple[str, str] | None:
+        """The kind and the id of a row that is news."""
         kind, _, name = row.key.removeprefix(self._prefix).partition("/")
         if kind not in _KINDS or row.revision <= self._revisions.get(row.key, 0):
-            return
+            return None
         self._revisions[row.key] = row.revision
         if row.value is None:
             self._rows[kind].pop(name, None)
         else:
             self._rows[kind][name] = (_KINDS[kind].model_validate_json(row.value), row.revision)
-        self._changed(kind, name)
+        return kind, name
 
     def agent(self, name: str) -> tuple[AgentRow, int] | None:
         return self._one("agent", name, AgentRow)

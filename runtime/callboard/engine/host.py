@@ -25,7 +25,7 @@ from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.model.cache_watch import CacheNews
 from callboard.engine.money.budgets import Budgets
 from callboard.ports.model import Delta, Model
-from callboard.ports.store import Append, Delete, Fence, Put, Row, Store, Write
+from callboard.ports.store import Append, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script, Surroundings
@@ -114,29 +114,24 @@ class Host:
 
     async def load(self) -> None:
         """Read the session's rows once, before anything else."""
-        for row in await self.ports.store.keys(rows_prefix(self.session)):
-            self.board.take(row)
+        self.board.take(*await self.ports.store.keys(rows_prefix(self.session)))
         await catch_up(self.governor, self.ports.store)
 
     async def follow(self) -> None:
         """Heed what other processes change, for as long as the session is hosted."""
         async with self.ports.store.watch(rows_prefix(self.session)) as rows:
             async for row in rows:
-                self.board.take(row)
+                self.board.take(row, *rows.at_hand())
 
     async def commit(self, *writes: Write) -> tuple[int, ...]:
         """Commit under this process's fence; its rows are known here as soon as it returns."""
         numbers = await self.ports.store.commit(*writes, fence=self.fence)
-        for write, number in zip(writes, numbers, strict=True):
-            match write:
-                case Put():
-                    self.board.take(Row(write.key, write.value, number))
-                case Append():
-                    if write.stream.startswith(MAILBOXES):
-                        self.mailboxes.sent(write.stream, number)
-                        self.mailed(Envelope.model_validate_json(write.record))
-                case Delete():
-                    pass
+        done = list(zip(writes, numbers, strict=True))
+        self.board.take(*(Row(one.key, one.value, number) for one, number in done if isinstance(one, Put)))
+        for write, number in done:
+            if isinstance(write, Append) and write.stream.startswith(MAILBOXES):
+                self.mailboxes.sent(write.stream, number)
+                self.mailed(Envelope.model_validate_json(write.record))
         return numbers
 
     async def refresh(self, key: str) -> None:

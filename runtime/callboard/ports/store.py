@@ -28,7 +28,7 @@ from typing import Protocol
 
 from callboard.words.writes import Append, Delete, Fence, Put, Write
 
-__all__ = ["Append", "Delete", "Fence", "Lease", "LeaseHolder", "Put", "Record", "Row", "Store", "Write"]
+__all__ = ["Append", "Changes", "Delete", "Fence", "Lease", "LeaseHolder", "Put", "Record", "Row", "Store", "Write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,18 @@ class Lease(Protocol):
         ...
 
 
+class Changes(Protocol):
+    """Rows as they change: an async iterator of one after the other."""
+
+    def __aiter__(self) -> AsyncIterator[Row]: ...
+
+    async def __anext__(self) -> Row: ...
+
+    def at_hand(self) -> Sequence[Row]:
+        """Those that were found together with the last one, taken without waiting: with them every commit is whole."""
+        ...
+
+
 class Store(Protocol):
     """Everything durable. Thread-safe towards its own process; any number of processes share one store."""
 
@@ -113,7 +125,7 @@ class Store(Protocol):
         """All rows whose key begins with `prefix`, sorted by key."""
         ...
 
-    def watch(self, prefix: str) -> AbstractAsyncContextManager[AsyncIterator[Row]]:
+    def watch(self, prefix: str) -> AbstractAsyncContextManager[Changes]:
         """The rows whose key begins with `prefix`, then each change of one, deletions included.
 
         Of several changes of a key in a row only the newest may be seen. It ends when the store is closed.

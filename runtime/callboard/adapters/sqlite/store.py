@@ -26,7 +26,7 @@ from callboard.adapters.sqlite.health import DamageReport
 from callboard.adapters.sqlite.schema import connect
 from callboard.adapters.sqlite.threads import Readers, Soon, run_soon, soon_here
 from callboard.adapters.sqlite.writer import Writer
-from callboard.ports.store import Fence, Lease, LeaseHolder, Record, Row, Write
+from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Row, Write
 from callboard.words.errors import StoreDamaged
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class SqliteStore:
         return await self._ask(lambda connection: statements.keys(connection, prefix))
 
     @asynccontextmanager
-    async def watch(self, prefix: str) -> AsyncGenerator[AsyncIterator[Row], None]:
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
             return await self._ask(lambda connection: statements.changes(connection, prefix, position))
 

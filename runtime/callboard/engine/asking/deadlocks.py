@@ -57,11 +57,13 @@ class Deadlocks:
             self._looked()
 
     async def _read_again(self, found: Deadlock) -> None:
-        """What it is about, from the store. The board hears of a commit of another hand row by row: of an agent's end,
-        say, before the answer that stands in the same commit."""
+        """What it is about, from the store: the board knows this process's own commits before older ones of others."""
+        session, board = self._host.session, self._host.board
         for wait in found.waits:
-            await self._host.refresh(request_key(self._host.session, wait.key))
-            await self._host.refresh(task_key(self._host.session, wait.key))
+            if board.request(wait.key) is not None:
+                await self._host.refresh(request_key(session, wait.key))
+            elif board.task(wait.key) is not None:
+                await self._host.refresh(task_key(session, wait.key))
 
     def _among(self, start: Iterable[str]) -> tuple[Deadlock, ...]:
         """The deadlocks among these and all whom they wait for."""
@@ -85,11 +87,13 @@ class Deadlocks:
         return name == NOBODY or (found is not None and found[0].life in ("stopped", "crashed"))
 
     async def _tell(self, found: Deadlock) -> None:
-        await self._read_again(found)
-        still = any(found.id == one.id for one in self._among(found.names))
-        if found.id in self._told or not still:
+        if found.id in self._told:
             return
         self._told.add(found.id)
+        await self._read_again(found)
+        if all(found.id != one.id for one in self._among(found.names)):
+            self._told.discard(found.id)
+            return
         log.warning("deadlock", agents=found.names, words=found.words())
         if "lead" in found.names:
             self._host.streamed("lead", Delta("notice", f"deadlock: {found.words()}"))
