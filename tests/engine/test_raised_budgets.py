@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,3 +64,26 @@ async def test_what_is_no_budget_changes_nothing() -> None:
         await team.command("budget", to="alice", text="as much as it likes")
         await team.quiet()
         assert team.state("alice").me.budget == Budget(steps=2)
+
+
+async def test_whoever_waits_for_room_looks_again_when_a_budget_is_raised() -> None:
+    model = ScriptedModel({"lead": [use(*spawn("alice", budget={"steps": 9})), say("w")], "alice": [say("here")]})
+    async with team_world(model).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        budgets, woken = team.team.host.budgets, list[str]()
+
+        async def waits() -> None:
+            await budgets.moved()
+            woken.append("waited")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(waits)
+            await anyio.wait_all_tasks_blocked()
+            budgets.wake_later(lambda: woken.append("called"))
+            await team.command("budget", to="alice", text='{"steps": 12}')
+            with anyio.fail_after(30):
+                await team.quiet()
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        assert sorted(woken) == ["called", "waited"]

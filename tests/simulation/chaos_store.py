@@ -190,7 +190,7 @@ class InlineSqlite:
             self._bells.remove(feed)
 
     @asynccontextmanager
-    async def watch(self, prefix: str) -> AsyncGenerator[AsyncIterator[Row]]:
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes]:
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
             rows = [row for row in await self.keys(prefix) if row.revision > position]
             newer = sorted(rows, key=lambda row: (row.revision, row.key))

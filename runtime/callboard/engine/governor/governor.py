@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 
 import anyio
 
@@ -63,7 +62,8 @@ class Governor:
         self._refusals: dict[str, Refusal] = {}
         self._known_at: dict[str, float] = {}
         """When that was heard which is known of a model, or of the key, from whomever."""
-        self._numbers, self._newest = count(1), 0
+        self._newest = 0
+        """The number of the newest call."""
 
     @asynccontextmanager
     async def slot(self, asking: Asking = ANY, prefix: Prefix | None = None) -> AsyncGenerator[Call]:
@@ -92,9 +92,8 @@ class Governor:
         known fault where the key is at fault: no count goes to see whether it is good again.
         """
         lane = counts_of(asking.model)
-        for refusal in (self._refusals.get(scope) for scope in (ALL_MODELS, asking.model)):
-            if refusal is not None:
-                raise CallFault(known_fault(refusal))
+        for refusal in self._refused(asking.model).values():
+            raise CallFault(known_fault(refusal))
         number, _ = await self.wait(Asking(lane, asking.rank, asking.tokens), self._clock.now())
         end = End("gone")
         try:
@@ -132,7 +131,7 @@ class Governor:
     def known_fault(self, asking: Asking) -> Fault | None:
         """What a call is refused with that does not go out; None for one that may."""
         now = self._clock.now()
-        found = {scope: one for scope in (ALL_MODELS, asking.model) if (one := self._refusals.get(scope)) is not None}
+        found = self._refused(asking.model)
         for refusal in found.values():
             if not may_go(refusal, asking.person, now):
                 return known_fault(refusal)
@@ -143,7 +142,7 @@ class Governor:
     async def wait(self, asking: Asking, arrived: float) -> tuple[int, str]:
         """Stand in line until it is this one's turn: its number, and what held it, if anything. It is in flight then.
         Raises `CallFault` when the key turns out to be at fault meanwhile."""
-        self._newest = next(self._numbers)
+        self._newest += 1
         one = rate.waiter(self._newest, asking.rank, arrived, asking.tokens)
         self._lanes[asking.model] = rate.join(self._lane(asking.model), one)
         place = self._places[one.number] = _Place(asking.model)
@@ -221,14 +220,17 @@ class Governor:
                 self._lanes[place.model] = rate.leave(self._lane(place.model), number)
                 place.refuse(known_fault(refusal))
 
+    def _refused(self, model: str) -> dict[str, Refusal]:
+        """What is known to be refused of this model, by scope."""
+        return {scope: one for scope in (ALL_MODELS, model) if (one := self._refusals.get(scope)) is not None}
+
     def _is_good(self, model: str, number: int) -> None:
         """The service took the key for this call: whatever it was refused for before is mended. A count is free: it
         proves nothing."""
         if model.startswith(COUNTS):
             return
-        for scope in (ALL_MODELS, model):
-            refusal = self._refusals.get(scope)
-            if refusal is not None and refusal.outdated_by(number):
+        for scope, refusal in self._refused(model).items():
+            if refusal.outdated_by(number):
                 del self._refusals[scope]
                 self._tell(RateNotice(model=scope, at=self._clock.now()))
 

@@ -78,8 +78,8 @@ class Budgets:
         self._newest: dict[str, str] = {}
         """Name -> the node of its newest life."""
         self._waiting: set[Callable[[], None]] = set()
-        self._settled: anyio.Event | None = None
-        """Set when the next call in flight is over; there is one only while somebody waits for it."""
+        self._moved: anyio.Event | None = None
+        """Set when there may be room; there is one only while somebody waits for it."""
 
     # Agents
 
@@ -182,14 +182,14 @@ class Budgets:
             self._put(charge(path(self.tree, known.node, *self._fire(known.fire)), amount))
 
     def wake_later(self, wake: Callable[[], None]) -> None:
-        """Call it once when a call in flight is over."""
+        """Call it once when there may be room: a call in flight is over, or a budget was raised."""
         self._waiting.add(wake)
 
     async def moved(self) -> None:
-        """Wait until a call in flight is over."""
-        if self._settled is None:
-            self._settled = anyio.Event()
-        await self._settled.wait()
+        """Wait until there may be room: a call in flight is over, or a budget was raised."""
+        if self._moved is None:
+            self._moved = anyio.Event()
+        await self._moved.wait()
 
     # The tree
 
@@ -264,12 +264,7 @@ class Budgets:
         assert known.held is not None, "something is held"
         self._put(settle(self._line(known), known.held, used))
         known.held = None
-        if self._settled is not None:
-            self._settled.set()
-            self._settled = None
-        waiting, self._waiting = self._waiting, set()
-        for wake in waiting:
-            wake()
+        self._wake()
 
     def _line(self, known: _Known) -> list[Node]:
         return [self.tree[name] for name in known.line]
@@ -277,6 +272,13 @@ class Budgets:
     def _granted(self, name: str, budget: Budget) -> None:
         """A person raised what an agent may use: who waits for room looks again."""
         self._put([replace(self.tree[name], budget=budget)])
+        self._wake()
+
+    def _wake(self) -> None:
+        """There may be room: all who wait for some look again."""
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
         waiting, self._waiting = self._waiting, set()
         for wake in waiting:
             wake()

@@ -11,18 +11,11 @@ import anyio
 import structlog
 
 from callboard.core.names import agent_key
-from callboard.core.tasks.laws import Holder
 from callboard.engine.bus.listening import hear_out
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent, live
 from callboard.engine.memory import recall
-from callboard.engine.supervision.leaving import (
-    children_stopped,
-    lead_told,
-    requests_withdrawn,
-    tasks_freed,
-    tasks_kept_freed,
-)
+from callboard.engine.supervision.leaving import all_given_back, lead_told
 from callboard.engine.supervision.members import Member, current, started
 from callboard.engine.supervision.restarting import guarded
 from callboard.engine.world import begin
@@ -83,8 +76,7 @@ async def _bury(host: Host, row: AgentRow, why: StopAsked) -> None:
     note = f"{row.name} was ended by {why.by}"
     while True:
         buried = current(host, row).model_copy(update=ended)
-        left = tasks_freed(host, Holder(row.name, row.incarnation), note) + tasks_kept_freed(host, row.name)
-        left += requests_withdrawn(host, row.name, note) + children_stopped(host, row.name, note)
+        left = all_given_back(host, row, note)
         left += lead_told(host, row, f"{row.name} ended without a report: {note}", "stopped", why.at)
         try:
             await host.commit(Put(agent_key(host.session, row.name), buried.encode()), *left)

@@ -17,6 +17,16 @@ from callboard.ports.store import Put, Write
 from callboard.words.values import AgentRow, Cause, Envelope, Request, Task
 
 
+def all_given_back(host: Host, row: AgentRow, note: str) -> list[Write]:
+    """All that a life leaves which goes on no more: its tasks and those kept for it, its requests, its subagents."""
+    return [
+        *tasks_freed(host, Holder(row.name, row.incarnation), note),
+        *tasks_kept_freed(host, row.name),
+        *requests_withdrawn(host, row.name, note),
+        *children_stopped(host, row.name, note),
+    ]
+
+
 def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
     """The tasks of this life, given back to the board; one that was tried three times has failed."""
     now, held = host.clock.now(), [task for task in host.board.tasks() if holder.holds(task)]

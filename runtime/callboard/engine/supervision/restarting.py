@@ -15,18 +15,11 @@ from callboard.core.apply import fold
 from callboard.core.bus.authority import spoken
 from callboard.core.names import agent_key, journal
 from callboard.core.state import AgentState
-from callboard.core.tasks.laws import Holder
 from callboard.core.team.lives import row_after
 from callboard.engine.host import Host
 from callboard.engine.memory import recall
 from callboard.engine.supervision.commands import commands_ended
-from callboard.engine.supervision.leaving import (
-    children_stopped,
-    lead_told,
-    requests_withdrawn,
-    tasks_freed,
-    tasks_kept_freed,
-)
+from callboard.engine.supervision.leaving import all_given_back, lead_told
 from callboard.engine.supervision.members import Member, current
 from callboard.ports.store import Append, Put, Write
 from callboard.words.errors import Conflict, NobodyCanAct
@@ -68,10 +61,7 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
     cause = spoken(state) if state is not None and state.spec is not None else "tool"
     ended, mail = await commands_ended(host, row, state) if state is not None else ([], [])
     while True:
-        left = tasks_freed(host, Holder(row.name, row.incarnation), note)
-        left += tasks_kept_freed(host, row.name)
-        left += requests_withdrawn(host, row.name, note)
-        left += children_stopped(host, row.name, note)
+        left = all_given_back(host, row, note)
         alarm = _alarm(host, row, crash, cause, [one.id for one in ended])
         try:
             await _written(host, row, (*ended, crash), [*left, *mail, *alarm])
