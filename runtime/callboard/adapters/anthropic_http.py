@@ -101,10 +101,8 @@ class HttpModel:
         except Refused as error:
             fault = self._fault_of_status(error.response, error.body)
             rates = rates_of(_plain(error.response), time.time())
-        except Lost as error:
-            fault = _lost(str(error), error, error.sent, call.request_id)
-        except _FOREIGN as error:
-            fault = _lost(words_of(error), error, may_be_sent(error), call.request_id)
+        except (Lost, *_FOREIGN) as error:
+            fault = _lost(error, call.request_id)
         else:
             fault = call.silence()
         raise self._failed(call, fault, rates, on_delta)
@@ -117,14 +115,12 @@ class HttpModel:
         except Refused as error:
             fault = self._fault_of_status(error.response, error.body)
             why = f"HTTP {error.response.status_code}: {fault.message}"
-        except Lost as error:
-            fault = _lost(why := str(error), error, error.sent)
         except TimeoutError:
-            fault = Fault(
-                kind="silence", type="total", message=(why := f"no answer within {request.total_timeout:g} s")
-            )
-        except _FOREIGN as error:
-            fault = _lost(why := words_of(error), error, may_be_sent(error))
+            why = f"no answer within {request.total_timeout:g} s"
+            fault = Fault(kind="silence", type="total", message=why)
+        except (Lost, *_FOREIGN) as error:
+            fault = _lost(error)
+            why = fault.message
         raise CannotCount(self._unkeyed(why), fault.model_copy(update={"message": self._unkeyed(fault.message)}))
 
     async def aclose(self) -> None:
@@ -352,8 +348,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _lost(why: str, error: BaseException, sent: bool, request_id: str | None = None) -> Fault:
+def _lost(error: Exception, request_id: str | None = None) -> Fault:
     """A call without an answer. One whose certificate is not trusted fails again until a person acts."""
+    if isinstance(error, Lost):
+        why, sent = str(error), error.sent
+    else:
+        why, sent = words_of(error), may_be_sent(error)
     untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
     message = f"{why}. {_UNTRUSTED}" if untrusted else why
     retry = False if untrusted else None
