@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "edit": ("requests", "Edit a plan and approve it."),
     "reject": ("requests", "Reject a plan or refuse a tool."),
     "answer": ("requests", "Answer an agent's question."),
+    "policy": ("policy", "Explain, test and lint what is allowed; list what was decided."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
     "cron": ("cron", "Add, list, resume, remove and run schedules."),
     "rehearse": ("setup", "Play a model service from a scenario file."),
@@ -95,7 +96,7 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
 @click.option("-r", "--resume", "session", metavar="ID", help="Go on with this session.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
-@click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk or bypassPermissions.")
+@click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk, sandboxed, ...")
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @taking_over
 @click.pass_context
