@@ -47,6 +47,7 @@ class Session(OpenSession):
         super().__init__(opened.row, opened.places, host.ports.store, host.board, host.clock)
         self.model = wiring.chosen.name
         self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
+        self._notes = opened.loaded.notes
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         return self._team.state(name, incarnation)
@@ -108,6 +109,10 @@ class Session(OpenSession):
         if row is not None and row.value is not None:
             now = SessionRow.model_validate_json(row.value)
             await self._store.commit(mark_ended(now, row.revision, self._now, code), fence=self._fence)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
 
     @property
     def _fence(self) -> Fence | None:

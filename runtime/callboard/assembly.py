@@ -23,6 +23,7 @@ from callboard.adapters.stage_files import load_stage
 from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
+from callboard.core.permission.modes import inherited, within
 from callboard.core.team.moving import worktree_in_use
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
 from callboard.ports.model import Model
@@ -30,6 +31,7 @@ from callboard.ports.store import Store
 from callboard.ports.tool import Tool
 from callboard.settings import Loaded, pipeline_of, pipelines_of
 from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
+from callboard.words.settings_model import ProfileSettings
 from callboard.words.specs import AgentSpec, Limits, ModelLimits
 from callboard.words.values import Budget, Json
 
@@ -236,6 +238,10 @@ class AgentTypes:
             if name not in self.definitions:
                 words = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
                 raise SettingsError(words, self.loaded.place(("context", "pipelines", name)))
+        for name in self.loaded.settings.permission.agents:
+            if name not in self.definitions:
+                words = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
+                raise SettingsError(words, self.loaded.place(("permission", "agents", name)))
         for name in self.loaded.settings.budgets:
             if name not in {*self.definitions, *KINDS}:
                 words = f"there is no agent type or kind {name!r}; there are: {', '.join({*self.definitions, *KINDS})}"
@@ -257,7 +263,8 @@ class AgentTypes:
         if definition is None:
             raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.definitions)}")
         settings = self.loaded.settings
-        mode = definition.permission_mode or settings.permission.mode
+        mine = settings.permission.agents.get(agent_type, ProfileSettings())
+        mode = mine.mode or definition.permission_mode or settings.permission.mode
         tools = tools_for("lead", definition.tools, [*definition.denied, *denied], plan_mode=mode == "plan").names
         limits = settings.limits
         return self._spec(
@@ -266,6 +273,7 @@ class AgentTypes:
             kind="lead",
             tools=tools,
             permission_mode=mode,
+            rules=mine.rules,
             limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
             budget=narrower(definition.budget, self.budget_of(agent_type, "lead")),
         )
@@ -278,13 +286,15 @@ class AgentTypes:
             raise ToolRefused(f"agent_type: there is no type {agent_type!r}; there are: {known}")
         settings = self.loaded.settings
         kind = "teammate" if agent_type == "teammate" else "subagent"
+        mine = settings.permission.agents.get(agent_type, ProfileSettings())
         steps = definition.max_turns or (None if kind == "teammate" else settings.limits.subagent_steps)
         return self._spec(
             definition,
             name=name,
             kind=kind,
             tools=_named(definition),
-            permission_mode=_narrower(parent.permission_mode, definition.permission_mode),
+            permission_mode=within(parent.permission_mode, mine.mode or definition.permission_mode),
+            rules=inherited(parent.rules, mine.rules),
             limits=Limits(steps=steps, seconds=settings.limits.seconds),
         ).model_copy(
             update={
@@ -346,11 +356,3 @@ def _named(definition: AgentFile) -> tuple[str, ...]:
     denied = {name for entry in definition.denied for name in our_names(entry)}
     asked = ALL_TOOLS if definition.tools is None else {n for entry in definition.tools for n in our_names(entry)}
     return tuple(sorted(asked - denied))
-
-
-_WIDTH = ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions")
-
-
-def _narrower(parent: str, own: str | None) -> str:
-    """A child's rights are within its parent's."""
-    return parent if own is None else min(parent, own, key=_WIDTH.index)

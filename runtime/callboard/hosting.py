@@ -15,7 +15,7 @@ from callboard.adapters.agent_files import load_agents
 from callboard.adapters.archive import FileArchive
 from callboard.adapters.clock import SystemClock, SystemDice
 from callboard.adapters.files import Places as FilePlaces
-from callboard.adapters.judging import PolicyJudge, parse_rules
+from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.memory_worktrees import MemoryWorktrees
 from callboard.adapters.prompting import WorkspacePrompts
@@ -71,6 +71,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
             parse_rules(permission.ask, "permission.ask"),
             parse_rules(permission.deny, "permission.deny"),
             floor,
+            scheduled=TurnRights(permission.schedules.mode, permission.schedules.rules),
         ),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
         prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),

@@ -111,6 +111,11 @@ class OpenSession(ABC):
         return assembly.damage_told(self._store)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Which settings are heeded in another way than they say, a line each; empty where nothing is hosted."""
+        return ()
+
+    @property
     def _fence(self) -> Fence | None:
         """Of the lease under which this process writes; None: it hosts nothing."""
         return None

@@ -23,7 +23,7 @@ from callboard.core.context.stages.own import is_own
 from callboard.core.permission.rules import parse_rule
 from callboard.words.errors import SettingsError
 from callboard.words.hooks import HookSource
-from callboard.words.settings_model import Settings
+from callboard.words.settings_model import ProfileSettings, Settings
 from callboard.words.specs import StageSpec
 from callboard.words.values import Json
 
@@ -39,7 +39,8 @@ ALIASES: Mapping[str, str] = {
 
 _PERSONS_ONLY = ("base_url",)
 """What a workspace may not say: where the key and the conversation go."""
-_JOINED = frozenset({("permission", name) for name in ("allow", "ask", "deny", "never", "always_ask")})
+_JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask"})
+"""Lists of permission rules, of all agents and of some."""
 _BUILT_IN = Path(__file__).parent / "data" / "models.yaml"
 
 
@@ -59,6 +60,8 @@ class Loaded:
     origins: Mapping[Address, str] = field(default_factory=dict[Address, str])
     hooks: Mapping[HookSource, Mapping[str, Sequence[Json]]] = field(default_factory=dict[HookSource, Any])
     """The hooks of the two files apart: they speak in the order of their sources, and have different rights."""
+    notes: tuple[str, ...] = ()
+    """What is heeded in another way than it says, a line each with its place."""
 
     def place(self, address: Address) -> str:
         """Where a value was set: file, line and field, or the name of the variable or flag."""
@@ -103,7 +106,14 @@ def load_settings(
         _merge(values, layer, (), origins)
     settings = _checked(values, origins)
     hooks: dict[HookSource, Any] = {"person": person.values.get("hooks", {}), "workspace": ours.values.get("hooks", {})}
-    return Loaded(settings, origins, hooks)
+    return Loaded(settings, origins, hooks, tuple(_read_otherwise(values, origins)))
+
+
+def _read_otherwise(values: Tree, origins: Mapping[Address, str]) -> Iterator[str]:
+    for address, value in _parts(values.get("permission"), ("permission",)):
+        if address[-1] == "mode" and value == "auto":
+            place = _where(origins, address)
+            yield f"{place}: the mode auto is read as default: no classifier decides here, a person is asked"
 
 
 def _file_layer(path: Path, *, under: str = "", known: str = "") -> Layer:
@@ -122,8 +132,9 @@ def _workspace_layer(path: Path) -> Layer:
     layer = _file_layer(path)
     refused: list[Address] = [(name,) for name in _PERSONS_ONLY if name in layer.values]
     permission = layer.values.get("permission")
-    if isinstance(permission, dict) and cast("Tree", permission).get("mode") == "bypassPermissions":
-        refused.append(("permission", "mode"))
+    for address, value in _parts(permission, ("permission",)):
+        if address[-1] == "mode" and value == "bypassPermissions":
+            refused.append(address)
     refused += [address for address, value in _parts(layer.values.get("context"), ("context",)) if _names_code(value)]
     for address in refused:
         raise SettingsError(
@@ -212,7 +223,7 @@ def _merge(into: Tree, layer: Layer, address: Address, origins: dict[Address, st
             into[name] = dict(cast("Tree", old or {}))
             _merge(cast("Tree", into[name]), layer, here, origins)
             continue
-        joined = isinstance(old, list) and (here in _JOINED or here[0] == "hooks")
+        joined = isinstance(old, list) and (here[0] == "hooks" or (here[0] == "permission" and here[-1] in _JOINED))
         kept = cast("list[object]", old) if joined and isinstance(value, list) else []
         place = _origin(layer.places, here)
         origins[here] = f"{origins[here]}, {place}" if kept else place
@@ -238,13 +249,24 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
         address: Address = first["loc"]
         raise SettingsError(_words(first["type"], first["msg"], address), _where(origins, address)) from None
     _check_pipelines(settings, origins)
-    for kind in ("allow", "ask", "deny"):
-        for number, rule in enumerate(cast("Sequence[str]", getattr(settings.permission, kind))):
-            try:
-                parse_rule(rule)
-            except ValueError as error:
-                raise SettingsError(str(error), _where(origins, ("permission", kind, number))) from error
+    for address, rule in rules_of(settings):
+        try:
+            parse_rule(rule)
+        except ValueError as error:
+            raise SettingsError(str(error), _where(origins, address)) from error
     return settings
+
+
+def rules_of(settings: Settings) -> Iterator[tuple[Address, str]]:
+    """Every permission rule that is set, of all agents, of types and of scheduled turns, with its address. The part of
+    the address before the number is its kind: `allow`, `ask` or `deny`."""
+    permission = settings.permission
+    scopes: dict[Address, ProfileSettings] = {("permission",): permission}
+    scopes[("permission", "schedules")] = permission.schedules
+    scopes |= {("permission", "agents", name): one for name, one in permission.agents.items()}
+    for address, one in scopes.items():
+        for kind, texts in (("allow", one.allow), ("ask", one.ask), ("deny", one.deny)):
+            yield from (((*address, kind, number), text) for number, text in enumerate(texts))
 
 
 def _check_pipelines(settings: Settings, origins: Mapping[Address, str]) -> None:

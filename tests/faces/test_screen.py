@@ -116,6 +116,7 @@ class Session:
 
     def __init__(self, *damage: str, may_answer: tuple[str, ...] = ("person",)) -> None:
         self.damage = damage
+        self.notes: tuple[str, ...] = ()
         self.asked = Request(id="req_1", kind="plan", asked_by="lead", may_answer=may_answer)
 
     def call(self, agent: str, call: str) -> ToolCall | None:

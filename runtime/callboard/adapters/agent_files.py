@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from callboard.adapters.files import Loaded, Note, Places, Scope, Shelf, agent_paths, sources, withheld, words
 from callboard.adapters.yaml_files import load_front_matter
 from callboard.core.toolset import our_names
 from callboard.words.errors import SettingsError
-from callboard.words.specs import PermissionMode
+from callboard.words.specs import READ_AS, PermissionMode
 from callboard.words.values import Budget
 
 AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
@@ -41,16 +41,7 @@ _HONOURED = frozenset(
         "isolation",
     }
 )
-_MODES: Mapping[str, PermissionMode] = MappingProxyType(
-    {
-        "default": "default",
-        "manual": "default",
-        "acceptEdits": "acceptEdits",
-        "plan": "plan",
-        "dontAsk": "dontAsk",
-        "bypassPermissions": "bypassPermissions",
-    }
-)
+_MODES = get_args(PermissionMode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +170,14 @@ def _mode(reading: _Reading) -> PermissionMode | None:
         return None
     if written == "auto":
         reading.ignored("permissionMode", "auto is read as default")
-        return "default"
+    written = READ_AS.get(written, written)
     if written not in _MODES:
         reading.ignored("permissionMode", f"{written} is no mode: write one of {', '.join(_MODES)}")
         return None
     if written == "bypassPermissions" and reading.scope == "workspace":
         reading.refused("permissionMode", "a workspace cannot lift its own permissions")
         return None
-    return _MODES[written]
+    return cast("PermissionMode", written)
 
 
 def _isolation(reading: _Reading) -> Literal["", "worktree"]:

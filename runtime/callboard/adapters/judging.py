@@ -5,25 +5,30 @@ Refuses nothing by itself, and never raises: what cannot be found out is a fact 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import anyio.to_thread
 
 from callboard.adapters.paths import PathJudge
 from callboard.adapters.shell import BashParser
 from callboard.core.bus.authority import for_person
+from callboard.core.permission.always import Lift, lifted, propose
 from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call, only_reads
+from callboard.core.permission.modes import of_turn
 from callboard.core.permission.rules import parse_rule
 from callboard.core.permission.values import CallFacts, Floor, Policy, Rule
 from callboard.core.permission.values import ToolCall as Judged
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling
 from callboard.words.errors import SettingsError
-from callboard.words.specs import AgentSpec
+from callboard.words.specs import AgentSpec, PermissionMode, PermissionRules
 from callboard.words.values import Cause, ToolCall
 
+_Found = TypeVar("_Found")
 _ONE_PATH = frozenset({"read_file", "write_file", "edit_file", "todo_write", "load_skill", "compact"})
 """Tools whose call names one path at most."""
 
@@ -39,39 +44,126 @@ def parse_rules(texts: Sequence[str], where: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def _readable(texts: Sequence[str], *, else_every: bool = False) -> tuple[Rule, ...]:
+    """The rules of an agent or a session. One that cannot be read allows nothing, or is about every call."""
+    rules: list[Rule] = []
+    for text in texts:
+        try:
+            rules.append(parse_rule(text))
+        except ValueError:
+            rules += [Rule("*", None, text)] if else_every else []
+    return tuple(rules)
+
+
+_NO_RULES = PermissionRules()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRights:
+    """What holds in turns that a schedule began, beside the rules of all."""
+
+    mode: PermissionMode | None = None
+    rules: PermissionRules = PermissionRules()
+
+
+_NO_MORE = TurnRights()
+
+
 class PolicyJudge:
-    """One set of rules for all agents of a session; each agent's mode is its own."""
+    """One set of rules for all agents of a session; each agent's mode and further rules are its own.
+
+    `sandbox` tells the level in force for commands; without it there is none. `scheduled`: see `TurnRights`.
+    """
 
     def __init__(
-        self, allow: Sequence[Rule], ask: Sequence[Rule], deny: Sequence[Rule], floor: Floor | None = None
+        self,
+        allow: Sequence[Rule],
+        ask: Sequence[Rule],
+        deny: Sequence[Rule],
+        floor: Floor | None = None,
+        *,
+        sandbox: Callable[[], int] = lambda: 0,
+        scheduled: TurnRights | None = None,
     ) -> None:
         self._policy = Policy("default", tuple(allow), tuple(ask), tuple(deny), floor or Floor())
+        self._sandbox, self._scheduled = sandbox, scheduled or TurnRights()
         self._parser = BashParser()
         self._paths: dict[Folders, PathJudge] = {}
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
-        """Decide one call. Tools that touch no path and no shell are judged here and now, the others in a thread."""
+        """Decide one call."""
+        return await self._found(call, tool, folders, authority, partial(self._decide, spec, lifts))
+
+    async def always(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> tuple[str, ...]:
+        """The narrowest rules that would lift the question of this call."""
+        return await self._found(call, tool, folders, authority, partial(self._propose, spec))
+
+    async def _found(
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        folders: Folders,
+        authority: Cause,
+        then: Callable[[Judged, CallFacts], _Found],
+    ) -> _Found:
+        """What `then` makes of the call and its facts. Tools that touch no path and no shell are judged here and now,
+        the others in a thread."""
         judged = Judged(call.name, call.input, tool.effect, authority)
         if tool.effect in ("store", "attach"):
-            return self._decide(judged, spec, CallFacts(destructive=tool.destructive))
+            return then(judged, CallFacts(destructive=tool.destructive))
         if call.name in _ONE_PATH:  # a few looks at one path cost less than a thread
-            return self._in_world(judged, tool, spec, folders)
-        return await anyio.to_thread.run_sync(self._in_world, judged, tool, spec, folders)
+            return then(judged, self._facts(judged, tool, folders))
+        return await anyio.to_thread.run_sync(lambda: then(judged, self._facts(judged, tool, folders)))
 
-    def _in_world(self, call: Judged, tool: ToolSpec, spec: AgentSpec, folders: Folders) -> Ruling:
+    def _facts(self, call: Judged, tool: ToolSpec, folders: Folders) -> CallFacts:
         paths = self._paths_of(folders)
         quiet = call.name == "bash" and paths.git_quiet  # only a command can start git: nobody else reads its settings
-        start = CallFacts(root=paths.root, home=paths.home, git_quiet=quiet, destructive=tool.destructive)
-        return self._decide(call, spec, find_facts(call, start, self._parser.parse, paths.look))
+        start = CallFacts(
+            root=paths.root,
+            home=paths.home,
+            git_quiet=quiet,
+            destructive=tool.destructive,
+            sandbox=self._sandbox(),
+        )
+        return find_facts(call, start, self._parser.parse, paths.look)
 
-    def _decide(self, call: Judged, spec: AgentSpec, facts: CallFacts) -> Ruling:
-        verdict = judge_call(call, replace(self._policy, mode=spec.permission_mode), facts)
+    def _propose(self, spec: AgentSpec, call: Judged, facts: CallFacts) -> tuple[str, ...]:
+        return propose(call, self._policy_for(spec, call.authority), facts)
+
+    def _decide(self, spec: AgentSpec, lifts: Sequence[Lift], call: Judged, facts: CallFacts) -> Ruling:
+        policy = self._policy_for(spec, call.authority)
+        verdict = judge_call(call, policy, facts)
+        if lifts:
+            verdict = lifted(call, policy, facts, verdict, lifts)
         command = call.input.get("command")
         reads = call.name == "bash" and isinstance(command, str) and only_reads(command, facts)
         theirs = verdict.rule == "T" or bool(for_person(call.name, call.input))
         return Ruling(verdict.decision, verdict.rule, verdict.why, reads, theirs)
+
+    def _policy_for(self, spec: AgentSpec, authority: Cause) -> Policy:
+        """The rules of all, the agent's own and those of the turn: of all scopes deny binds first, then ask."""
+        turn = self._scheduled if authority == "schedule" else _NO_MORE
+        mode = of_turn(spec.permission_mode, turn.mode, authority)
+        more = spec.rules.joined(turn.rules)
+        if more == _NO_RULES:
+            return replace(self._policy, mode=mode)
+        return replace(
+            self._policy,
+            mode=mode,
+            allow=(*self._policy.allow, *_readable(more.allow)),
+            ask=(*self._policy.ask, *_readable(more.ask, else_every=True)),
+            deny=(*self._policy.deny, *_readable(more.deny, else_every=True)),
+        )
 
     def _paths_of(self, folders: Folders) -> PathJudge:
         if folders not in self._paths:

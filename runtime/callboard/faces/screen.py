@@ -41,6 +41,11 @@ class Known(Protocol):
         """What its store set aside, a line each."""
         ...
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Which settings are heeded in another way than they say, a line each."""
+        ...
+
     def requests(self) -> Sequence[Request]:
         """Those that wait for an answer."""
         ...
@@ -65,6 +70,8 @@ class Screen:
         """The session that is told of, and the damage of its store, which `--quiet` does not hide. `asks_plans`: plans
         for a person are shown where that person is asked."""
         self._known, self._asks_plans = session, asks_plans
+        if session.notes:
+            self._terminal.terminal_print(Block(tuple(Line(f"settings: {one}", "warn") for one in session.notes)))
         if session.damage:
             self._terminal.terminal_print(Block(tuple(Line(f"the store: {one}", "warn") for one in session.damage)))
 

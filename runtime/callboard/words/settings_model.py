@@ -12,10 +12,10 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from callboard.words.errors import UnknownModel
-from callboard.words.specs import ModelLimits, PermissionMode, StageSpec
+from callboard.words.specs import READ_AS, ModelLimits, PermissionMode, PermissionRules, StageSpec
 from callboard.words.values import Budget, Json
 
 Count = Annotated[int, Field(ge=0)]
@@ -56,19 +56,38 @@ class ModelSetting(Section):
     long_factor: Price | None = None
 
 
-class PermissionSettings(Section):
-    """What may run without asking. The lists of all sources are joined: a later one cannot take anything away."""
+Mode = Annotated[PermissionMode, BeforeValidator(lambda written: READ_AS.get(written, written))]
+"""A permission mode; `manual` and `auto` are read as `default`."""
 
-    mode: PermissionMode = "default"
+
+class ProfileSettings(Section):
+    """Rights of some agents or turns, beside those of all: a mode that can only be narrower, and more rules."""
+
+    mode: Mode | None = None
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> PermissionRules:
+        return PermissionRules(allow=self.allow, ask=self.ask, deny=self.deny)
+
+
+class PermissionSettings(ProfileSettings):
+    """What may run without asking. The lists of all sources are joined: a later one cannot take anything away."""
+
+    mode: Mode = "default"  # pyright: ignore[reportIncompatibleVariableOverride] - frozen: nobody can set None
     never: tuple[str, ...] = ()
     """Programs to be denied always, beside the built-in ones."""
     always_ask: tuple[str, ...] = ()
     """Programs to be asked for always, beside the built-in ones."""
     classic_dd: Literal["deny", "judge"] = "judge"
     """`deny`: every `dd if=` is denied, as the classic list had it."""
+    agents: dict[str, ProfileSettings] = Field(default_factory=dict)
+    """Of the agents of a type (`lead`, `explore`, ...); what they start is denied and asked for the same."""
+    schedules: ProfileSettings = ProfileSettings()
+    """Of turns that a schedule began, and of what is started in them. Without a mode: the agent's, but `sandboxed`
+    instead of `bypassPermissions`."""
 
 
 class LimitSettings(Section):

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
 
 from callboard.words.values import Budget, Json, Usage, Value
 
-PermissionMode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
+PermissionMode = Literal["plan", "dontAsk", "default", "acceptEdits", "sandboxed", "bypassPermissions"]
+READ_AS: Mapping[str, PermissionMode] = MappingProxyType({"manual": "default", "auto": "default"})
+"""Modes of Claude Code that are read as one of ours: `manual` is another name of `default`; `auto` asks a classifier
+there, and a person here."""
+
+
+class PermissionRules(Value):
+    """Permission rules as people write them, beside those of the session. Deny binds before ask, ask before allow."""
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    def joined(self, other: PermissionRules) -> PermissionRules:
+        """Both, each rule once."""
+        return PermissionRules(
+            allow=tuple(dict.fromkeys((*self.allow, *other.allow))),
+            ask=tuple(dict.fromkeys((*self.ask, *other.ask))),
+            deny=tuple(dict.fromkeys((*self.deny, *other.deny))),
+        )
 
 
 class Limits(Value):
@@ -85,6 +106,8 @@ class AgentSpec(Value):
     models: dict[str, ModelLimits] = Field(default_factory=dict)
     """Limits and prices of each model above."""
     permission_mode: PermissionMode = "default"
+    rules: PermissionRules = PermissionRules()
+    """Of its type, and what its parent is denied or must ask for; the rules of the session hold beside them."""
     limits: Limits = Limits()
     output_tokens: int = 8_000
     output_escalated: int = 16_000

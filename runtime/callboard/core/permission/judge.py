@@ -17,6 +17,7 @@ from callboard.core.permission.analysis import Analysis, analyse
 from callboard.core.permission.effects import Does, Ease, Effect, Part, Touch
 from callboard.core.permission.filetools import FILE_TOOLS, Named, named_paths
 from callboard.core.permission.git import GIT_PREMISE
+from callboard.core.permission.modes import SANDBOX_NEEDED
 from callboard.core.permission.never import critical, harmless_device, raw_device
 from callboard.core.permission.values import CallFacts, PathFact, Policy, Rule, ToolCall, Unparsed, Verdict
 
@@ -62,8 +63,8 @@ def _judge_shell(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
         return _in_mode_asked(verdict, policy)
     allow = [rule for rule in policy.allow if rules.names_tool(rule, "bash", allow=True)]
     left = [d for part, found in findings for d in found if not _lifted(d, part, allow)]
-    if worst := _worst(left):
-        return _in_mode(worst, policy)
+    if left:
+        return _inside(left, policy, facts)
     return _READS if not every else Verdict("allow", "rule", "a rule allows it")
 
 
@@ -190,8 +191,8 @@ def _judge_files(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     if rule := _first_on_files(policy.ask, call, found, facts, allow=False):
         return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
     covered = _first_on_files(policy.allow, call, found, facts, allow=True)
-    if worst := _worst([d for d in findings if not (covered and _ORDER[d.ease] <= _ORDER["rule"])]):
-        return _in_mode(worst, policy)
+    if left := [d for d in findings if not (covered and _ORDER[d.ease] <= _ORDER["rule"])]:
+        return _inside(left, policy, facts)
     return Verdict("allow", "rule", "a rule allows it") if findings else _READS
 
 
@@ -244,6 +245,24 @@ def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
 
 
 # The mode.
+
+
+_LEAVES_SANDBOX = frozenset({"N", "O", "H"})
+"""What a sandbox is not there to allow: the network, what lies outside, secrets, and what others run later."""
+
+
+def _inside(findings: Sequence[Does], policy: Policy, facts: CallFacts) -> Verdict:
+    """Decide a call of the shell or of a file tool, which runs inside the sandbox or inside the workspace."""
+    worst = max(findings, key=lambda finding: _ORDER[finding.ease])
+    if policy.mode != "sandboxed" or worst.ease in ("person", "never"):
+        return _in_mode(worst, policy)
+    leaves = next((finding for finding in findings if finding.letter in _LEAVES_SANDBOX), None)
+    if leaves is not None:
+        return Verdict("ask", leaves.letter, leaves.why)
+    if facts.sandbox >= SANDBOX_NEEDED:
+        return Verdict("allow", "mode sandboxed", f"{worst.why}, in a sandbox of level {facts.sandbox}")
+    short = f"the sandbox is of level {facts.sandbox}, and the mode sandboxed needs {SANDBOX_NEEDED}"
+    return Verdict("ask", worst.letter, f"{worst.why}; {short}")
 
 
 def _in_mode(finding: Does, policy: Policy) -> Verdict:

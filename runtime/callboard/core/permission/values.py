@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from callboard.words.specs import PermissionMode
 from callboard.words.values import Cause
 
 Decision = Literal["allow", "ask", "deny"]
-Mode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
+Mode = PermissionMode
 EffectClass = Literal["read", "store", "reconcile", "attach", "unknown"]
 Place = Literal["inside", "readable", "outside", "secret", "protected", "settings", "own", "malformed"]
 
@@ -220,6 +221,8 @@ class CallFacts:
     """The repository's own git configuration was trusted, or runs no program (POLICY rule G's premise)."""
     destructive: bool = False
     """The tool's server annotates it as destructive."""
+    sandbox: int = 0
+    """The sandbox level in force for the agent's commands, 0 to 3."""
 
 
 @dataclass(frozen=True, slots=True)

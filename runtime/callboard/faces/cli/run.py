@@ -18,8 +18,9 @@ from callboard.faces.keyboard import person_is_there
 from callboard.faces.running import Headless, Output, run_headless
 from callboard.faces.terminal import Terminal
 from callboard.words.errors import UsageError
+from callboard.words.specs import READ_AS
 
-MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
+MODES = ("default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermissions", *READ_AS)
 PROMPT_BYTES = 10_000_000
 """A longer prompt on stdin is refused."""
 
@@ -137,7 +138,7 @@ def _headless(
         prompt,
         output=cast("Output", asked["output_format"]),
         yes=bool(asked["yes"]),
-        mode=asked.get("permission_mode") or "default",
+        mode=READ_AS.get(mode := asked.get("permission_mode") or "default", mode),
         attach=attach,
     )
     with terminal_of(given) as terminal:
