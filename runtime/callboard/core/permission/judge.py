@@ -43,6 +43,11 @@ def only_reads(source: str, facts: CallFacts) -> bool:
     return not any(_verdicts(part, facts) for part in analysis.parts)
 
 
+def against(part: Part, facts: CallFacts) -> Sequence[Does]:
+    """What stands against one part of a script, whatever the rules say; nothing for one that only reads inside."""
+    return _verdicts(part, facts)
+
+
 # Shell commands.
 
 
