@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from callboard.core.hooks.output import output_meaning
 from callboard.core.hooks.rules import Misfit
 from callboard.core.hooks.wire import event_json, in_our_fields, told_to_handlers
-from callboard.words.context import Message
 from callboard.words.hooks import (
     AddContext,
     Allow,
@@ -26,6 +25,7 @@ from callboard.words.hooks import (
     PreToolUse,
     Rewrite,
     Stop,
+    SubagentStop,
     ToolResult,
     UserPromptSubmit,
 )
@@ -200,16 +200,14 @@ def test_the_event_is_told_in_compatible_names() -> None:
     stop = event_json(Stop(text="done", blocks=1))
     assert (stop["stop_hook_active"], stop["last_assistant_message"]) == (True, "done")
     subagent = Caller(kind="subagent", name="s")
-    assert event_json(Stop(by=subagent))["hook_event_name"] == "SubagentStop"
+    assert event_json(SubagentStop(by=subagent))["agent_id"] == "s"
 
 
 def test_handlers_hear_what_the_compatible_events_mean() -> None:
     failed = PostToolUse(CALL, ToolResult((), is_error=True))
-    end = Stop(view=(Message(1, "user", (), 0, b""),), by=Caller(kind="subagent"))
-    assert not told_to_handlers(failed, "person")
-    assert not told_to_handlers(end, "person")
-    assert told_to_handlers(end, "agent")
-    assert told_to_handlers(PreToolUse(CALL), "person")
+    assert not told_to_handlers(failed)
+    assert told_to_handlers(PostToolUse(CALL, ToolResult(())))
+    assert told_to_handlers(PreToolUse(CALL))
 
 
 def test_a_handlers_rewrite_comes_back_in_our_fields() -> None:

@@ -235,8 +235,14 @@ def test_an_empty_result_and_blocks_may_be_written() -> None:
     assert understood("PreToolUse", AddContext("x")) == (AddContext("x"),)
 
 
-def test_every_event_takes_a_halt() -> None:
-    assert all(understood(event, Halt("x")) == (Halt("x"),) for event in FITTING)
+def test_an_event_takes_what_fits_it_and_nothing_else() -> None:
+    for event, fitting in FITTING.items():
+        for answer in (Halt("x"), AddContext("x"), GoOn("x"), Ask("x")):
+            if isinstance(answer, fitting):
+                assert understood(event, answer) == (answer,)
+            else:
+                with pytest.raises(Misfit, match=f"{event} takes None"):
+                    understood(event, answer)
 
 
 @pytest.mark.parametrize(

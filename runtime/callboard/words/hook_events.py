@@ -43,6 +43,8 @@ class Caller:
     folder: str = "/"
     """Where its tools run: absolute. A worktree's, when it has one."""
     transcript: str = ""
+    skills: tuple[str, ...] = ()
+    """Those that it has loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,12 +174,12 @@ Answer = Allow | Ask | Deny | Rewrite | AddContext | GoOn | Halt
 
 FITTING: Mapping[str, tuple[type[Answer], ...]] = MappingProxyType(
     {
-        "SessionStart": (AddContext, Halt),
+        "SessionStart": (AddContext,),
         "SessionEnd": (),
-        "SubagentStart": (AddContext, Halt),
+        "SubagentStart": (AddContext,),
         "Notification": (),
         "UserPromptSubmit": (Deny, AddContext, Halt),
-        "EnvelopeDelivered": (AddContext, Halt),
+        "EnvelopeDelivered": (AddContext,),
         "Stop": (GoOn, Halt),
         "SubagentStop": (GoOn, Halt),
         "TeammateIdle": (GoOn, Halt),
@@ -215,6 +215,8 @@ class HandlerResult:
     """Why it failed: a crash, a time-out, an output that is none. Its source says whether that stops anything."""
     notices: tuple[str, ...] = ()
     """For the person who looks on, never for the model."""
+    blocked: str = ""
+    """Why it blocks by its exit code; empty when it does not."""
 
 
 # Verdicts: what all hooks of one event come to

@@ -1,7 +1,8 @@
-"""What the output of a command hook means: exit code, text and JSON, as the compatible format documents them. Pure.
+"""What the output of a handler means: exit code, text and JSON, or status and body, as the compatible format has them.
 
 Exit code 2 blocks, whatever else was said. A JSON object decides, whatever the exit code. Text with exit code 0 is
-context for a prompt and else nothing. The rest is a fault: a wrong field, another exit code, a signal.
+context for a prompt or a beginning, and else nothing. The rest is a fault: a wrong field, another exit code, a signal,
+an address that answers with no 2xx. What blocks means depends on what the event takes (`FITTING`). Pure.
 """
 
 from __future__ import annotations
@@ -15,15 +16,30 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from callboard.core.hooks.rules import Misfit, capped, plain_json
-from callboard.words.hooks import AddContext, Allow, Answer, Ask, Deny, GoOn, Halt, HandlerResult, Rewrite
+from callboard.words.hooks import FITTING, AddContext, Allow, Answer, Ask, Deny, GoOn, Halt, HandlerResult, Rewrite
 from callboard.words.values import Json
 
 BLOCKS = 2
 """The exit code that blocks."""
 
+TEXT_IS_CONTEXT = frozenset({"UserPromptSubmit", "SessionStart"})
+"""Events at which plain text on stdout is told to the model."""
+TOLD_TO_MODEL = frozenset({"PostToolUse", "PostToolUseFailure"})
+"""Events that nothing can block any more, and at which a block's reason is told to the model."""
+
 
 class _Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel)
+
+
+class _Decision(_Form):
+    """`hookSpecificOutput.decision` of a `PermissionRequest`."""
+
+    behavior: Literal["allow", "deny"]
+    updated_input: dict[str, Any] | None = None
+    updated_permissions: list[Any] | None = None
+    message: str | None = None
+    interrupt: bool = False
 
 
 class _Specific(_Form):
@@ -36,6 +52,7 @@ class _Specific(_Form):
     additional_context: str | None = None
     updated_tool_output: Any = None
     updated_mcp_tool_output: Any = Field(default=None, alias="updatedMCPToolOutput")
+    decision: _Decision | None = None
 
 
 class _Output(_Form):
@@ -62,15 +79,34 @@ def output_meaning(told: Json, exit_code: int, stdout: str, stderr: str) -> Hand
         if exit_code != BLOCKS:
             return HandlerResult(fault=capped(str(error)))
         output = None
-    if exit_code == BLOCKS:
-        return _result(event, output, blocked=stderr.strip() or "it exited with 2 and said nothing")
+    why = stderr.strip() or "it exited with 2 and said nothing"
+    if exit_code == BLOCKS and event != "PermissionRequest":
+        result = _result(event, output, blocked=why)
+        said = stderr.strip() or stdout.strip() or why
+        return HandlerResult(result.answers, result.fault, result.notices, capped(said))
     if output is not None:
         return _result(event, output)
     if exit_code == 0:
-        context = event == "UserPromptSubmit" and stdout.strip()
+        context = event in TEXT_IS_CONTEXT and stdout.strip()
         return HandlerResult((AddContext(capped(stdout.strip())),) if context else ())
     how = f"exit code {exit_code}" if exit_code > 0 else f"ended by signal {-exit_code}"
+    if event == "WorktreeCreate":
+        return HandlerResult((Deny(capped(f"{how}: {why if exit_code == BLOCKS else stderr.strip()}")),))
     return HandlerResult(fault=capped(f"{how}: {stderr.strip() or 'it said nothing'}"))
+
+
+def http_meaning(told: Json, status: int, body: str) -> HandlerResult:
+    """What an address answered to the event JSON `told`: it blocks only by a JSON object under a 2xx. Never raises."""
+    if not 200 <= status < 300:
+        return HandlerResult(fault=f"it answered with status {status}")
+    if not body.strip():
+        return HandlerResult()
+    event = str(told["hook_event_name"])
+    try:
+        output = _read(event, body)
+    except Misfit as error:
+        return HandlerResult(fault=capped(str(error)))
+    return HandlerResult(fault="its answer is no JSON object") if output is None else _result(event, output)
 
 
 def _read(event: str, stdout: str) -> _Output | None:
@@ -99,14 +135,24 @@ def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerRes
     """`blocked` is why it blocks by its exit code, if the output gives no better reason."""
     output = output or _Output()
     answers: list[Answer] = []
-    if not output.continue_:
+    notices = [capped(output.system_message)] if output.system_message else []
+    fitting = FITTING.get(event, ())
+    if not output.continue_ and Halt in fitting:
         answers.append(Halt(capped(output.stop_reason or "")))
+    elif not output.continue_:
+        notices.append(f"`continue: false` has no effect at {event}")
     try:
-        answers += _MEANING[event](output, blocked)
+        found = _MEANING.get(event, _of_any(event))(output, blocked)
     except Misfit as error:
-        return HandlerResult(tuple(answers), capped(str(error)))
-    notices = (capped(output.system_message),) if output.system_message else ()
-    return HandlerResult(tuple(answers), notices=notices)
+        return HandlerResult(tuple(answers), capped(str(error)), tuple(notices))
+    for answer in found:
+        if isinstance(answer, fitting):
+            answers.append(answer)
+        elif text := answer.text if isinstance(answer, AddContext) else getattr(answer, "reason", ""):
+            notices.append(text)
+    if output.more.decision is not None and output.more.decision.updated_permissions:
+        notices.append("`updatedPermissions` has no effect here: write a rule into the settings")
+    return HandlerResult(tuple(answers), notices=tuple(notices))
 
 
 def _context(output: _Output) -> list[Answer]:
@@ -128,6 +174,19 @@ def _of_pre_tool_use(output: _Output, blocked: str) -> list[Answer]:
     elif decision is not None:
         answers.append(Ask(reason) if decision == "ask" else Allow(reason))
     return answers
+
+
+def _of_permission_request(output: _Output, blocked: str) -> list[Answer]:
+    """Its exit code decides nothing: `blocked` is always empty."""
+    decision = output.more.decision
+    if decision is None:
+        return []
+    message = capped(decision.message or "")
+    if decision.behavior == "deny":
+        denied = Deny(message or "a hook said no in place of the person")
+        return [denied, Halt(message or "a hook stopped it")] if decision.interrupt else [denied]
+    rewrite = [] if decision.updated_input is None else [Rewrite(input=decision.updated_input)]
+    return [*rewrite, Allow(message)]
 
 
 def _block_reason(output: _Output, blocked: str) -> str | None:
@@ -168,11 +227,6 @@ def _content(changed: object) -> str | list[Json]:
     return json.dumps(changed, ensure_ascii=False)
 
 
-def _of_user_prompt_submit(output: _Output, blocked: str) -> list[Answer]:
-    reason = _block_reason(output, blocked)
-    return _context(output) if reason is None else [Deny(reason), *_context(output)]
-
-
 def _of_stop(output: _Output, blocked: str) -> list[Answer]:
     reason = _block_reason(output, blocked)
     if reason == "":
@@ -181,12 +235,26 @@ def _of_stop(output: _Output, blocked: str) -> list[Answer]:
     return [GoOn(text) for text in texts if text]
 
 
+def _of_any(event: str) -> Callable[[_Output, str], list[Answer]]:
+    """An event without fields of its own: a block denies, or is told where nothing can be denied any more."""
+
+    def meaning(output: _Output, blocked: str) -> list[Answer]:
+        reason = _block_reason(output, blocked)
+        if reason is None:
+            return _context(output)
+        objection = AddContext(reason) if event in TOLD_TO_MODEL else Deny(reason)
+        return [objection, *_context(output)]
+
+    return meaning
+
+
 _MEANING: Mapping[str, Callable[[_Output, str], list[Answer]]] = MappingProxyType(
     {
         "PreToolUse": _of_pre_tool_use,
+        "PermissionRequest": _of_permission_request,
         "PostToolUse": _of_post_tool_use,
-        "UserPromptSubmit": _of_user_prompt_submit,
         "Stop": _of_stop,
         "SubagentStop": _of_stop,
+        "TeammateIdle": _of_stop,
     }
 )

@@ -22,24 +22,27 @@ from callboard.words.hooks import (
     Deny,
     GoOn,
     Halt,
+    HookEvent,
+    MomentVerdict,
+    PermissionRequest,
     PostToolUse,
     PostVerdict,
     PreToolUse,
     PreVerdict,
     PromptVerdict,
     Rewrite,
-    Stop,
     StopVerdict,
     ToolResult,
-    UserPromptSubmit,
 )
 from callboard.words.values import Json
 
-Event = TypeVar("Event", UserPromptSubmit, PreToolUse, PostToolUse, Stop)
 Reasoned = TypeVar("Reasoned", Allow, Ask, Deny, Halt)
 
 MOST_CHARACTERS = 10_000
 """Of one text of a hook."""
+
+GUARDED = frozenset({"TaskCreated", "TaskCompleted", "PlanSubmitted", "ScheduleFired", "WorktreeCreate"})
+"""Events, besides a call, that a fault stops which is not forgiven: what would be done can be done later."""
 
 _LIST = re.compile(r"[A-Za-z0-9_\-,| ]*")
 _NOT_JAVASCRIPT = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$])|\\[AZGz]|[*+?}]\+")
@@ -143,8 +146,8 @@ def understood(event: str, value: object) -> tuple[Answer, ...]:
     if event == "PreToolUse" and isinstance(value, str) and value.strip():
         value = Deny(value)
     if not isinstance(value, FITTING[event]):
-        kinds = ", ".join(kind.__name__ for kind in FITTING[event])
-        raise Misfit(f"it returned {_shown(value)}; {event} takes None, {kinds}")
+        kinds = ", ".join(["None", *(kind.__name__ for kind in FITTING[event])])
+        raise Misfit(f"it returned {_shown(value)}; {event} takes {kinds}")
     return (checked(event, value),)
 
 
@@ -155,7 +158,7 @@ def _shown(value: object) -> str:
 def checked(event: str, answer: Answer) -> Answer:
     """The answer with its texts capped and its JSON copied. Raises `Misfit` for one that cannot be followed."""
     if isinstance(answer, Rewrite):
-        return _checked_input(answer) if event == "PreToolUse" else _checked_result(answer)
+        return _checked_result(answer) if event == "PostToolUse" else _checked_input(answer)
     text = cast("object", answer.text if isinstance(answer, AddContext) else answer.reason)
     if not isinstance(text, str):
         raise Misfit(f"the text of its {type(answer).__name__} is {type(text).__name__}")
@@ -211,12 +214,12 @@ def blocks_of(content: object) -> tuple[Json, ...]:
 # All hooks of one event
 
 
-def rewritten(event: Event, heard: Heard) -> Event:
+def rewritten(event: HookEvent, heard: Heard) -> HookEvent:
     """The event as this hook rewrote it; the same object when it did not."""
     for answer in heard.answers:
         if not isinstance(answer, Rewrite):
             continue
-        if isinstance(event, PreToolUse):
+        if isinstance(event, PreToolUse | PermissionRequest):
             event = replace(event, call=event.call.model_copy(update={"input": answer.input}))
         elif isinstance(event, PostToolUse):
             content = event.result.content if answer.content is None else blocks_of(answer.content)
@@ -232,6 +235,11 @@ def pre_verdict(heard: Sequence[Heard], new_input: Json | None) -> PreVerdict:
     if halt and decision != "deny":
         decision, by, why = "deny", halted_by, halt
     return PreVerdict(decision, why, by, new_input, _texts(heard, AddContext), halt, _notices(heard))
+
+
+def permission_verdict(heard: Sequence[Heard], new_input: Json | None) -> PreVerdict:
+    """deny > allow, in place of the person; a halt denies. A fault decides nothing: the person is asked."""
+    return pre_verdict([replace(one, fail_open=True) for one in heard], new_input)
 
 
 def _strongest(heard: Sequence[Heard]) -> tuple[Literal["allow", "ask", "deny"] | None, str, str]:
@@ -272,6 +280,27 @@ def stop_verdict(heard: Sequence[Heard]) -> StopVerdict:
     halt, _ = _halt(heard)
     reasons = _texts(heard, GoOn)
     return StopVerdict("" if halt else "\n\n".join(reasons), halt, _notices(heard))
+
+
+def moment_verdict(event: str, heard: Sequence[Heard]) -> MomentVerdict:
+    """Blocked by the first denial, or by all reasons to go on. What the event does not take has no effect."""
+    halt, _ = _halt(heard)
+    context = _told(heard) if AddContext in FITTING[event] else ()
+    block, by = _objection(event, heard)
+    if halt and GoOn in FITTING[event]:
+        block, by = "", ""
+    return MomentVerdict(block, by, context, halt, _notices(heard))
+
+
+def _objection(event: str, heard: Sequence[Heard]) -> tuple[str, str]:
+    """Why it may not be, or why it goes on, and the first hook that says so."""
+    for one in heard:
+        if one.fault and not one.fail_open and event in GUARDED:
+            return f"{one.by} failed: {one.fault}", one.by
+        if (answer := _first(one, Deny)) is not None:
+            return answer.reason or f"{one.by} gave no reason", one.by
+    going = [one for one in heard if any(isinstance(answer, GoOn) for answer in one.answers)]
+    return ("\n\n".join(_texts(going, GoOn)), going[0].by) if going else ("", "")
 
 
 def _halt(heard: Sequence[Heard]) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,8 @@ from callboard.core.hooks.rules import (
     Matcher,
     Misfit,
     capped,
-    names_of,
+    moment_verdict,
+    permission_verdict,
     post_verdict,
     pre_verdict,
     prompt_verdict,
@@ -31,18 +32,21 @@ from callboard.core.hooks.rules import (
     stop_verdict,
     understood,
 )
+from callboard.core.hooks.subjects import MATCHED, subjects_of
 from callboard.core.hooks.wire import event_json, in_our_fields, told_to_handlers
-from callboard.ports.hooks import HookHandler
+from callboard.engine.hooks.background import Background
+from callboard.ports.hooks import HookHandler, Late, Terms
 from callboard.words.errors import UsageError
 from callboard.words.hooks import (
     FITTING,
     MARKS,
     SOURCES,
-    TOOL_EVENTS,
     HandlerResult,
     HookEvent,
     HookMark,
     HookSource,
+    MomentVerdict,
+    PermissionRequest,
     PostToolUse,
     PostVerdict,
     PreToolUse,
@@ -50,6 +54,7 @@ from callboard.words.hooks import (
     PromptVerdict,
     Stop,
     StopVerdict,
+    SubagentStop,
     UserPromptSubmit,
 )
 
@@ -57,7 +62,6 @@ THREADS = 40
 """Callables of all agents that run at once; the others wait, and their time has not begun."""
 
 Hook = Callable[[Any], object] | HookHandler
-Event = TypeVar("Event", UserPromptSubmit, PreToolUse, PostToolUse, Stop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +73,7 @@ class Registration:
     handler: Hook
     matcher: Matcher
     source: HookSource
-    fail_open: bool
+    terms: Terms
 
     def remove(self) -> None:
         """Take the hook away. From any thread, and more than once."""
@@ -94,6 +98,7 @@ class HookRegistry:
         self._lock = threading.Lock()
         """Held for a copy-and-swap: who reads sees one whole tuple, and never waits."""
         self._hooks: dict[str, tuple[Registration, ...]] = dict.fromkeys(FITTING, ())
+        self._background = Background()
 
     def add(
         self,
@@ -103,21 +108,25 @@ class HookRegistry:
         *,
         source: HookSource = "person",
         fail_open: bool = False,
+        terms: Terms | None = None,
     ) -> Registration:
-        """Register a callable or a handler. Raises `UsageError` for an unknown event, source or matcher."""
+        """Register a callable or a handler. `terms` say more than `fail_open` alone.
+
+        Raises `UsageError` for an unknown event, source or matcher.
+        """
         if event not in FITTING:
             raise UsageError(f"there is no hook event {event!r}: there are {', '.join(sorted(FITTING))}")
         if source not in SOURCES:
             raise UsageError(f"there is no source of hooks {source!r}: there are {', '.join(SOURCES)}")
-        if matcher and event not in TOOL_EVENTS:
-            raise UsageError(f"{event} is about no tool: leave out the matcher {matcher!r}")
+        if matcher and event not in MATCHED:
+            raise UsageError(f"{event} has no matcher: leave out {matcher!r}")
         if not callable(handler) and not hasattr(cast("object", handler), "run"):
             raise UsageError(f"{handler!r} is neither a callable nor a hook handler")
         try:
             read = read_matcher(matcher)
         except Misfit as error:
             raise UsageError(str(error)) from error
-        registration = Registration(self, event, handler, read, source, fail_open)
+        registration = Registration(self, event, handler, read, source, terms or Terms(fail_open))
         with self._lock:
             together = (*self._hooks[event], registration)
             self._hooks[event] = tuple(sorted(together, key=lambda one: SOURCES.index(one.source)))
@@ -151,27 +160,41 @@ class HookRegistry:
         """Whether any hook waits for that event."""
         return bool(self._hooks.get(event))
 
+    async def tend(self, tell: Callable[[Late], Awaitable[None]]) -> None:
+        """Let hooks run in the background until cancelled, and `tell` what they say; nothing of them outlives this."""
+        await self._background.tend(tell)
+
     async def pre_tool_use(self, event: PreToolUse) -> PreVerdict:
         """What the hooks say about a call. Raises nothing."""
         heard, after = await self._ask_all(event)
-        return pre_verdict(heard, None if after is event else after.call.input)
+        return pre_verdict(heard, None if after is event else cast("PreToolUse", after).call.input)
+
+    async def permission_request(self, event: PermissionRequest) -> PreVerdict:
+        """What the hooks answer in place of the person who would be asked. Raises nothing."""
+        heard, after = await self._ask_all(event)
+        return permission_verdict(heard, None if after is event else cast("PermissionRequest", after).call.input)
 
     async def post_tool_use(self, event: PostToolUse) -> PostVerdict:
         """What the hooks make of a result. Raises nothing."""
         heard, after = await self._ask_all(event)
-        return post_verdict(heard, None if after is event else after.result)
+        return post_verdict(heard, None if after is event else cast("PostToolUse", after).result)
 
     async def user_prompt_submit(self, event: UserPromptSubmit) -> PromptVerdict:
         """What the hooks say about a prompt. Raises nothing."""
         heard, _ = await self._ask_all(event)
         return prompt_verdict(heard)
 
-    async def stop(self, event: Stop) -> StopVerdict:
+    async def stop(self, event: Stop | SubagentStop) -> StopVerdict:
         """What the hooks say about the end of a turn. Raises nothing."""
         heard, _ = await self._ask_all(event)
         return stop_verdict(heard)
 
-    async def _ask_all(self, event: Event) -> tuple[list[Heard], Event]:
+    async def fire(self, event: HookEvent) -> MomentVerdict:
+        """What the hooks say about any other moment. Raises nothing."""
+        heard, _ = await self._ask_all(event)
+        return moment_verdict(type(event).__name__, heard)
+
+    async def _ask_all(self, event: HookEvent) -> tuple[list[Heard], HookEvent]:
         """Ask every hook that the event is about: what each came to, in their order, and the event as rewritten."""
         hooks = self._about(event)
         heard = await self._ask_handlers([one for one in hooks if not callable(one.handler)], event)
@@ -184,26 +207,45 @@ class HookRegistry:
         return [heard[registration] for registration in hooks if registration in heard], event
 
     def _about(self, event: HookEvent) -> tuple[Registration, ...]:
-        """The hooks that the event is about, in their order."""
+        """The hooks that the event is about, in their order. Those that are heard once are taken away."""
         hooks = self._hooks[type(event).__name__]
-        if isinstance(event, PreToolUse | PostToolUse):
-            names = names_of(event.call.name)
-            hooks = tuple(one for one in hooks if one.matcher.fits(names))
-        return tuple(one for one in hooks if callable(one.handler) or told_to_handlers(event, one.source))
+        if not hooks:
+            return ()
+        subjects, by = subjects_of(event), event.by
+        if subjects is not None:
+            hooks = tuple(one for one in hooks if one.matcher.fits(subjects))
+        meant = tuple(
+            one for one in hooks if one.terms.heard_by(by) and (callable(one.handler) or told_to_handlers(event))
+        )
+        for one in meant:
+            if one.terms.once:
+                one.remove()
+        return meant
 
     async def _ask_handlers(self, hooks: list[Registration], event: HookEvent) -> dict[Registration, Heard]:
         """Ask all handlers at once. The same handler from several settings files is asked once."""
         heard: dict[Registration, Heard] = {}
-        asked: list[tuple[object, bool]] = []
+        asked: list[tuple[object, Terms]] = []
         async with anyio.create_task_group() as group:
             for registration in hooks:
-                same = (registration.handler, registration.fail_open)
+                same = (registration.handler, registration.terms)
                 if registration.source in ("person", "workspace") and same in asked:
                     continue
                 asked.append(same)
+                if registration.terms.background:
+                    heard[registration] = self._begin(registration, event)
+                    continue
                 heard[registration] = Heard(registration.by)
                 group.start_soon(self._ask_handler, registration, event, heard)
         return heard
+
+    def _begin(self, registration: Registration, event: HookEvent) -> Heard:
+        """Start a handler that nobody waits for. It decides nothing, and neither does that it cannot be started."""
+        handler = cast("HookHandler", registration.handler)
+        timeout = self._timeout if handler.timeout is None else handler.timeout
+        wakes = registration.terms.wakes
+        fault = self._background.begin(registration.by, handler, event, timeout, wakes=wakes)
+        return Heard(registration.by, (), fault, fail_open=True)
 
     async def _ask_handler(
         self, registration: Registration, event: HookEvent, heard: dict[Registration, Heard]
@@ -216,7 +258,7 @@ class HookRegistry:
                 result = await handler.run(event_json(event), timeout)
             except Exception as error:  # noqa: BLE001 - a handler that raises has failed, and the loop goes on
                 result = HandlerResult(fault=_described(error))
-        by, fail_open = registration.by, registration.fail_open
+        by, fail_open = registration.by, registration.terms.fail_open
         try:
             answers = in_our_fields(event, result.answers)
         except Misfit as error:
@@ -226,7 +268,7 @@ class HookRegistry:
 
     async def _ask_callable(self, registration: Registration, event: HookEvent) -> Heard:
         """Ask one callable, with a copy of the event, so that it changes nothing but by its answer."""
-        by, fail_open = registration.by, registration.fail_open
+        by, fail_open = registration.by, registration.terms.fail_open
         function = cast("Callable[[Any], object]", registration.handler)
         async with self._threads:
             with anyio.move_on_after(self._timeout) as scope:

@@ -26,6 +26,7 @@ def caller(agent: Agent) -> hk.Caller:
         permission_mode=me.permission_mode,
         folder=str(folders.root),
         transcript=str(folders.transcripts),
+        skills=agent.state.skills,
     )
 
 
