@@ -2,7 +2,7 @@
 
 Lists of permission rules and hooks are joined instead, so that no layer takes away what another one denies. Where each
 value came from is kept. Refused, naming file, line and field: unknown names, values that do not fit, and from a
-workspace whatever only a person may decide. A workspace that nobody trusted is not even read.
+workspace whatever only a person may decide. Of one that nobody trusted only deny and ask rules count.
 """
 
 from __future__ import annotations
@@ -16,18 +16,29 @@ from typing import Any, cast
 import platformdirs
 from pydantic import ValidationError
 
-from callboard.adapters.yaml_files import Address, dotted, load_document, load_yaml
+from callboard.adapters.claude_settings import ClaudeSettings
+from callboard.adapters.trust import SETTINGS, read_brought
+from callboard.adapters.yaml_files import Address, dotted, load_yaml
 from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.presets import PRESETS
-from callboard.core.context.stages.own import is_own
 from callboard.core.permission.rules import parse_rule
+from callboard.core.trust.claims import Brought
+from callboard.settings_layers import (
+    Layer,
+    Tree,
+    claude_files,
+    claude_layer,
+    file_layer,
+    origin,
+    parts,
+    where,
+    workspace_layer,
+)
 from callboard.words.errors import SettingsError
 from callboard.words.hooks import HookSource
 from callboard.words.settings_model import ProfileSettings, Settings
 from callboard.words.specs import StageSpec
 from callboard.words.values import Json
-
-Tree = dict[str, object]
 
 PREFIX = "CALLBOARD_"
 ALIASES: Mapping[str, str] = {
@@ -37,19 +48,9 @@ ALIASES: Mapping[str, str] = {
 }
 """Variables of other names that are read too; a `CALLBOARD_` one wins over them."""
 
-_PERSONS_ONLY = ("base_url",)
-"""What a workspace may not say: where the key and the conversation go."""
 _JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask"})
 """Lists of permission rules, of all agents and of some."""
 _BUILT_IN = Path(__file__).parent / "data" / "models.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One source of values. `places` says where each one stands."""
-
-    values: Tree
-    places: Mapping[Address, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,27 @@ class Loaded:
     hooks: Mapping[HookSource, Mapping[str, Sequence[Json]]] = field(default_factory=dict[HookSource, Any])
     """The hooks of the two files apart: they speak in the order of their sources, and have different rights."""
     notes: tuple[str, ...] = ()
-    """What is heeded in another way than it says, a line each with its place."""
+    """What is heeded in another way than it says, or not at all, a line each with its place."""
+    claude: tuple[ClaudeSettings, ...] = ()
+    """What was read of settings written for Claude Code, the weakest first."""
+    bypass_off: str = ""
+    """The place that switches the mode `bypassPermissions` off for everybody; empty: none does."""
+    bases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Settings file -> the folder that `/x` means in a rule of it."""
+
+    def base(self, address: Address) -> str:
+        """The absolute folder that `/x` means in the rule at this address; empty: the folder of the agent it binds."""
+        place = origin(self.origins, address)
+        return next((base for file, base in self.bases.items() if place.startswith(f"{file}:")), "")
 
     def place(self, address: Address) -> str:
         """Where a value was set: file, line and field, or the name of the variable or flag."""
-        return _where(self.origins, address)
+        return where(self.origins, address)
 
     def explained(self) -> Iterator[tuple[str, object, str]]:
         """Each value with its dotted name and its origin (`default` when nobody set it), in the tree's order."""
         for address, value in _leaves(self.settings.model_dump(mode="json")):
-            yield dotted(address), value, _origin(self.origins, address) or "default"
+            yield dotted(address), value, origin(self.origins, address) or "default"
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
@@ -91,71 +103,50 @@ def load_settings(
     workspace: Path | None = None,
     trusted: bool = False,
     flags: Mapping[str, object] | None = None,
+    brought: Brought | None = None,
 ) -> Loaded:
     """Read all layers. `flags` are dotted names (`permission.mode`); None as a value means not given.
 
-    The workspace's file is read only if a person trusted it. Raises `SettingsError`.
+    Of a workspace that nobody trusted only deny and ask rules count. `brought`: what it brings, as it was read when
+    trust was decided; None: as it is now. Raises `SettingsError`.
     """
-    person = _file_layer(user_file(environ))
-    ours = _workspace_layer(workspace_file(workspace)) if workspace is not None and trusted else Layer({}, {})
-    built_in = _file_layer(_BUILT_IN, under="models", known="built in")
-    layers = (built_in, person, ours, _alias_layer(environ), _environment_layer(environ), _flag_layer(flags or {}))
+    if brought is None and workspace is not None:
+        brought = read_brought(workspace)
+    mine = user_file(environ)
+    person = file_layer(mine)
+    ours = Layer() if brought is None else workspace_layer(brought, trusted=trusted)
+    built_in = file_layer(_BUILT_IN, under="models", known="built in")
+    claude = claude_files(environ.get("HOME", ""), brought, trusted=trusted)
+    files = (built_in, *map(claude_layer, claude), person, ours)
+    layers = (*files, _alias_layer(environ), _environment_layer(environ), _flag_layer(flags or {}))
     values: Tree = {}
     origins: dict[Address, str] = {}
     for layer in layers:
         _merge(values, layer, (), origins)
     settings = _checked(values, origins)
     hooks: dict[HookSource, Any] = {"person": person.values.get("hooks", {}), "workspace": ours.values.get("hooks", {})}
-    return Loaded(settings, origins, hooks, tuple(_read_otherwise(values, origins)))
+    bypass_off = next((one.bypass_off for one in claude if one.bypass_off), "")
+    _check_bypass(values, origins, bypass_off)
+    told = (str(field) for one in claude for field in one.told if field.verdict != "honoured")
+    notes = (*_read_otherwise(values, origins), *ours.notes, *(one.broken for one in claude if one.broken), *told)
+    root = brought.workspace if brought is not None else ""
+    bases = {one.path: str(Path(one.path).parent) if one.person else root for one in claude}
+    bases |= {str(mine): str(mine.parent), f"{root}/{SETTINGS}": root}
+    return Loaded(settings, origins, hooks, notes, tuple(claude), bypass_off, bases)
+
+
+def _check_bypass(values: Tree, origins: Mapping[Address, str], off: str) -> None:
+    """Raises `SettingsError` where `bypassPermissions` is set though a file (`off`: its place) switches it off."""
+    for address, value in parts(values.get("permission"), ("permission",)) if off else ():
+        if address[-1] == "mode" and value == "bypassPermissions":
+            raise SettingsError(f"bypassPermissions is switched off by {off}", where(origins, address))
 
 
 def _read_otherwise(values: Tree, origins: Mapping[Address, str]) -> Iterator[str]:
-    for address, value in _parts(values.get("permission"), ("permission",)):
+    for address, value in parts(values.get("permission"), ("permission",)):
         if address[-1] == "mode" and value == "auto":
-            place = _where(origins, address)
+            place = where(origins, address)
             yield f"{place}: the mode auto is read as default: no classifier decides here, a person is asked"
-
-
-def _file_layer(path: Path, *, under: str = "", known: str = "") -> Layer:
-    if not path.exists():
-        return Layer({}, {})
-    document = load_document(path)
-    if document.data is not None and not isinstance(document.data, dict):
-        raise SettingsError("settings are a mapping of names to values (`model: ...`)", str(path))
-    data = cast("Tree", document.data or {})  # pyright: ignore[reportUnknownMemberType] - checked above
-    if under:
-        return Layer({under: data}, {(under,): known})
-    return Layer(data, {address: document.place(address) for address in document.lines if address})
-
-
-def _workspace_layer(path: Path) -> Layer:
-    layer = _file_layer(path)
-    refused: list[Address] = [(name,) for name in _PERSONS_ONLY if name in layer.values]
-    permission = layer.values.get("permission")
-    for address, value in _parts(permission, ("permission",)):
-        if address[-1] == "mode" and value == "bypassPermissions":
-            refused.append(address)
-    refused += [address for address, value in _parts(layer.values.get("context"), ("context",)) if _names_code(value)]
-    for address in refused:
-        raise SettingsError(
-            "a workspace may not set this; set it in your own settings, the environment or by a flag",
-            _where(layer.places, address),
-        )
-    return layer
-
-
-def _names_code(value: object) -> bool:
-    """It is a stage of a pipeline that is a person's own Python callable."""
-    return isinstance(value, Mapping) and is_own(str(cast("Tree", value).get("stage", "")))
-
-
-def _parts(value: object, address: Address) -> Iterator[tuple[Address, object]]:
-    """A value and all that stands in it, with their addresses."""
-    yield address, value
-    inner = cast("Tree", value).items() if isinstance(value, Mapping) else ()
-    listed = enumerate(cast("list[object]", value)) if isinstance(value, list) else ()
-    for name, part in (*inner, *listed):
-        yield from _parts(part, (*address, name))
 
 
 def _alias_layer(environ: Mapping[str, str]) -> Layer:
@@ -225,12 +216,12 @@ def _merge(into: Tree, layer: Layer, address: Address, origins: dict[Address, st
             continue
         joined = isinstance(old, list) and (here[0] == "hooks" or (here[0] == "permission" and here[-1] in _JOINED))
         kept = cast("list[object]", old) if joined and isinstance(value, list) else []
-        place = _origin(layer.places, here)
+        place = origin(layer.places, here)
         origins[here] = f"{origins[here]}, {place}" if kept else place
         if isinstance(value, list):
             added = cast("list[object]", value)
             for number in range(len(added)):
-                origins[*here, len(kept) + number] = _origin(layer.places, (*here, number))
+                origins[*here, len(kept) + number] = origin(layer.places, (*here, number))
             value = [*kept, *added]
         into[name] = value
 
@@ -247,13 +238,13 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         address: Address = first["loc"]
-        raise SettingsError(_words(first["type"], first["msg"], address), _where(origins, address)) from None
+        raise SettingsError(_words(first["type"], first["msg"], address), where(origins, address)) from None
     _check_pipelines(settings, origins)
     for address, rule in rules_of(settings):
         try:
             parse_rule(rule)
         except ValueError as error:
-            raise SettingsError(str(error), _where(origins, address)) from error
+            raise SettingsError(str(error), where(origins, address)) from error
     return settings
 
 
@@ -274,12 +265,12 @@ def _check_pipelines(settings: Settings, origins: Mapping[Address, str]) -> None
         if isinstance(chosen, str):
             if chosen not in PRESETS:
                 words = f"no preset is called {chosen!r}; there are {', '.join(PRESETS)}"
-                raise SettingsError(words, _where(origins, address))
+                raise SettingsError(words, where(origins, address))
             continue
         for number, spec in enumerate(chosen):
             for problem in check_pipeline([spec]):
                 words = problem.removeprefix("pipeline[0]").lstrip(".: ")
-                raise SettingsError(words, _where(origins, (*address, number)))
+                raise SettingsError(words, where(origins, (*address, number)))
 
 
 def pipelines_of(settings: Settings) -> dict[Address, str | tuple[StageSpec, ...]]:
@@ -314,24 +305,6 @@ def _names(address: Address) -> list[str]:
         if "$ref" in node:
             node = cast("Tree", schema["$defs"][str(node["$ref"]).rsplit("/", 1)[-1]])
     return list(cast("Tree", node.get("properties", {})))
-
-
-def _origin(places: Mapping[Address, str], address: Address) -> str:
-    """Where an address was set: there, or where the nearest mapping around it was."""
-    while address:
-        if address in places:
-            return places[address]
-        address = address[:-1]
-    return ""
-
-
-def _where(origins: Mapping[Address, str], address: Address) -> str:
-    """The place of a faulty value. Pydantic's addresses go on into unions: the part that was written counts."""
-    place = _origin(origins, address)
-    if not place:  # a section that should be a mapping, or one whose parts have places of their own
-        inside = [place for known, place in origins.items() if known[: len(address)] == address]
-        place = inside[0] if inside else ""
-    return place or dotted(address)
 
 
 def _leaves(value: object, address: Address = ()) -> Iterator[tuple[Address, object]]:

@@ -163,6 +163,11 @@ def config_is_quiet(text: str) -> bool:
             continue
         key = re.match(r"([A-Za-z][A-Za-z0-9-]*)\s*(?:=|$)", line)
         name = f"{section}.{key[1].lower()}" if key and section else ""
-        if not _QUIET_KEY.fullmatch(name) or _LOUD_KEY.fullmatch(name):
+        if not setting_is_quiet(name):
             return False
     return True
+
+
+def setting_is_quiet(name: str) -> bool:
+    """Whether a setting of this name (section and key in lower case) makes git run, include or redirect nothing."""
+    return bool(_QUIET_KEY.fullmatch(name)) and not _LOUD_KEY.fullmatch(name)

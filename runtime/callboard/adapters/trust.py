@@ -1,0 +1,292 @@
+"""Reads what a workspace brings, once: files of configuration, scripts that their commands name, git's settings.
+
+Every file is opened beneath a descriptor of the workspace: no link leads out of it, nothing waits for a pipe, and sizes
+and numbers are bounded. What cannot be read so is not used, and is told as such. Later readers take what was read here
+(`Brought.text`), so that what a person trusted is what is used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from callboard.adapters.files import body_after_front_matter
+from callboard.adapters.paths import open_beneath
+from callboard.adapters.yaml_files import Address, load_document, load_front_matter
+from callboard.core.trust.claims import Brought, Claim, hash_of
+from callboard.core.trust.git import Setting, git_claims, git_settings
+from callboard.core.trust.nodes import Node, json_node, node_of
+from callboard.core.trust.scripts import named_files
+from callboard.core.trust.settings_claims import (
+    agent_claims,
+    claude_claims,
+    schedule_claims,
+    server_claims,
+    settings_claims,
+    skill_claims,
+)
+from callboard.words.errors import SettingsError
+
+SETTINGS = ".callboard/settings.yaml"
+CLAUDE = (".claude/settings.json", ".claude/settings.local.json")
+SERVERS = ".mcp.json"
+
+LARGEST_FILE = 1_000_000
+"""Bytes of a file of configuration; a larger one is not used."""
+LARGEST_SCRIPT = 16_000_000
+MOST_FILES = 2_000
+MOST_BYTES = 64_000_000
+"""Files and bytes of all that is read; what comes after them is not used."""
+_DEPTH = 8
+_RUNS = frozenset({"hook", "command", "server", "git"})
+"""Claims whose text may name a script."""
+_SCRIPT_FOLDERS = (".callboard/hooks", ".claude/hooks")
+
+Reader = Callable[[str, str], list[Claim]]
+
+
+def read_brought(workspace: Path) -> Brought:
+    """What the workspace brings now. Raises nothing for what is in it; a folder that is none brings nothing."""
+    root = os.path.realpath(workspace)
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return Brought(root)
+    try:
+        return _Reading(root, descriptor).read()
+    finally:
+        os.close(descriptor)
+
+
+def scripts_as_trusted(brought: Brought) -> str:
+    """Why the scripts are no longer what was read; empty while they are. To be asked before one of them is run."""
+    if not brought.scripts:
+        return ""
+    try:
+        descriptor = os.open(brought.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return f"{brought.workspace} cannot be read: {error.strerror}"
+    try:
+        for path in sorted(brought.scripts):
+            try:
+                same = hash_of(_bytes(descriptor, path, LARGEST_SCRIPT)) == brought.hashes[path]
+            except OSError:
+                same = False
+            if not same:
+                return f"{path} is not what was trusted any more"
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+class _Reading:
+    """One look at a workspace, open at `descriptor`."""
+
+    def __init__(self, root: str, descriptor: int) -> None:
+        self._root, self._descriptor = root, descriptor
+        self._claims: list[Claim] = []
+        self._hashes: dict[str, str] = {}
+        self._content: dict[str, bytes] = {}
+        self._scripts: set[str] = set()
+        self._bytes = 0
+
+    def read(self) -> Brought:
+        self._configuration(SETTINGS, _settings)
+        for path in CLAUDE:
+            self._configuration(path, _claude)
+        self._configuration(SERVERS, _servers)
+        for folder in (".callboard", ".claude"):
+            for path in self._below(f"{folder}/agents", ".md"):
+                self._configuration(path, _agent)
+            for path in self._below(f"{folder}/skills", "/SKILL.md"):
+                self._configuration(path, _skill)
+        for path in self._below(".callboard/schedules", ".md"):
+            self._configuration(path, _schedule)
+        for folder in _SCRIPT_FOLDERS:
+            for path in self._below(folder, ""):
+                self._script(path)
+        self._git()
+        self._named_scripts()
+        return Brought(self._root, tuple(sorted(self._claims)), self._hashes, self._content, frozenset(self._scripts))
+
+    def _configuration(self, path: str, reader: Reader) -> None:
+        raw = self._bytes_of(path, LARGEST_FILE)
+        if raw is None:
+            return
+        self._hashes[path], self._content[path] = hash_of(raw), raw
+        try:
+            self._claims += reader(path, raw.decode("utf-8-sig"))
+        except SettingsError as error:
+            self._unread(path, str(error).removeprefix(f"{path}:"))
+        except (ValueError, RecursionError) as error:
+            self._unread(path, f"cannot be understood: {error}")
+
+    def _script(self, path: str) -> None:
+        if path in self._hashes:
+            return
+        real = os.path.realpath(os.path.join(self._root, path))  # noqa: PTH118 - a path that the kernel joins
+        if not real.startswith(self._root.rstrip("/") + "/"):
+            self._claims.append(Claim(path, "script", f"a link out of the workspace, to {real}: not looked into"))
+            return
+        raw = self._bytes_of(path, LARGEST_SCRIPT)
+        if raw is not None:
+            self._hashes[path] = hash_of(raw)
+            self._scripts.add(path)
+            self._claims.append(Claim(path, "script", f"{len(raw):,} bytes, SHA-256 {self._hashes[path]}"))
+
+    def _bytes_of(self, path: str, most: int) -> bytes | None:
+        """None, and a claim that says why, for what is there and cannot be read; None alone where nothing is."""
+        if len(self._hashes) >= MOST_FILES or self._bytes > MOST_BYTES:
+            self._unread(path, "is one file too many")
+            return None
+        try:
+            raw = _bytes(self._descriptor, path, most)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            self._unread(path, str(getattr(error, "strerror", None) or error))
+            return None
+        self._bytes += len(raw)
+        return raw
+
+    def _unread(self, path: str, why: str) -> None:
+        self._claims.append(Claim(path, "unread", f"not used: {why.strip()}"))
+
+    def _below(self, folder: str, ending: str) -> Iterator[str]:
+        """The files beneath a folder whose path ends so, sorted; links to folders are not followed."""
+        found: list[str] = []
+        top = os.path.join(self._root, folder)  # noqa: PTH118 - a path that the kernel joins
+        if os.path.realpath(top) != top:
+            if os.path.lexists(top):
+                self._unread(folder, "it, or a folder above it, is a link")
+            return
+        for parent, folders, names in os.walk(top):
+            folders.sort()
+            inside = os.path.relpath(parent, self._root)
+            if inside.count("/") > _DEPTH or len(found) > MOST_FILES:
+                self._unread(inside, "too deep, or too many files before it")
+                folders.clear()
+                continue
+            found += [f"{inside}/{name}" for name in names if f"/{name}".endswith(ending)]
+        yield from sorted(found)[:MOST_FILES]
+
+    def _named_scripts(self) -> None:
+        """Files that a command names; a folder that git is told to take hooks from counts with its files."""
+        for claim in [one for one in self._claims if one.kind in _RUNS]:
+            for path in named_files(claim.text, self._root):
+                full = Path(self._root, path)
+                if claim.kind == "git" and full.is_dir():
+                    for inner in self._below(path, ""):
+                        self._script(inner)
+                elif os.path.lexists(full) and not full.is_dir():
+                    self._script(path)
+
+    def _git(self) -> None:
+        for path in _git_configurations(Path(self._root)):
+            self._git_file(path, set())
+
+    def _git_file(self, path: Path, seen: set[str]) -> None:
+        real = os.path.realpath(path)
+        if real in seen or len(seen) > 20:
+            return
+        seen.add(real)
+        shown = os.path.relpath(path, self._root) if path.is_relative_to(self._root) else str(path)
+        try:
+            raw = _bytes(None, real, LARGEST_FILE)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            self._unread(shown, str(getattr(error, "strerror", None) or error))
+            return
+        settings = git_settings(raw.decode("utf-8", errors="surrogateescape"))
+        self._claims += git_claims(shown, settings)
+        for one in settings:
+            if one.includes:
+                self._git_file(_included(path, one), seen)
+
+
+def _included(path: Path, setting: Setting) -> Path:
+    """A relative include is relative to the file that names it."""
+    return path.parent / Path(setting.value).expanduser()
+
+
+def _git_configurations(root: Path) -> list[Path]:
+    """The repository's own configuration files: its own, a worktree's, those of its submodules."""
+    folder = root / ".git"
+    own: list[Path] = []
+    try:
+        if folder.is_file():
+            folder = root / _bytes(None, str(folder), 10_000).decode().partition("gitdir:")[2].strip()
+            own.append(folder / "config.worktree")
+            common = folder / "commondir"
+            if common.is_file():
+                folder = folder / _bytes(None, str(common), 10_000).decode().strip()
+        modules = sorted(one for deep in ("*", "*/*", "*/*/*") for one in (folder / "modules").glob(f"{deep}/config"))
+    except (OSError, ValueError):
+        modules = []
+    return [folder / "config", folder / "config.worktree", *own, *modules[:100]]
+
+
+def _bytes(descriptor: int | None, path: str, most: int) -> bytes:
+    """A regular file's bytes; beneath the folder `descriptor`, or anywhere. Raises OSError, ValueError."""
+    if descriptor is None:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    else:
+        opened = open_beneath(descriptor, path, os.O_RDONLY)
+    with os.fdopen(opened, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is not a regular file")
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(f"is larger than {most:,} bytes")
+    return raw
+
+
+# One reader for each kind of file: its text -> its claims.
+
+
+def _settings(path: str, text: str) -> list[Claim]:
+    document = load_document(text, path)
+    return settings_claims(path, node_of(document.data, document.lines))
+
+
+def _claude(path: str, text: str) -> list[Claim]:
+    return claude_claims(path, json_node(text))
+
+
+def _servers(path: str, text: str) -> list[Claim]:
+    document = json_node(text)
+    members = dict(document.members or ())
+    return server_claims(path, members["mcpServers"]) if "mcpServers" in members else []
+
+
+def _agent(path: str, text: str) -> list[Claim]:
+    return agent_claims(path, _front_matter(path, text)[0])
+
+
+def _skill(path: str, text: str) -> list[Claim]:
+    try:
+        document, body = _front_matter(path, text)
+    except SettingsError:  # the body is used all the same
+        document, body = Node(None, members=()), body_after_front_matter(text)
+    return skill_claims(path, document, body, text.count("\n") - body.count("\n") + 1)
+
+
+def _schedule(path: str, text: str) -> list[Claim]:
+    return schedule_claims(path, *_front_matter(path, text))
+
+
+def _front_matter(path: str, text: str) -> tuple[Node, str]:
+    fields, body = load_front_matter(text, path)
+    lines: dict[Address, int] = {(name,): _line(text, name) for name in fields}
+    return node_of(fields, lines), body
+
+
+def _line(text: str, name: str) -> int:
+    """The line of a top-level field of a front matter."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(f"{name}:"):
+            return number
+    return 1
