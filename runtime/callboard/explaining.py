@@ -1,22 +1,37 @@
-"""What `callboard policy` answers with: the judge of a workspace, and what is known of its tools."""
+"""What `callboard policy` answers with: the judge of a workspace, the rules and hooks in force in it. Composition.
+
+Nobody hosts anything here, and no hook is run: they are named.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from callboard.adapters.agent_files import load_agents
 from callboard.adapters.explaining import Explainer, Judged
-from callboard.assembly import all_tools, find_places
-from callboard.core.permission.given import GivenCall, Known, Misread, read_line
-from callboard.core.permission.values import Floor, Verdict
-from callboard.words.values import Json
+from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.judging import parse_rules
+from callboard.assembly import Places, all_tools, find_places
+from callboard.core.permission.given import GivenCall, GivenRules, Known, Misread, read_line
+from callboard.core.permission.modes import inherited, within
+from callboard.core.permission.values import Floor, Mode, Verdict
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.hooking import fill_registry
+from callboard.settings import Loaded, load_settings
+from callboard.words.errors import UsageError
+from callboard.words.hooks import Caller, PreToolUse
+from callboard.words.settings_model import ProfileSettings
+from callboard.words.specs import PermissionRules
+from callboard.words.values import Json, ToolCall
 
 
 def known_tools(workspace: Path) -> dict[str, Known]:
     """What is known of each tool of the runtime."""
-    return {
-        name: Known(t.spec.effect, _texts(t.spec.input_schema), t.spec.destructive)
-        for name, t in all_tools({}, workspace).items()
-    }
+    specs = (tool.spec for tool in all_tools({}, workspace).values())
+    return {spec.name: Known(spec.effect, _texts(spec.input_schema), spec.destructive) for spec in specs}
 
 
 def _texts(schema: Json) -> frozenset[str]:
@@ -43,3 +58,66 @@ class Explaining:
             return Verdict("deny", "input", f"the call cannot be read: {wrong}")
         except Exception as bug:  # noqa: BLE001  whoever feeds thousands of lines gets an answer to each of them
             return Verdict("deny", "bug", f"a bug of ours: {type(bug).__name__}: {bug}"[:300])
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What would hold in a session that is begun now."""
+
+    places: Places
+    loaded: Loaded
+    trusted: bool
+    agents: Mapping[str, tuple[Mode, PermissionRules]]
+    """Of each agent type: its mode, and its rules beside those of all. What the lead starts has no more than it."""
+    hooks: HookRegistry
+
+    @property
+    def floor(self) -> Floor:
+        """The programs that are never run or always asked for."""
+        permission = self.loaded.settings.permission
+        return Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
+
+    def rights(self, agent_type: str) -> tuple[Mode, GivenRules]:
+        """The mode and all rules of an agent of this type. Raises `UsageError` with the types that there are."""
+        if agent_type not in self.agents:
+            raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.agents)}")
+        mode, own = self.agents[agent_type]
+        permission = self.loaded.settings.permission
+        return mode, GivenRules(
+            allow=parse_rules((*permission.allow, *own.allow), "permission.allow"),
+            ask=parse_rules((*permission.ask, *own.ask), "permission.ask"),
+            deny=parse_rules((*permission.deny, *own.deny), "permission.deny"),
+        )
+
+    def hooks_of(self, call: GivenCall, agent_type: str) -> Sequence[str]:
+        """The hooks that would be asked before the call, in their order."""
+        folder = str(self.places.workspace / call.folder)
+        by = Caller(agent_type=agent_type, permission_mode=call.mode, folder=folder)
+        event = PreToolUse(ToolCall(id="", use_id="", name=call.tool, input=dict(call.input)), by)
+        return [one.by for one in self.hooks.about(event)]
+
+
+def in_force(workspace: Path, *, trust: bool) -> InForce:
+    """Read settings, agent types and hooks. `trust`: as if the workspace were trusted.
+
+    Raises `SettingsError`, `WorkspaceUnusable`.
+    """
+    places = find_places(workspace, writable=False)
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trust)
+    hooks = fill_registry(loaded, places.workspace, dict(os.environ), trusted=trust)
+    return InForce(places, loaded, trust, _agents(places, loaded, trusted=trust), hooks)
+
+
+def _agents(places: Places, loaded: Loaded, *, trusted: bool) -> dict[str, tuple[Mode, PermissionRules]]:
+    where = FilePlaces(workspace=places.workspace, config=places.config, home=Path.home(), trusted=trusted)
+    permission = loaded.settings.permission
+    lead: tuple[Mode, PermissionRules] = (permission.mode, PermissionRules())
+    found: dict[str, tuple[Mode, PermissionRules]] = {}
+    definitions = load_agents(where).items
+    for name in sorted(definitions, key=lambda each: each != "lead"):
+        mine = permission.agents.get(name, ProfileSettings())
+        asked = mine.mode or definitions[name].permission_mode
+        if name == "lead":
+            lead = (asked or permission.mode, mine.rules)
+        found[name] = lead if name == "lead" else (within(lead[0], asked), inherited(lead[1], mine.rules))
+    return found

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NoReturn, cast, get_args
+from typing import NoReturn, cast, get_args
 
 from callboard.core.hooks.names import FIELDS
 from callboard.core.permission.rules import parse_rule
@@ -71,17 +71,34 @@ class GivenCall:
 
 def read_line(line: bytes, known: Mapping[str, Known]) -> GivenCall:
     """The call on one line of JSON (UTF-8). Raises `Misread`."""
+    return read_given(_json_of(line, "the line"), known)
+
+
+def _json_of(raw: bytes, what: str) -> object:
+    """Strictly: UTF-8, no name twice, no NaN."""
     try:
-        given: Any = json.loads(line.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
     except UnicodeDecodeError as wrong:
-        raise Misread(f"the line is not UTF-8 (byte {wrong.start})") from wrong
+        raise Misread(f"{what} is not UTF-8 (byte {wrong.start})") from wrong
     except json.JSONDecodeError as wrong:
-        raise Misread(f"the line is not JSON: {wrong.msg} at character {wrong.pos}") from wrong
+        raise Misread(f"{what} is not JSON: {wrong.msg} at character {wrong.pos}") from wrong
     except RecursionError as wrong:
         raise Misread("the JSON is nested too deep") from wrong
     except ValueError as wrong:
         raise Misread(str(wrong)[:200]) from wrong
-    return read_given(given, known)
+
+
+def call_of_words(tool: str, text: str, known: Mapping[str, Known]) -> tuple[str, Mapping[str, object]]:
+    """Our tool and its input, as a person types it: a command, a path for a file tool, else JSON. Raises `Misread`."""
+    name = our_tool(tool)
+    if name == "bash" and not text.lstrip().startswith("{"):
+        given: object = {"command": text}
+    elif name in _FILE_TOOLS and not text.lstrip().startswith("{"):
+        given = {"path": text}
+    else:
+        given = _json_of(text.encode("utf-8", "surrogateescape"), "the input")
+    _refuse_nul(given)
+    return _input_of(tool, given, known)
 
 
 def read_given(given: object, known: Mapping[str, Known]) -> GivenCall:
@@ -187,7 +204,7 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"the line is not JSON: it holds {text}")
+    raise ValueError(f"it is not JSON: it holds {text}")
 
 
 def _kind(value: object) -> str:

@@ -11,8 +11,8 @@ from callboard.core.permission.always import propose
 from callboard.core.permission.analysis import analyse
 from callboard.core.permission.effects import Access, Does, Part, Touch
 from callboard.core.permission.filetools import FILE_TOOLS, named_paths
-from callboard.core.permission.judge import against, judge_call
-from callboard.core.permission.values import CallFacts, Decision, PathFact, Policy, Rule, ToolCall, Unparsed
+from callboard.core.permission.judge import against
+from callboard.core.permission.values import CallFacts, Decision, PathFact, Policy, Rule, ToolCall, Unparsed, Verdict
 from callboard.core.permission.words import HOLE, Arg
 
 UNKNOWN = "…"
@@ -63,12 +63,16 @@ class CallTold:
     always: tuple[str, ...]
 
 
-def call_told(call: ToolCall, policy: Policy, facts: CallFacts) -> CallTold:
-    """What is to be said of a call, judged by these rules and facts."""
-    verdict = judge_call(call, policy, facts)
-    always = propose(call, policy, facts) if verdict.decision == "ask" else ()
+def call_told(verdict: Verdict, call: ToolCall, policy: Policy, facts: CallFacts) -> CallTold:
+    """What is to be said of a call, and of the verdict that it got by these rules and facts."""
     return CallTold(
-        call.name, verdict.decision, verdict.rule, verdict.why, policy.mode, _parts(call, policy, facts), always
+        tool=call.name,
+        decision=verdict.decision,
+        by=verdict.rule,
+        why=verdict.why,
+        mode=policy.mode,
+        parts=_parts(call, policy, facts),
+        always=propose(call, policy, facts) if verdict.decision == "ask" else (),
     )
 
 

@@ -206,17 +206,21 @@ class HookRegistry:
                 event = rewritten(event, heard[registration])
         return [heard[registration] for registration in hooks if registration in heard], event
 
-    def _about(self, event: HookEvent) -> tuple[Registration, ...]:
-        """The hooks that the event is about, in their order. Those that are heard once are taken away."""
+    def about(self, event: HookEvent) -> tuple[Registration, ...]:
+        """The hooks that the event is about, in their order. Asks none of them."""
         hooks = self._hooks[type(event).__name__]
         if not hooks:
             return ()
         subjects, by = subjects_of(event), event.by
         if subjects is not None:
             hooks = tuple(one for one in hooks if one.matcher.fits(subjects))
-        meant = tuple(
+        return tuple(
             one for one in hooks if one.terms.heard_by(by) and (callable(one.handler) or told_to_handlers(event))
         )
+
+    def _about(self, event: HookEvent) -> tuple[Registration, ...]:
+        """The same, to be asked now: those that are heard once are taken away."""
+        meant = self.about(event)
         for one in meant:
             if one.terms.once:
                 one.remove()

@@ -10,8 +10,12 @@ import sys
 
 import click
 
-from callboard.explaining import Explaining
-from callboard.faces.cli.options import Given, everywhere
+from callboard.core.permission.given import MODES, GivenCall, Misread, call_of_words
+from callboard.core.permission.told import call_told
+from callboard.explaining import Explaining, InForce, in_force
+from callboard.faces.cli.options import Given, as_json, everywhere
+from callboard.faces.cli.run import terminal_of
+from callboard.faces.pages.policy import call_block, call_json
 from callboard.words.errors import UsageError
 
 
@@ -21,18 +25,50 @@ def policy() -> None:
 
 
 @policy.command()
+@click.argument("call", required=False)
 @click.option("--stdin", is_flag=True, help="One JSON call a line on stdin, one JSON decision a line on stdout.")
+@click.option("--tool", default="bash", show_default=True, metavar="NAME", help="CALL is this tool's input, as JSON.")
+@click.option("--mode", type=click.Choice(list(MODES)), help="Instead of the mode in force.")
+@click.option("--agent-type", default="lead", show_default=True, metavar="TYPE", help="Whose rules and mode.")
+@click.option("--folder", default="", metavar="PATH", help="Where the agent works; left out: the workspace.")
+@click.option("--trust", is_flag=True, help="As if this workspace were trusted.")
+@as_json
 @everywhere
 @click.pass_obj
-def explain(given: Given, /, stdin: bool) -> None:
-    """Say what would be decided of a call, and why. Runs nothing.
+def explain(given: Given, /, call: str | None, stdin: bool, trust: bool, json_: bool, **asked: str | None) -> None:
+    """Say what would be decided of CALL, and why. Runs nothing.
+
+    CALL is a shell command, or with --tool the input of another tool: JSON, or a path for a file tool.
 
     --stdin reads {"tool", "input", "mode", "rules": {"allow", "ask", "deny"}, "cwd"} and answers {"decision", "reason",
     "by"}, until the input ends. Only the rules of the call and the built-in ones count there.
     """
-    if not stdin:
-        raise UsageError("say which: --stdin")
-    _answer_lines(Explaining(given.workspace))
+    if stdin:
+        _answer_lines(Explaining(given.workspace))
+        return
+    if call is None:
+        raise UsageError("give a call to explain, or --stdin for many")
+    _explain(given, in_force(given.workspace, trust=trust), call, asked, json_=json_)
+
+
+def _explain(given: Given, force: InForce, text: str, asked: dict[str, str | None], *, json_: bool) -> None:
+    explaining = Explaining(given.workspace, force.floor)
+    agent_type = asked["agent_type"] or "lead"
+    mode, rules = force.rights(agent_type)
+    try:
+        tool, fields = call_of_words(asked["tool"] or "bash", text, explaining.known)
+        call = GivenCall(tool, fields, MODES[asked["mode"] or mode], rules, asked["folder"] or "")
+        judged = explaining.judge(call)
+    except Misread as wrong:
+        raise UsageError(f"the call cannot be read: {wrong}") from wrong
+    told = call_told(judged.verdict, judged.call, judged.policy, judged.facts)
+    hooks = force.hooks_of(call, agent_type)
+    count = len(rules.allow) + len(rules.ask) + len(rules.deny)
+    with terminal_of(given) as terminal:
+        if json_:
+            terminal.record(json.dumps(call_json(told, agent_type, hooks), indent=2))
+        else:
+            terminal.rows(call_block(told, text, agent_type, count, hooks))
 
 
 def _answer_lines(explaining: Explaining) -> None:

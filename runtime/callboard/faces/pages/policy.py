@@ -1,0 +1,80 @@
+"""What the policy says, for a person to read: a call with its parts, failing examples, lint, the log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from callboard.core.permission.letters import meaning_of
+from callboard.core.permission.told import CallTold, PartTold, TouchTold
+from callboard.faces.lines import first_line, shorten
+from callboard.faces.pages.listings import plain_row
+from callboard.faces.terminal import Block, Line, Style
+from callboard.words.values import Json
+
+_STYLES: Mapping[str, Style] = {"allow": "good", "ask": "warn", "deny": "bad"}
+_LIFTS: Mapping[str, str] = {
+    "mode": "an allow rule or acceptEdits lifts it",
+    "rule": "an allow rule lifts it",
+    "bypass": "only bypassPermissions lifts it",
+    "person": "only a person's answer lifts it",
+    "never": "nothing lifts it",
+}
+_VERBS: Mapping[str, str] = {"read": "reads", "write": "writes", "delete": "deletes"}
+_CALL = 100
+"""Columns of a call's text in its first line."""
+_MOST_PARTS = 40
+
+
+def call_block(told: CallTold, shown: str, agent_type: str, rules: int, hooks: Sequence[str]) -> Block:
+    """The decision, why, then each part of the call, the hooks that come first, and what "always" would mean.
+
+    `shown`: the call in one line. `rules`: how many are in force.
+    """
+    lines = [
+        Line(f"{told.decision}  {told.tool}  {shorten(first_line(shown), _CALL)}", _STYLES[told.decision]),
+        Line(f"  why    {told.why}"),
+        Line(f"  by     {_by(told.by)}"),
+        Line(f"  in     mode {told.mode}, agent type {agent_type}, {rules} rules in force"),
+    ]
+    for number, part in enumerate(told.parts[:_MOST_PARTS], 1):
+        lines += _part(number, part)
+    if len(told.parts) > _MOST_PARTS:
+        lines.append(Line(f"  ... and {len(told.parts) - _MOST_PARTS} more parts", "dim"))
+    for hook in hooks:
+        lines.append(Line(f"  asked before the rules: {hook}"))
+    if told.always:
+        lines.append(Line(f'  "always" would allow: {", ".join(told.always)}'))
+    elif told.decision == "ask":
+        lines.append(Line('  "always" is not offered: no narrow rule would lift this', "dim"))
+    return Block(tuple(lines))
+
+
+def call_json(told: CallTold, agent_type: str, hooks: Sequence[str]) -> Json:
+    """The same for a script: `decision`, `by`, `reason`, `letter` in words, `parts`, `hooks`, `always`."""
+    row: Json = plain_row(told)
+    why = row.pop("why")
+    return {**row, "reason": why, "meaning": meaning_of(told.by), "agent_type": agent_type, "hooks": list(hooks)}
+
+
+def _by(by: str) -> str:
+    meaning = meaning_of(by)
+    return f"{by}: {meaning}" if meaning else by
+
+
+def _part(number: int, part: PartTold) -> Iterator[Line]:
+    yield Line(f"  part {number}  {part.text}", "strong")
+    if part.program and part.program != part.text.partition(" ")[0]:
+        yield Line(f"    runs {part.program}")
+    for touch in part.touches:
+        yield Line(f"    {_VERBS[touch.access]} {_path(touch)}")
+    for one in part.against:
+        yield Line(f"    {one.letter}: {one.why} ({_LIFTS[one.lifted_by]})", "warn")
+    for rule in part.rules:
+        yield Line(f"    rule: {rule}")
+    if not part.against:
+        yield Line("    nothing stands against it", "dim")
+
+
+def _path(touch: TouchTold) -> str:
+    leads = f" -> {touch.resolved}" if touch.resolved and not touch.resolved.endswith(f"/{touch.path}") else ""
+    return f"{touch.path}{leads} ({touch.place}{f': {touch.why}' if touch.why else ''})"
