@@ -23,6 +23,7 @@ from pathlib import Path
 import anyio
 
 from callboard.adapters.memory import MemoryStore
+from callboard.core.permission.always import Lift
 from callboard.core.state import AgentState
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
@@ -169,14 +170,26 @@ class AllowAll:
         self.ask, self.deny, self.reads = set(ask), set(deny), set(reads)
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
         reads = tool.effect == "read" or call.name in self.reads
         if call.name in self.deny:
             return Ruling("deny", "rule", f"{call.name} is denied", reads)
-        if call.name in self.ask:
+        lift = next((one for one in lifts if one.rule == call.name), None)
+        if call.name in self.ask and lift is None:
             return Ruling("ask", "mode default", f"{call.name} asks", reads)
-        return Ruling("allow", "rule", "", reads)
+        return Ruling("allow", lift.by if lift and call.name in self.ask else "rule", "", reads)
+
+    async def always(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> tuple[str, ...]:
+        return (call.name,) if call.name in self.ask else ()
 
 
 class MemoryArchive:

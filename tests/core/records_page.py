@@ -19,6 +19,7 @@ ROWS = (
     values.Request,
     values.Task,
     values.Schedule,
+    values.SessionRule,
     values.AgentRow,
     values.SessionRow,
     values.HostRow,
@@ -73,6 +74,7 @@ tables a field without a default is required.
 | `s/<session>/task/<id>` | `Task` |
 | `s/<session>/request/<id>` | `Request` |
 | `s/<session>/schedule/<id>` | `Schedule` |
+| `s/<session>/rule/<id>` | `SessionRule` |
 | `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
 | `worktrees` (stream) | what was done to git worktrees: `WorktreeNoted`, of all sessions of the workspace |
 | `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a shortcut, never the truth, and \

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from tests.engine.test_one_agent import Echo
 from tests.simulation.virtual import run_virtual
 
 from callboard.core.names import journal
+from callboard.core.permission.always import Lift
 from callboard.engine.host import Host
 from callboard.engine.memory import events_of
 from callboard.engine.supervision.orders import Given, Order, give_order
@@ -37,12 +38,18 @@ class Breaks(AllowAll):
         self.left, self.who = times, who
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
         if call.name == "write_file" and spec.name.startswith(self.who) and self.left:
             self.left -= 1
             raise ZeroDivisionError("a bug of ours")
-        return await super().judge(call, tool, spec, folders, authority)
+        return await super().judge(call, tool, spec, folders, authority, lifts)
 
 
 class Hangs(Echo):

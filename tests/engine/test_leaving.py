@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 import pytest
 from tests.engine.team_world import spawn, team_world
@@ -10,6 +12,7 @@ from tests.simulation.virtual import run_virtual
 
 from callboard.core.bus.mail import sending
 from callboard.core.names import request_key
+from callboard.core.permission.always import Lift
 from callboard.ports.store import Put
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling
@@ -22,11 +25,17 @@ class Breaks(AllowAll):
     """A judge with a bug, which is a bug of the agent's own code: it crashes for one tool."""
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
         if call.name == "write_file":
             raise ZeroDivisionError("a bug of ours")
-        return await super().judge(call, tool, spec, folders, authority)
+        return await super().judge(call, tool, spec, folders, authority, lifts)
 
 
 def test_b10_a_teammate_that_crashes_again_and_again_is_parked_and_its_task_and_questions_are_free() -> None:
@@ -97,7 +106,13 @@ class BreaksWhenCancelled(AllowAll):
         self.asked = anyio.Event()
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
         self.asked.set()
         try:

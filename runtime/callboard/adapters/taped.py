@@ -20,6 +20,7 @@ from callboard.adapters.cassette import Tape
 from callboard.adapters.course import Course
 from callboard.core.asking.plans import Word
 from callboard.core.context.reminders import Around
+from callboard.core.permission.always import Lift
 from callboard.ports.store import Write
 from callboard.ports.tool import Finished, Folders, Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer, Archive, Dice, Judge, Ruling, Surroundings
@@ -224,15 +225,31 @@ class TapedJudge:
     tape: Tape
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
         kept = self.tape.found("ruling", call.id)
         if kept is not None:
             theirs = bool(kept.get("person_only"))
             return Ruling(kept["decision"], kept["rule"], kept["why"], kept["reads_only"], theirs)
-        ruling = await self.rules.judge(call, tool, spec, folders, authority)
+        ruling = await self.rules.judge(call, tool, spec, folders, authority, lifts)
         self.tape.keep("ruling", call.id, asdict(ruling))
         return ruling
+
+    async def always(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> tuple[str, ...]:
+        kept = self.tape.found("ruling", f"{call.id}.always")
+        if kept is not None:
+            return tuple(str(rule) for rule in kept["rules"])
+        found = await self.rules.always(call, tool, spec, folders, authority)
+        self.tape.keep("ruling", f"{call.id}.always", {"rules": list(found)})
+        return found
 
 
 def taped_facts(tape: Tape, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 s/<session>                      SessionRow
 s/<session>/agent/<name>         AgentRow            s/<session>/task/<id>       Task
 s/<session>/request/<id>         Request             s/<session>/schedule/<id>   Schedule
+s/<session>/rule/<id>            SessionRule
 j/<session>/<name>.<inc>         an agent's journal (stream)
 m/<session>/<name>.<inc>         its mailbox (stream)
 snap/<session>/<name>.<inc>      the newest snapshot of its state
@@ -81,8 +82,12 @@ def schedule_key(session: str, schedule_id: str) -> str:
     return f"s/{session}/schedule/{schedule_id}"
 
 
+def rule_key(session: str, rule_id: str) -> str:
+    return f"s/{session}/rule/{rule_id}"
+
+
 def rows_prefix(session: str) -> str:
-    """All rows of a session: agents, tasks, requests, schedules."""
+    """All rows of a session: agents, tasks, requests, schedules, session rules."""
     return f"s/{session}/"
 
 

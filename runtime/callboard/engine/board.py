@@ -11,9 +11,15 @@ from typing import TypeVar
 
 from callboard.core.names import rows_prefix
 from callboard.ports.store import Row
-from callboard.words.values import AgentRow, Request, Schedule, Task, Value
+from callboard.words.values import AgentRow, Request, Schedule, SessionRule, Task, Value
 
-_KINDS: dict[str, type[Value]] = {"agent": AgentRow, "task": Task, "request": Request, "schedule": Schedule}
+_KINDS: dict[str, type[Value]] = {
+    "agent": AgentRow,
+    "task": Task,
+    "request": Request,
+    "schedule": Schedule,
+    "rule": SessionRule,
+}
 _V = TypeVar("_V", bound=Value)
 
 
@@ -64,6 +70,13 @@ class SessionBoard:
     def requests(self) -> Sequence[Request]:
         """Oldest first."""
         return sorted(self._all("request", Request), key=lambda one: (one.created_at, one.id))
+
+    def rule(self, rule_id: str) -> tuple[SessionRule, int] | None:
+        return self._one("rule", rule_id, SessionRule)
+
+    def rules(self) -> Sequence[SessionRule]:
+        """Oldest first."""
+        return sorted(self._all("rule", SessionRule), key=lambda one: (one.created_at, one.id))
 
     def schedule(self, schedule_id: str) -> tuple[Schedule, int] | None:
         return self._one("schedule", schedule_id, Schedule)

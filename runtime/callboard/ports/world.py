@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from callboard.core.asking.plans import AS_IT_STANDS, Word
+from callboard.core.asking.session_rules import Always
 from callboard.core.context.reminders import Around
+from callboard.core.permission.always import Lift
 from callboard.core.state import Expected
 from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec
@@ -63,9 +65,22 @@ class Judge(Protocol):
     """Never-run and own-state rules, deny, ask, allow rules, then the mode. Never raises: what it cannot read asks."""
 
     async def judge(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> Ruling:
-        """`authority`: of the turn that makes the call. What takes more than that asks a person."""
+        """`authority`: of the turn that makes the call. What takes more than that asks a person. `lifts`: allow rules
+        beside those of settings, heeded where nothing else allows; they lift no more than those do."""
+        ...
+
+    async def always(
+        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+    ) -> tuple[str, ...]:
+        """The narrowest allow rules that would lift the question, for a call that asks; empty where none would."""
         ...
 
 
@@ -161,5 +176,7 @@ class Answer:
     reason: str = ""
     word: Word = AS_IT_STANDS
     """What it says of a plan beside yes or no, and which content it is an answer to."""
+    always: Always | None = None
+    """With the approval of a permission: all of its class is allowed, not this call alone. Only a person's counts."""
     refused: Callable[[str], None] = field(default=_nobody, compare=False, repr=False)
     """Told why, when the answer does not count: somebody else was first, say. Never raises."""

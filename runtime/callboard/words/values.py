@@ -111,7 +111,7 @@ class Request(Value):
     """One line for a person: what is asked."""
     payload: Json = Field(default_factory=dict)
     """plan: {plan, options, task_id, assignment, folder, base}, and submitted: {plan, digest} where a person edited it;
-    permission: {tool, input, rule, why, call_id}; question: {question, options}."""
+    permission: {tool, input, rule, why, call_id, folder, agent_type, mode, always}; question: {question, options}."""
     digest: str = ""
     """sha256 over kind and payload: a changed content makes an approval void."""
     revision: int = 1
@@ -131,6 +131,26 @@ class Request(Value):
     """Which of the options was approved; empty: the plan as it stands."""
     history: tuple[Said, ...] = ()
     """Every word on it, oldest first."""
+
+
+class SessionRule(Value):
+    """A rule that a person made by answering a question with "always": it allows a class of calls here."""
+
+    id: str
+    rule: str
+    """As people write rules: `Bash(npm test:*)`."""
+    agent: str = ""
+    """The only agent that it is for; empty: every agent of the session."""
+    incarnation: int = 0
+    """Which life of that agent's name; 0: whichever."""
+    request_id: str = ""
+    """The permission that it was made with."""
+    created_by: str = "person"
+    created_at: float = 0.0
+    expires_at: float | None = None
+    """None: with the session."""
+    revoked_at: float | None = None
+    """When a person took it back; None: it stands."""
 
 
 TaskStatus = Literal["pending", "in_progress", "completed", "failed", "cancelled"]

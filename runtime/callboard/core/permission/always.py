@@ -83,8 +83,10 @@ def lifted(call: ToolCall, policy: Policy, facts: CallFacts, verdict: Verdict, l
 
 
 def propose(call: ToolCall, policy: Policy, facts: CallFacts) -> tuple[str, ...]:
-    """The rules, at most `MOST_RULES`, under which this call would be allowed; none where there are no such, or no
-    narrow ones. For a call that asks."""
+    """The rules, at most `MOST_RULES`, under which a call that asks would be allowed; none where there are no such, or
+    no narrow ones, or where it is allowed as it is."""
+    if judge_call(call, policy, facts).decision == "allow":
+        return ()
     if call.name == "bash":
         found = _for_shell(call, policy, facts)
     elif call.name in FILE_TOOLS:

@@ -12,15 +12,16 @@ from functools import partial
 import anyio
 
 from callboard.core.asking import requests as rules
-from callboard.core.asking.plans import with_word
+from callboard.core.asking.plans import Word, with_word
+from callboard.core.asking.session_rules import made, settles
 from callboard.core.bus.authority import answered as answered_as
 from callboard.core.bus.mail import sending
-from callboard.core.names import agent_key, request_envelope_id, request_key, short_id
+from callboard.core.names import agent_key, request_envelope_id, request_key, rule_key, short_id
 from callboard.engine.host import Host
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.ports.world import Answer, Approver, Policy
 from callboard.words.errors import Conflict
-from callboard.words.values import AgentRow, Envelope, EnvelopeType, Json, Request
+from callboard.words.values import AgentRow, Envelope, EnvelopeType, Json, Request, SessionRule
 
 _BELLS: dict[str, EnvelopeType] = {
     "plan": "plan_approval_response",
@@ -48,6 +49,8 @@ async def answer_request(
         answered = rules.answer(request, request.kind, answer.by, answer.status, answer.reason, now)
         if isinstance(answered, Request):
             answered = with_word(request, answered, answer.word, answer.by, now)
+        ruled = _rules_of(request, answered, answer, now)
+        answered = ruled if isinstance(ruled, rules.Refusal) else answered
         kept = answered if isinstance(answered, Request) else rules.refused(request, answer.by, answered, now)
         writes: list[Write] = [Put(row.key, kept.encode(), expected=row.revision)] if kept else []
         asker = await store.get(agent_key(session, request.asked_by))
@@ -55,11 +58,24 @@ async def answer_request(
             row_of = AgentRow.model_validate_json(asker.value)
             if row_of.incarnation == request.incarnation:  # a new life of the name never hears of it
                 writes.append(sending(session, _bell(answered, row_of, answer, now)))
+        if not isinstance(ruled, rules.Refusal):
+            writes += [Put(rule_key(session, one.id), one.encode()) for one in ruled]
         try:
             await store.commit(*writes, fence=fence)
             return None if isinstance(answered, Request) else answered.text
         except Conflict:
             continue  # somebody else changed it in between: look again, the first answer wins
+
+
+def _rules_of(
+    request: Request, answered: Request | rules.Refusal, answer: Answer, now: float
+) -> tuple[SessionRule, ...] | rules.Refusal:
+    """The session rules that an answer makes, or why it makes none; an answer that does not count makes none."""
+    if answer.always is None or not isinstance(answered, Request):
+        return ()
+    if answered.status != "approved":
+        return rules.Refusal("status", f"{request.id}: only what is allowed can be allowed for always")
+    return made(request, answer.always, answer.by, now)
 
 
 def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Envelope:
@@ -170,11 +186,26 @@ class Desk:
         if request.status == "pending" and there is None:
             there = self._open[request_id] = _Open(request.digest, escalations, passed=[*self._host.ports.approvers])
             self._put_to_all(request, there)
+            self._settle(request, there)
             if request.kind in _NOBODY_WAITS and request.expires_at is not None:
                 self._start(there, partial(self._until_over, request_id))
         elif there is not None and escalations > there.escalations:
             there.escalations = escalations
             self._put_to_all(request, there)
+
+    def heed_rules(self) -> None:
+        """A session rule is new, or is none any more: what waits may be allowed by it."""
+        for request_id, there in list(self._open.items()):
+            found = self._host.board.request(request_id)
+            if found is not None:
+                self._settle(found[0], there)
+
+    def _settle(self, request: Request, there: _Open) -> None:
+        """Allow it where session rules that were made meanwhile allow it: nobody is asked twice for one class."""
+        why = settles(request, self._host.board.rules(), self._host.clock.now())
+        if why:
+            said = Answer("approved", "policy", why, Word(seen=request.digest))
+            self._start(there, partial(self._given, request, said))
 
     def _put_to_all(self, request: Request, there: _Open) -> None:
         """To all who are not at it already."""
@@ -206,7 +237,9 @@ class Desk:
                 return
             request = found[0]  # put to someone else while it was asked
             answer = await approver.answer(request)
-        answer = replace(answer, word=replace(answer.word, seen=request.digest))
+        await self._given(request, replace(answer, word=replace(answer.word, seen=request.digest)))
+
+    async def _given(self, request: Request, answer: Answer) -> None:
         store, now = self._host.ports.store, self._host.clock.now()
         with anyio.CancelScope(shield=True):  # it was given: whoever gave it hears what came of it
             lost = await answer_request(store, self._host.session, request.id, answer, now, self._host.fence)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from callboard.core.bus.authority import authority_of, for_person
 from callboard.core.team.worktrees import branch_of, loss_words
+from callboard.engine.asking.lifting import lifts_of
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, notice
 from callboard.ports.world import Ruling
@@ -79,8 +80,8 @@ async def _judge_command(agent: Agent, call: ToolCall, command: str) -> Ruling:
     folders = ports.archive.folders(me)
     if call.name == _MERGE and ports.worktrees is not None:  # it runs on what the worktree holds, not in our folder
         folders = replace(folders, root=ports.worktrees.path(str(call.input.get("name", ""))))
-    ruling = await ports.judge.judge(shell, bash.spec, me, folders, authority_of(agent.state))
+    lifts = lifts_of(agent, shell.name, by_hook)
+    ruling = await ports.judge.judge(shell, bash.spec, me, folders, authority_of(agent.state), lifts)
     if by_hook is not None and by_hook.decision == "ask" and ruling.decision == "allow":
         return replace(ruling, decision="ask", rule=by_hook.by, why=by_hook.why)
-    lifted = by_hook is not None and by_hook.decision == "allow" and ruling.rule.startswith("mode")
-    return replace(ruling, decision="allow") if lifted and ruling.decision == "ask" else ruling
+    return ruling
