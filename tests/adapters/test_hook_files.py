@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from callboard.adapters.commands import CommandHandler
-from callboard.adapters.hook_files import LATER_EVENTS, HookOrigin, HooksRead, load_hooks, read_hooks
+from callboard.adapters.hook_conditions import OnlyIf
+from callboard.adapters.hook_fields import HookOrigin, HttpLimits
+from callboard.adapters.hook_files import WITHOUT_MOMENT, HooksRead, http_limits, joined_limits, load_hooks, read_hooks
+from callboard.adapters.hook_http import HttpHandler
+from callboard.ports.hooks import Terms
 from callboard.words.errors import SettingsError
 
 COMPATIBLE, OURS = HookOrigin("/w"), HookOrigin("/w", compatible=False)
 OK = {"type": "command", "command": "check.sh"}
+HTTP = {"type": "http", "url": "https://hooks.example/x"}
 
 
 def read(hooks: object, origin: HookOrigin = COMPATIBLE) -> HooksRead:
@@ -59,10 +64,9 @@ def test_identical_handlers_are_equal() -> None:
 @pytest.mark.parametrize(
     ("handler", "place", "why"),
     [
-        (OK | {"type": "http", "url": "https://x"}, ".type", "not supported yet"),
-        (OK | {"type": "prompt"}, ".type", "not supported yet"),
-        (OK | {"type": "agent"}, ".type", "not supported yet"),
-        (OK | {"type": "mcp_tool"}, ".type", "not supported yet"),
+        (OK | {"type": "prompt"}, ".type", "would ask a model"),
+        (OK | {"type": "agent"}, ".type", "would ask a model"),
+        (OK | {"type": "mcp_tool"}, ".type", "needs an MCP server"),
         (OK | {"type": "comand"}, ".type", "no type 'comand'"),
         ({"command": "x"}, ".type", "no type None"),
         ({"type": "command"}, ".command", "not empty"),
@@ -74,9 +78,19 @@ def test_identical_handlers_are_equal() -> None:
         (OK | {"timeout": "5"}, ".timeout", "number"),
         (OK | {"timeout": 0}, ".timeout", "above 0"),
         (OK | {"timeout": True}, ".timeout", "number"),
-        (OK | {"if": "Bash(git *)"}, ".if", "not supported yet"),
-        (OK | {"async": True}, ".async", "background"),
-        (OK | {"asyncRewake": True}, ".asyncRewake", "background"),
+        (OK | {"if": "Bash(git"}, ".if", "not a rule"),
+        (OK | {"if": ["Bash"]}, ".if", "not a rule"),
+        (OK | {"if": "Bash(git *) || Read"}, ".if", "not a rule"),
+        (OK | {"async": "yes"}, ".async", "true or false"),
+        (OK | {"onFailure": "deny"}, ".onFailure", "`block` or `allow`"),
+        (HTTP | {"url": "ftp://x"}, ".url", "http://"),
+        (HTTP | {"url": "https://"}, ".url", "http://"),
+        (HTTP | {"url": "http://a:99999/"}, ".url", "http://"),
+        (HTTP | {"url": "http://a/ b"}, ".url", "http://"),
+        (HTTP | {"headers": {"A": 1}}, ".headers.A", "no header"),
+        (HTTP | {"headers": {"A B": "x"}}, ".headers.A B", "no header"),
+        (HTTP | {"headers": {"A": "x\r\nB: y"}}, ".headers.A", "no header"),
+        (HTTP | {"allowedEnvVars": "TOKEN"}, ".allowedEnvVars", "list"),
         (OK | {"shell": "powershell"}, ".shell", "bash"),
         ("check.sh", "", "object"),
     ],
@@ -89,13 +103,13 @@ def test_what_this_version_cannot_do_is_refused_where_it_stands(handler: object,
     assert why in note.why
 
 
-@pytest.mark.parametrize("event", [*sorted(LATER_EVENTS), "PreTool", "pretooluse"])
+@pytest.mark.parametrize("event", [*sorted(WITHOUT_MOMENT), "PreTool", "pretooluse"])
 def test_other_events_are_refused(event: str) -> None:
     found = read({event: [{"hooks": [OK]}], "Stop": [{"hooks": [OK]}]})
     assert [entry.event for entry in found.entries] == ["Stop"]
     (note,) = found.notes
     assert note.field == f"hooks.{event}"
-    assert ("not supported yet" in note.why) == (event in LATER_EVENTS)
+    assert ("never happens here" in note.why) == (event in WITHOUT_MOMENT)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +133,17 @@ def test_a_wrong_shape_is_refused_with_its_place(hooks: object, field: str) -> N
     ("found", "field", "why"),
     [
         (one(OK, matcher="mcp__memory"), "hooks.PreToolUse[0].matcher", "never run"),
-        (one(OK, "Stop", matcher="Bash"), "hooks.Stop[0].matcher", "about no tool"),
+        (one(OK, "Stop", matcher="Bash"), "hooks.Stop[0].matcher", "has no matcher"),
+        (one(OK, "SessionStart", matcher="fork"), "hooks.SessionStart[0].matcher", "never run"),
+        (one(OK, "Notification", matcher="idle|nothing"), "hooks.Notification[0].matcher", "never run"),
+        (one(OK, "WorktreeCreate"), "hooks.WorktreeCreate", "not used"),
+        (one(OK | {"if": "NotebookEdit(*.ipynb)"}), "hooks.PreToolUse[0].hooks[0].if", "no tool NotebookEdit"),
+        (one(OK | {"async": True}), "hooks.PreToolUse[0].hooks[0].async", "no effect"),
+        (one(OK | {"url": "http://x"}), "hooks.PreToolUse[0].hooks[0].url", "no field of type 'command'"),
+        (one(HTTP | {"headers": {"A": "Bearer $KEY"}}), "hooks.PreToolUse[0].hooks[0].headers", "$KEY is not allowed"),
         (one(OK, color="red"), "hooks.PreToolUse[0].color", "no such field"),
         (one(OK | {"statusMessage": "…"}), "hooks.PreToolUse[0].hooks[0].statusMessage", "no effect"),
-        (one(OK | {"once": True}), "hooks.PreToolUse[0].hooks[0].once", "no effect"),
+        (one(OK | {"once": True}), "hooks.PreToolUse[0].hooks[0].once", "skill's front matter"),
         (one(OK | {"retries": 3}), "hooks.PreToolUse[0].hooks[0].retries", "no such field"),
     ],
 )
@@ -133,9 +154,79 @@ def test_what_has_no_effect_is_told(found: HooksRead, field: str, why: str) -> N
     assert why in note.why
 
 
+def test_if_is_refused_where_it_would_never_run() -> None:
+    """The trap: on an event without a call such a handler never runs, and nothing says so."""
+    for event in ("Stop", "UserPromptSubmit", "SessionStart"):
+        found = one(OK | {"if": "Bash(git *)"}, event)
+        assert found.entries == ()
+        assert [(note.field, note.verdict) for note in found.notes] == [(f"hooks.{event}[0].hooks[0].if", "refused")]
+        assert "never runs" in found.notes[0].why
+
+
+def test_what_a_failure_means_can_be_said_of_each_handler() -> None:
+    for origin, written, fail_open in (
+        (COMPATIBLE, {}, True),
+        (COMPATIBLE, {"onFailure": "block"}, False),
+        (OURS, {}, False),
+        (OURS, {"onFailure": "allow"}, True),
+    ):
+        (entry,) = read({"PreToolUse": [{"hooks": [OK | written]}]}, origin).entries
+        assert entry.terms == Terms(fail_open=fail_open)
+
+
+def test_conditions_and_background_and_times_are_read() -> None:
+    (entry,) = one(OK | {"if": "Bash(git *)", "timeout": 7}, "PostToolUse").entries
+    assert isinstance(entry.handler, OnlyIf)
+    assert (entry.handler.condition, entry.handler.name, entry.handler.timeout) == ("Bash(git *)", "check.sh", 7)
+    assert one(OK | {"async": True}, "SessionStart").entries[0].terms == Terms(fail_open=True, background=True)
+    rewakes = one(OK | {"asyncRewake": True}, "SessionStart").entries[0].terms
+    assert rewakes == Terms(fail_open=True, background=True, wakes=True)
+    assert [one(OK, event).entries[0].handler.timeout for event in ("UserPromptSubmit", "SessionEnd")] == [30, 1.5]
+    assert one(OK | {"timeout": 600}, "SessionEnd").entries[0].handler.timeout == 60
+    assert one(OK | {"timeout": "2.5"}, "Stop").entries[0].handler.timeout == 2.5, "as front matter has it"
+
+
+def test_addresses_are_read_within_what_the_settings_allow(tmp_path: Path) -> None:
+    handler = HTTP | {"headers": {"Authorization": "Bearer $KEY"}, "allowedEnvVars": ["KEY", "OTHER"]}
+    (entry,) = one(handler).entries
+    assert entry.handler == HttpHandler(HTTP["url"], (("Authorization", "Bearer $KEY"),), ("KEY", "OTHER"), 600)
+    path = tmp_path / "settings.json"
+    settings = {"allowedHttpHookUrls": ["https://hooks.example/*"], "httpHookAllowedEnvVars": ["OTHER"]}
+    path.write_text(json.dumps(settings | {"hooks": {"Stop": [{"hooks": [handler, HTTP | {"url": "http://x/"}]}]}}))
+    found = load_hooks(path, COMPATIBLE)
+    assert [entry.handler.variables for entry in found.entries if isinstance(entry.handler, HttpHandler)] == [
+        ("OTHER",)
+    ]
+    assert [(note.field.rpartition(".")[2], note.verdict) for note in found.notes] == [
+        ("headers", "ignored"),
+        ("url", "refused"),
+    ]
+    limits = joined_limits((http_limits(path), HttpLimits(), HttpLimits(urls=("http://x/",))))
+    assert limits == HttpLimits(("https://hooks.example/*", "http://x/"), ("OTHER",))
+    assert len(load_hooks(path, HookOrigin("/w", limits=limits)).entries) == 2
+    path.write_text(json.dumps({"allowedHttpHookUrls": "https://x", "hooks": {"Stop": [{"hooks": [HTTP]}]}}))
+    assert load_hooks(path, COMPATIBLE).entries == (), "a limit that cannot be read allows nothing"
+
+
+def test_front_matter_binds_a_hook_to_its_agent_or_skill() -> None:
+    hooks = {"Stop": [{"hooks": [OK]}], "PreToolUse": [{"matcher": "Bash", "hooks": [OK | {"once": True}]}]}
+    of_agent = read(hooks, HookOrigin("/w", agent_type="coder"))
+    assert [(one.event, one.terms.agent_type, one.terms.once) for one in of_agent.entries] == [
+        ("Stop", "coder", False),
+        ("SubagentStop", "coder", False),
+        ("PreToolUse", "coder", False),
+    ]
+    of_skill = read(hooks, HookOrigin("/w", skill="release"))
+    assert [(one.event, one.terms.skill, one.terms.once) for one in of_skill.entries] == [
+        ("Stop", "release", False),
+        ("PreToolUse", "release", True),
+    ]
+
+
 def test_a_bundle_knows_its_own_folder() -> None:
     handler = OK | {"command": "${CLAUDE_PLUGIN_ROOT}/check.sh"}
     (entry,) = read({"Stop": [{"hooks": [handler]}]}, HookOrigin("/w", root="/bundle")).entries
+    assert isinstance(entry.handler, CommandHandler)
     assert entry.handler.root == "/bundle"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import ssl
@@ -38,7 +39,8 @@ class HttpHandler:
     variables: tuple[str, ...] = ()
     """Names that may be filled in from the environment; every other one is filled with nothing."""
     timeout: float | None = None
-    environment: Mapping[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
+    environment: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    """From which they are filled in; None: ours."""
 
     @property
     def name(self) -> str:
@@ -74,9 +76,11 @@ class HttpHandler:
             call.end()
 
     def _filled(self) -> dict[str, str]:
+        known = os.environ if self.environment is None else self.environment
+
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2]
-            return self.environment.get(name, "") if name in self.variables else ""
+            return known.get(name, "") if name in self.variables else ""
 
         return {name: _VARIABLE.sub(value, text) for name, text in self.headers}
 
@@ -120,3 +124,8 @@ class _Call:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # it is closed already
+
+
+def variables_in(text: str) -> tuple[str, ...]:
+    """The names that a header's text wants filled in."""
+    return tuple(found[1] or found[2] for found in _VARIABLE.finditer(text))
