@@ -48,8 +48,8 @@ ALIASES: Mapping[str, str] = {
 }
 """Variables of other names that are read too; a `CALLBOARD_` one wins over them."""
 
-_JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask"})
-"""Lists of permission rules, of all agents and of some."""
+_JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask", "examples"})
+"""Lists of permission rules, of all agents and of some, and their examples."""
 _BUILT_IN = Path(__file__).parent / "data" / "models.yaml"
 
 

@@ -73,6 +73,22 @@ class ProfileSettings(Section):
         return PermissionRules(allow=self.allow, ask=self.ask, deny=self.deny)
 
 
+class ExampleSetting(Section):
+    """A call and what is to be decided of it, beside the rules that it is an example of: `callboard policy test`."""
+
+    call: str | Json
+    """A shell command, or `{tool: NAME, input: {...}}`."""
+    decision: Literal["allow", "ask", "deny"]
+    by: str | None = None
+    """What is to decide it: a letter, `rule TEXT`, `mode NAME`; left out: whatever does."""
+    mode: Mode | None = None
+    """Left out: the mode in force."""
+    agent: str = "lead"
+    """The agent's type."""
+    folder: str = ""
+    """Where it works; left out: the workspace."""
+
+
 class PermissionSettings(ProfileSettings):
     """What may run without asking. The lists of all sources are joined: a later one cannot take anything away."""
 
@@ -88,6 +104,8 @@ class PermissionSettings(ProfileSettings):
     schedules: ProfileSettings = ProfileSettings()
     """Of turns that a schedule began, and of what is started in them. Without a mode: the agent's, but `sandboxed`
     instead of `bypassPermissions`."""
+    examples: tuple[ExampleSetting, ...] = ()
+    """Calls and what is to be decided of them. They allow nothing; `callboard policy test` holds the rules to them."""
 
 
 class LimitSettings(Section):

@@ -15,7 +15,8 @@ from callboard.core.permission.told import call_told
 from callboard.explaining import Explaining, InForce, in_force
 from callboard.faces.cli.options import Given, as_json, everywhere
 from callboard.faces.cli.run import terminal_of
-from callboard.faces.pages.policy import call_block, call_json
+from callboard.faces.pages.policy import call_block, call_json, tried_block, tried_json
+from callboard.policy_checks import tried
 from callboard.words.errors import UsageError
 
 
@@ -49,6 +50,26 @@ def explain(given: Given, /, call: str | None, stdin: bool, trust: bool, json_: 
     if call is None:
         raise UsageError("give a call to explain, or --stdin for many")
     _explain(given, in_force(given.workspace, trust=trust), call, asked, json_=json_)
+
+
+@policy.command()
+@as_json
+@everywhere
+@click.pass_obj
+def test(given: Given, /, json_: bool) -> int:
+    """Hold the rules to the examples beside them. Exit code 1 when one fails, or when there are none.
+
+    Examples stand in `permission.examples` of settings and in `.callboard/policy-tests.yaml`: `- {call: git push,
+    decision: ask}`. The workspace's files count whether it is trusted or not: nothing takes effect, nothing is run.
+    """
+    force = in_force(given.workspace, trust=True)
+    found = list(tried(force, Explaining(given.workspace, force.floor)))
+    with terminal_of(given) as terminal:
+        if json_:
+            terminal.record(json.dumps([tried_json(each) for each in found], indent=2))
+        else:
+            terminal.rows(tried_block(found))
+    return 1 if not found or any(each.wrong for each in found) else 0
 
 
 def _explain(given: Given, force: InForce, text: str, asked: dict[str, str | None], *, json_: bool) -> None:

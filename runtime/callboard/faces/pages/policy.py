@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from callboard.core.permission.examples import Tried
 from callboard.core.permission.letters import meaning_of
 from callboard.core.permission.told import CallTold, PartTold, TouchTold
 from callboard.faces.lines import first_line, shorten
@@ -54,6 +55,35 @@ def call_json(told: CallTold, agent_type: str, hooks: Sequence[str]) -> Json:
     row: Json = plain_row(told)
     why = row.pop("why")
     return {**row, "reason": why, "meaning": meaning_of(told.by), "agent_type": agent_type, "hooks": list(hooks)}
+
+
+def tried_block(found: Sequence[Tried]) -> Block:
+    """Each example that fails, with what was expected, what came and why; then how many held."""
+    if not found:
+        return Block(
+            (Line("there are no examples: put some into permission.examples or .callboard/policy-tests.yaml"),)
+        )
+    failed = [each for each in found if each.wrong]
+    lines: list[Line] = []
+    for each in failed:
+        lines.append(Line(f"FAILED {each.example.place}", "bad"))
+        lines.append(Line(f"  {each.wrong}: {shorten(first_line(each.example.shown), _CALL)}"))
+        lines.append(Line(f"  {_by(each.verdict.rule)}", "dim"))
+        lines.append(Line(f"  {each.verdict.why}", "dim"))
+    held = f"{len(found) - len(failed)} of {len(found)} examples hold"
+    return Block((*lines, Line(held, "bad" if failed else "good")))
+
+
+def tried_json(tried: Tried) -> Json:
+    """The same for a script."""
+    example, got = tried.example, tried.verdict
+    return {
+        "place": example.place,
+        "call": example.call,
+        "expected": {"decision": example.decision, "by": example.by},
+        "got": {"decision": got.decision, "by": got.rule, "reason": got.why},
+        "holds": not tried.wrong,
+    }
 
 
 def _by(by: str) -> str:
