@@ -119,8 +119,11 @@ class PathJudge:
             return PathFact("malformed", resolved, why="it is a pipe or a socket")
         place, why = self._place(resolved, os.path.normpath(full))
         directory = kind is not None and stat.S_ISDIR(kind)
-        if tree and directory and place == "inside":
-            place, why = self._tree(resolved)
+        beneath: tuple[str, ...] = ()
+        cut = False
+        if tree and directory:
+            beneath, cut, worst = self._tree(resolved)
+            place, why = worst if worst and place == "inside" else (place, why)
         return PathFact(
             place,
             resolved,
@@ -129,6 +132,8 @@ class PathJudge:
             directory=directory,
             exists=kind is not None,
             holds_own=any(_within(o, resolved) is not None and os.path.lexists(o) for o in self._own + self._settings),
+            beneath=beneath,
+            beneath_cut=cut,
             why=why,
         )
 
@@ -152,19 +157,21 @@ class PathJudge:
             return "protected", "other tools run or obey it"
         return "inside", ""
 
-    def _tree(self, folder: str) -> tuple[Place, str]:
-        """Look for secrets and for links that lead out, beneath a folder that a command reads as a whole."""
-        todo, seen = [folder], 0
-        while todo and seen < MOST_ENTRIES:
-            with os.scandir(todo.pop()) as found:
-                entries = list(found)
-            seen += len(entries)
+    def _tree(self, folder: str) -> tuple[tuple[str, ...], bool, tuple[Place, str] | None]:
+        """The files beneath a folder that a command reads as a whole, whether there are more, and what is bad of it: a
+        secret in it, or a link that leads out."""
+        todo, found, worst = [folder], list[str](), None
+        while todo and len(found) < MOST_ENTRIES:
+            with os.scandir(todo.pop()) as scanned:
+                entries = list(scanned)
             for entry in entries:
-                place, _ = self._place(os.path.realpath(entry.path), entry.path)
-                if place in ("secret", "outside", "own"):
-                    return "secret", f"it holds {entry.name!r}"
+                real = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+                found.append(real)
+                place, _ = self._place(real, entry.path)
+                if worst is None and place in ("secret", "outside", "own"):
+                    worst = ("secret", f"it holds {entry.name!r}")
             todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return "inside", ""
+        return tuple(found), bool(todo), worst
 
 
 def _within(path: str, folder: str) -> tuple[str, ...] | None:

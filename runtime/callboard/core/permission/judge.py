@@ -7,7 +7,6 @@ do; the worst part decides. A check on a command is no boundary: it gives consen
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,13 +14,20 @@ from callboard.core.bus.authority import for_person, lacking
 from callboard.core.permission import rules
 from callboard.core.permission.analysis import Analysis, analyse
 from callboard.core.permission.effects import Does, Ease, Effect, Part, Touch
-from callboard.core.permission.filetools import FILE_TOOLS, Named, named_paths
+from callboard.core.permission.filetools import FILE_TOOLS, named_paths
 from callboard.core.permission.git import GIT_PREMISE
 from callboard.core.permission.modes import SANDBOX_NEEDED
 from callboard.core.permission.never import critical, harmless_device, raw_device
+from callboard.core.permission.scopes import (
+    UNKNOWN,
+    absolute,
+    first_on_files,
+    first_on_others,
+    first_on_shell,
+    folder_not_listed,
+)
 from callboard.core.permission.values import CallFacts, PathFact, Policy, Rule, ToolCall, Unparsed, Verdict
 
-_UNKNOWN = PathFact("malformed", why="it was not looked up")
 _ORDER: Mapping[Ease, int] = {"mode": 0, "rule": 1, "bypass": 2, "person": 3, "never": 4}
 _READS = Verdict("allow", "R", "it only reads inside the workspace")
 
@@ -60,7 +66,7 @@ def _judge_shell(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     every = [finding for _, found in findings for finding in found]
     if denied := _worst([d for d in every if d.ease == "never"]):
         return Verdict("deny", denied.letter, denied.why)
-    if verdict := _rules_on_shell(call, policy, facts, analysis):
+    if verdict := _deny_rules_on_shell(call, policy, facts, analysis):
         return verdict
     if asked := _worst([d for d in every if d.ease == "person"]):
         return _in_mode(asked, policy)
@@ -77,51 +83,22 @@ def _lifted(finding: Does, part: Part, allow: Sequence[Rule]) -> bool:
     return _ORDER[finding.ease] <= _ORDER["rule"] and any(rules.covers(rule, part) for rule in allow)
 
 
-def _rules_on_shell(call: ToolCall, policy: Policy, facts: CallFacts, analysis: Analysis) -> Verdict | None:
-    for rule in policy.deny:
-        found = _matched(rule, call, facts, analysis)
-        if found == "yes":
-            return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
-        if found == "maybe":
-            return _in_mode(Does("L", f"it may be what the rule {rule.source} denies", "person"), policy)
-    return None
+def _deny_rules_on_shell(call: ToolCall, policy: Policy, facts: CallFacts, analysis: Analysis) -> Verdict | None:
+    found = first_on_shell(policy.deny, call, facts, analysis)
+    if found is None:
+        return None
+    rule, match = found
+    if match == "yes":
+        return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+    return _in_mode(Does("L", f"it may be what the rule {rule.source} denies", "person"), policy)
 
 
 def _ask_rules_on_shell(call: ToolCall, policy: Policy, facts: CallFacts, analysis: Analysis) -> Verdict | None:
-    for rule in policy.ask:
-        if _matched(rule, call, facts, analysis) != "no":
-            return Verdict("ask", f"rule {rule.source}", "an ask rule matches")
+    if found := first_on_shell(policy.ask, call, facts, analysis):
+        return Verdict("ask", f"rule {found[0].source}", "an ask rule matches")
+    if folder := folder_not_listed(policy.allow, facts, analysis):
+        return Verdict("ask", "rule Cd", f"it works in {folder}, which no Cd rule allows")
     return None
-
-
-def _matched(rule: Rule, call: ToolCall, facts: CallFacts, analysis: Analysis) -> rules.Match:
-    if rules.names_tool(rule, "bash", allow=False):
-        if rule.specifier and rules.matches_input(rule, call, allow=False):
-            return "yes"
-        found = {rules.hits(rule, part) for part in analysis.parts} if analysis.parts else set[rules.Match]()
-        return "yes" if "yes" in found else "maybe" if "maybe" in found else "no"
-    if rule.tool in ("Read", "Edit") and rule.specifier is not None:
-        paths = _paths_of(analysis, facts, writes_only=rule.tool == "Edit")
-        if any(rules.names_path(rule.specifier, path, facts.root, facts.home, anywhere=True) for path in paths):
-            return "yes"
-    return "no"
-
-
-def _paths_of(analysis: Analysis, facts: CallFacts, *, writes_only: bool) -> Iterable[str]:
-    """Yield every absolute path that a script names: as written, and where it leads."""
-    for part in analysis.parts:
-        for effect in part.effects:
-            if isinstance(effect, Touch) and not (writes_only and effect.access == "read"):
-                yield _absolute(facts.root, effect.query.text)
-                fact = facts.paths.get(effect.query, _UNKNOWN)
-                yield from (path for path in (fact.resolved, *fact.matches) if path)
-        for word in () if writes_only else part.words:
-            for text in {word, word.partition("=")[2], word.partition("@")[2], word[2:] if word[:1] == "-" else ""}:
-                yield from (_absolute(facts.root, posixpath.join(folder, text)) for folder in analysis.folders if text)
-
-
-def _absolute(root: str, text: str) -> str:
-    return "/" + posixpath.normpath(posixpath.join(root, text)).lstrip("/")
 
 
 def _verdicts(part: Part, facts: CallFacts) -> list[Does]:
@@ -129,7 +106,7 @@ def _verdicts(part: Part, facts: CallFacts) -> list[Does]:
     found: list[Does] = []
     for effect in part.effects:
         if isinstance(effect, Touch):
-            fact = facts.paths.get(effect.query, _UNKNOWN)
+            fact = facts.paths.get(effect.query, UNKNOWN)
             found += _of_touch(effect, fact, facts)
         elif effect != Does("G", GIT_PREMISE):
             found.append(effect)
@@ -139,7 +116,7 @@ def _verdicts(part: Part, facts: CallFacts) -> list[Does]:
 
 
 def _of_touch(touch: Touch, fact: PathFact, facts: CallFacts) -> list[Does]:
-    path = _absolute(facts.root, touch.query.text)
+    path = absolute(facts.root, touch.query.text)
     if harmless_device(path):
         return []
     if touch.access != "read" and (raw_device(path) or raw_device(fact.resolved) or fact.device):
@@ -183,66 +160,39 @@ def _judge_files(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     named = named_paths(call)
     if isinstance(named, Unparsed):
         return Verdict("deny", "path", named.why)
-    found = [(n, facts.paths.get(n.query, _UNKNOWN)) for n in named]
+    found = [(n, facts.paths.get(n.query, UNKNOWN)) for n in named]
     if bad := next((fact for _, fact in found if fact.place == "malformed" or fact.device), None):
         return Verdict("deny", "path", f"the path cannot be used: {bad.why or 'it is no file'}")
     findings = [d for n, fact in found for d in _of_touch(Touch(n.access, n.query), fact, facts)]
     if denied := _worst([d for d in findings if d.ease == "never"]):
         return Verdict("deny", denied.letter, denied.why)
-    if rule := _first_on_files(policy.deny, call, found, facts, allow=False):
+    if rule := first_on_files(policy.deny, call, found, facts, allow=False):
         return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
     if asked := _worst([d for d in findings if d.ease == "person"]):
         return _in_mode(asked, policy)
-    if rule := _first_on_files(policy.ask, call, found, facts, allow=False):
+    if rule := first_on_files(policy.ask, call, found, facts, allow=False):
         return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
-    covered = _first_on_files(policy.allow, call, found, facts, allow=True)
+    covered = first_on_files(policy.allow, call, found, facts, allow=True)
     if left := [d for d in findings if not (covered and _ORDER[d.ease] <= _ORDER["rule"])]:
         return _inside(left, policy, facts)
     return Verdict("allow", "rule", "a rule allows it") if findings else _READS
-
-
-def _first_on_files(
-    among: Sequence[Rule], call: ToolCall, found: Sequence[tuple[Named, PathFact]], facts: CallFacts, *, allow: bool
-) -> Rule | None:
-    return next((rule for rule in among if _rule_on_files(rule, call, found, facts, allow=allow)), None)
-
-
-def _rule_on_files(
-    rule: Rule, call: ToolCall, found: Sequence[tuple[Named, PathFact]], facts: CallFacts, *, allow: bool
-) -> bool:
-    """Whether a rule matches: an allow rule must name the path and where it leads, others either."""
-    if not rules.names_tool(rule, call.name, allow=allow) and not (
-        rule.tool == "Read" and not allow and rule.specifier is not None
-    ):
-        return False
-    if rule.specifier is None:
-        return True
-    for named, fact in found:
-        paths = {_absolute(facts.root, named.query.text), fact.resolved or _absolute(facts.root, named.query.text)}
-        hits = [rules.names_path(rule.specifier, p, facts.root, facts.home, anywhere=not allow) for p in paths]
-        if (all(hits) if allow else any(hits)) != allow:
-            return not allow
-    return allow
 
 
 # All other tools.
 
 
 def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
-    for rule in policy.deny:
-        if rules.names_tool(rule, call.name, allow=False) and rules.matches_input(rule, call, allow=False):
-            return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+    if rule := first_on_others(policy.deny, call, allow=False):
+        return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
     if why := for_person(call.name, call.input) or lacking(call.name, call.input, call.authority):
         return _in_mode(Does("T", why, "person"), policy)
     if call.name.startswith("mcp__") and (facts.destructive or call.effect != "read"):
         what = "annotates it as destructive" if facts.destructive else "does not annotate it as read-only"
         return _in_mode(Does("F", f"the tool's server {what}", "person"), policy)
-    for rule in policy.ask:
-        if rules.names_tool(rule, call.name, allow=False) and rules.matches_input(rule, call, allow=False):
-            return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
-    for rule in policy.allow:
-        if rules.names_tool(rule, call.name, allow=True) and rules.matches_input(rule, call, allow=True):
-            return Verdict("allow", f"rule {rule.source}", "a rule allows it")
+    if rule := first_on_others(policy.ask, call, allow=False):
+        return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
+    if rule := first_on_others(policy.allow, call, allow=True):
+        return Verdict("allow", f"rule {rule.source}", "a rule allows it")
     if call.effect in ("read", "store", "attach"):
         return Verdict("allow", "built-in", "it changes nothing but the runtime's own records")
     ease: Ease = "mode" if call.effect == "reconcile" else "rule"

@@ -157,6 +157,10 @@ class PathFact:
     holds_own: bool = False
     matches: tuple[str, ...] = ()
     """For globs: every path that the pattern matches now, links followed."""
+    beneath: tuple[str, ...] = ()
+    """For a tree that is read as a whole: the files in it, links followed."""
+    beneath_cut: bool = False
+    """There are more of them than were looked at."""
     why: str = ""
 
 
@@ -182,6 +186,8 @@ class Rule:
     specifier: str | None = None
     source: str = ""
     """The text as written, for messages."""
+    base: str = ""
+    """The folder that a leading `/` of a path means: of the settings that it is from. Empty: the agent's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,8 @@ class CallFacts:
     root: str = "/"
     """The agent's folder, absolute: path rules without an anchor are relative to it."""
     home: str = "/root"
+    folds: bool = False
+    """The file system there does not tell upper from lower case."""
     git_quiet: bool = False
     """The repository's own git configuration was trusted, or runs no program (POLICY rule G's premise)."""
     destructive: bool = False
