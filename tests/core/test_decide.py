@@ -32,6 +32,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
         "failure",
         "moving",
         "calls",
+        "starting",
         "model_under_way",
         "ending",
         "cut_reply",

@@ -7,7 +7,8 @@ from tests.core.agent_states import Life
 from tests.core.decisions import prompted, step
 
 from callboard.core.budget.tree import Amount, Node
-from callboard.core.decide import MODEL, PROMPT_HOOKS
+from callboard.core.decide import MODEL
+from callboard.core.hooks.moments import PROMPT_HOOKS
 from callboard.words import steps as st
 from callboard.words.values import Budget
 

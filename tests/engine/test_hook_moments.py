@@ -110,7 +110,7 @@ async def test_marked_functions_are_included_once_for_each_mark() -> None:
     ("event", "handler", "matcher", "source"),
     [
         ("PreTooluse", print, "", "person"),
-        ("SessionStart", print, "", "person"),
+        ("Setup", print, "", "person"),
         ("Stop", print, "bash", "person"),
         ("PreToolUse", print, "(", "person"),
         ("PreToolUse", print, "", "repository"),

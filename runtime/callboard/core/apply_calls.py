@@ -17,7 +17,7 @@ from callboard.core.frozen import replace
 from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, CallState
 from callboard.words import events as ev
-from callboard.words.context import Placed
+from callboard.words.context import Placed, SummaryWanted
 from callboard.words.values import Json
 
 
@@ -152,12 +152,21 @@ def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:
 
 
 def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
+    if e.skipped is not None:
+        return _summary_skipped(state, e.skipped)
     state = billed(state, e.usage)
     turn = replace(state.turn, summaries_failed=state.turn.summaries_failed + 1) if state.turn else None
     wanted = state.summary
     tried = state.tried | {failed_at(wanted, state.conversation.revision)} if wanted else state.tried
     state = replace(state, turn=turn, tried=tried)
     return _summary_over(_compact_done(state) if wanted and wanted.trigger == "manual" else state)
+
+
+def _summary_skipped(state: AgentState, skipped: SummaryWanted) -> AgentState:
+    """What asked for it by hand has had its answer; the pipeline does not ask again for the same view."""
+    if skipped.trigger == "manual":
+        return _compact_done(state)
+    return replace(state, tried=state.tried | {failed_at(skipped, state.conversation.revision)})
 
 
 def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:

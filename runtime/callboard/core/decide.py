@@ -3,9 +3,9 @@
 A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
 
     ended -> stop and interrupt -> tasks taken away -> answers to requests -> work without an owner -> edits to take
-    back -> failure of a model call -> its folder -> calls of the reply (barrier, permission, run, settle, merge) -> end
-    asked for -> plan pending -> count -> compaction -> injections -> mail -> repetition -> ask the model (limits
-    first) -> Stop hooks -> end of turn -> board -> idle
+    back -> failure of a model call -> its folder -> calls of the reply (barrier, permission, run, settle, merge) ->
+    hooks of its beginning -> end asked for -> plan pending -> count -> compaction -> injections -> mail ->
+    repetition -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
 
 A step that starts an operation is never asked for twice: the operation is in `facts.running`, or its beginning is in
 the journal. So every call of `decide` brings the agent on, or waits.
@@ -23,6 +23,7 @@ from callboard.core.context.compacting import compaction
 from callboard.core.context.counting import COUNT, count
 from callboard.core.context.undoing import undoing
 from callboard.core.context.view.conversation import size
+from callboard.core.hooks.moments import BATCH_HOOKS, HOOKS, starting
 from callboard.core.recovery import turns as rec
 from callboard.core.recovery.fallback import Demand
 from callboard.core.state import AgentState, CallState, Facts
@@ -38,9 +39,8 @@ READS_AT_ONCE = 10
 """Shared calls of one reply that run together."""
 MAX_DEPTH = 6
 """Hops between agents without a person, a schedule, or a change to a task or file."""
-MODEL, SUMMARY, STOP_HOOKS, PROMPT_HOOKS = "model", "summary", "stop-hooks", "prompt-hooks"
-REMINDERS = "reminders"
-WAITED_FOR = frozenset({STOP_HOOKS, PROMPT_HOOKS, REMINDERS, COUNT})
+MODEL, SUMMARY, REMINDERS = "model", "summary", "reminders"
+WAITED_FOR = HOOKS | {REMINDERS, COUNT}
 """Operations that the model is not asked beside."""
 
 
@@ -168,8 +168,8 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
     settle = tuple(call for call in finished if f"settle:{call}" not in facts.running)
     if settle:
         return st.Settle(settle)
-    if stages == {"settled"}:
-        return st.Merge(_only_watches(state, facts))
+    if stages == {"settled"} and BATCH_HOOKS not in facts.running:
+        return st.Merge(_only_watches(state, facts), facts.batch)
     return st.Wait(_next_time(state, facts), _waiting_for(state))
 
 
@@ -243,9 +243,7 @@ def _concurrency(one: CallState, facts: Facts) -> str:
 
 def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
     busy = state.call is not None or state.summary is not None or facts.running & WAITED_FOR
-    if not busy:
-        return None
-    return st.Wait(_next_time(state, facts), "model")
+    return st.Wait(_next_time(state, facts), "model") if busy else None
 
 
 def ending(state: AgentState, facts: Facts) -> st.Step | None:
@@ -385,6 +383,7 @@ RULES: tuple[Rule, ...] = (
     failure,
     moving,
     calls,
+    starting,
     model_under_way,
     ending,
     cut_reply,

@@ -23,6 +23,7 @@ from callboard.core.recovery.turns import RecoveryState
 from callboard.core.stuck import Stuck
 from callboard.words.context import Injection, StateBlock, SummaryWanted
 from callboard.words.events import BackgroundStarted, ModelCalled
+from callboard.words.hook_events import StartSource
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Cause, Envelope, Json, Request, Todo, ToolCall, Usage
 
@@ -291,8 +292,8 @@ class Facts:
 
     now: float
     running: frozenset[str] = frozenset()
-    """Operations that this process owns: `model`, `summary`, `stop-hooks`, `prompt-hooks`, and `judge:`, `tool:`,
-    `settle:`, `bg:` (watched), `end:` (being ended) with the id of a call or background command."""
+    """Operations that this process owns: `model`, `summary`, those that ask hooks (`core.hooks.moments`), and `judge:`,
+    `tool:`, `settle:`, `bg:` (watched), `end:` (being ended) with the id of a call or background command."""
     requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
     """The rows of this agent's own requests."""
     tools: Mapping[str, ToolFacts] = field(default_factory=dict[str, ToolFacts])
@@ -319,7 +320,11 @@ class Facts:
     known: StateBlock | None = None
     """What the runtime knows, for a compaction without a summary; given only where one may come."""
     hooks: bool = False
-    """There are Stop hooks."""
+    """There are hooks for the end of its turns."""
+    starts: StartSource | None = None
+    """As what it begins, where hooks wait to be asked about that."""
+    batch: bool = False
+    """There are PostToolBatch hooks."""
     stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """A person's own stages, by name."""
     expected: Expected | None = None

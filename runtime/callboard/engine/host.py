@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from callboard.core.budget.limits import planned_call
 from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
+from callboard.core.hooks.moments import start_source
 from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.recovery.turns import model_in_use
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
@@ -31,6 +32,7 @@ from callboard.ports.worktrees import WorktreeKeeper
 from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script, Surroundings
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
+from callboard.words.hook_events import HookEvent, StartSource
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, Envelope, Request, Task
 
@@ -96,6 +98,11 @@ class Host:
     cache_news: CacheNews = field(default_factory=CacheNews)
     settled: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """(name, incarnation) -> the turn in which its folder was last looked at."""
+    begun: dict[tuple[str, int], bool] = field(default_factory=dict[tuple[str, int], bool])
+    """(name, incarnation) -> its SessionStart or SubagentStart hooks were asked here; False: summarised since."""
+    inform: Callable[[HookEvent], None] = field(default=lambda event: None)
+    """Tell hooks of something that is as it is: nobody waits for them."""
+    on_event: Callable[[str, Event], None] = field(default=lambda agent, event: None)
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
     on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)
     """An operation of this life begins."""
@@ -162,10 +169,23 @@ class Host:
             folder=str(folders.tool_results),
             transcripts=str(folders.transcripts),
             known=self.known(state) if state.recovery.react or state.tried else None,
-            hooks=ports.hooks.has("Stop"),
+            hooks=self._end_hooks(state),
+            starts=self._starts(state),
+            batch=ports.hooks.has("PostToolBatch"),
             stages=ports.stages,
             expected=expected,
         )
+
+    def _end_hooks(self, state: AgentState) -> bool:
+        """Whether hooks are asked before a turn of this agent ends."""
+        has, kind = self.ports.hooks.has, state.me.kind
+        if kind == "subagent":
+            return has("SubagentStop")
+        return has("Stop") or (kind == "teammate" and has("TeammateIdle"))
+
+    def _starts(self, state: AgentState) -> StartSource | None:
+        event = "SubagentStart" if state.me.kind == "subagent" else "SessionStart"
+        return start_source(state, self.begun.get(_life(state))) if self.ports.hooks.has(event) else None
 
     def settle(self, state: AgentState) -> None:
         """The agent's folder is there."""
@@ -198,6 +218,7 @@ class Host:
     def observed(self, agent: str, seq: int, event: Event) -> None:
         for observer in self.ports.observers:
             observer.on_event(agent, seq, event)
+        self.on_event(agent, event)
 
     def streamed(self, agent: str, delta: Delta) -> None:
         for observer in self.ports.observers:

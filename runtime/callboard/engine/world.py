@@ -12,7 +12,6 @@ from callboard.core.bus.authority import answered, authority_of, cause_of, turn_
 from callboard.core.bus.mail import injected, sending
 from callboard.core.context.stages.persisting import persisted_texts
 from callboard.core.context.view.conversation import size
-from callboard.core.decide import PROMPT_HOOKS
 from callboard.core.names import request_envelope_id, request_key, short_id
 from callboard.core.stuck import stop_words
 from callboard.core.team.standing import farewell, last_words
@@ -63,12 +62,11 @@ async def _inject(agent: Agent, step: st.Inject) -> None:
 
 
 async def _deliver(agent: Agent, step: st.Deliver) -> None:
-    """Envelopes into the conversation; a person's or a schedule's prompt passes the UserPromptSubmit hooks first."""
+    """Envelopes into the conversation; what hooks are registered for passes them first."""
     there = {e.id: e for e in agent.state.mail}
     envelopes = [there[one] for one in step.ids]
-    hooked = any(e.type in ("prompt", "scheduled") for e in envelopes)
-    if hooked and agent.host.ports.hooks.has("UserPromptSubmit"):
-        agent.start(PROMPT_HOOKS, lambda: turn_hooks.submit_prompts(agent, envelopes))
+    if turn_hooks.hooked(agent, envelopes):
+        turn_hooks.deliver(agent, envelopes)
         return
     blocks = await delivered(agent, envelopes)
     await agent.note(ev.EnvelopesDelivered(at=_now(agent), ids=step.ids, blocks=blocks))
@@ -101,7 +99,10 @@ async def _skip(agent: Agent, step: st.Skip) -> None:
 
 
 async def _merge(agent: Agent, step: st.Merge) -> None:
-    await agent.note(ev.ResultsMerged(at=_now(agent), waits=step.waits))
+    if step.hooks:
+        turn_hooks.merge(agent, step.waits)
+    else:
+        await agent.note(ev.ResultsMerged(at=_now(agent), waits=step.waits))
 
 
 async def _cancel(agent: Agent, step: st.Cancel) -> None:
@@ -309,6 +310,7 @@ _HANDLERS: dict[type, Callable[[Agent, Any], Awaitable[None]]] = {
     st.EditView: _edit_view,
     st.Summarise: summaries.summarise,
     st.Undo: undoing.undo,
+    st.AskStartHooks: turn_hooks.ask_start_hooks,
     st.AskStopHooks: turn_hooks.ask_stop_hooks,
     st.EndTurn: _end_turn,
     st.Claim: claiming.claim,

@@ -317,7 +317,8 @@ def _thrash(agent: str, event: CacheThrash) -> Block:
 
 
 def _summary_failed(agent: str, event: SummaryFailed) -> Block:
-    return _progress(agent, f"summary failed{_because(event.why)}", "warn")
+    what = "skipped" if event.skipped else "failed"
+    return _progress(agent, f"summary {what}{_because(event.why)}", "warn")
 
 
 def _react(agent: str, event: ReactAsked) -> Block:

@@ -197,11 +197,13 @@ class SummaryBegan(Base):
 
 
 class SummaryFailed(Base):
-    """It brought nothing usable; counts towards the breaker (3 in a row in a turn)."""
+    """It brought nothing usable; counts towards the breaker (3 in a row in a turn), or a hook wanted none."""
 
     t: Literal["summary_failed"] = "summary_failed"
     why: str
     usage: Usage = Usage()
+    skipped: SummaryWanted | None = None
+    """The summary that a PreCompact hook would not have: it has not begun, and is no failure."""
 
 
 class ReactAsked(Base):

@@ -78,9 +78,8 @@ class SessionEnd:
 
 @dataclass(frozen=True, slots=True)
 class SubagentStart:
-    """A subagent (`by`) has its prompt and has not asked the model yet."""
+    """A subagent (`by`) begins: it has not asked the model yet."""
 
-    prompt: str = ""
     by: Caller = Caller()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard.words.context import Edit, SummaryWanted
+from callboard.words.hook_events import StartSource
 from callboard.words.values import Request
 
 TurnReason = Literal["end", "limit", "failed", "interrupted", "stopped", "refused", "overflow", "blocked"]
@@ -144,6 +145,8 @@ class Merge:
 
     waits: bool = False
     """They only watched what is under way: no repetition is counted."""
+    hooks: bool = False
+    """PostToolBatch hooks read them first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,13 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True)
+class AskStartHooks:
+    """It begins, or goes on: SessionStart or SubagentStart hooks have their word before the model has."""
+
+    source: StartSource
+
+
+@dataclass(frozen=True, slots=True)
 class AskStopHooks:
     """The turn could end: may it?"""
 
@@ -324,6 +334,7 @@ Step = (
     | EditView
     | Summarise
     | Undo
+    | AskStartHooks
     | AskStopHooks
     | EndTurn
     | Claim

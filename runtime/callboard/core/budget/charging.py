@@ -52,6 +52,8 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> Account:
 
 
 def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> Account:
+    if e.skipped is not None:
+        return state.account
     account = _summary_used(state, e.usage)
     if account.held is not None:  # what was told before it says nothing of this one: it was cut off
         account = account.using(account.held, _cause(state))

@@ -283,7 +283,7 @@ class _Fold:
                     Spent(calls=self._new(), usage=event.usage, summaries=event.usage), self._small or self._model
                 )
                 self._summary, self._counted = None, False
-            case ev.SummaryFailed():
+            case ev.SummaryFailed() if event.skipped is None:
                 if _used(event.usage):
                     self._waste("summary", event.usage, self._small or self._model, calls=self._new())
                 self._summary, self._counted = None, False

@@ -78,7 +78,7 @@ def _of_agent(event: HookEvent) -> Json:
                 "last_assistant_message": event.text,
             }
         case he.SubagentStart():
-            return {"agent_id": event.by.name, "agent_type": event.by.agent_type, "prompt": event.prompt}
+            return {"agent_id": event.by.name, "agent_type": event.by.agent_type}
         case he.EnvelopeDelivered():
             return {
                 "envelope_id": event.id,

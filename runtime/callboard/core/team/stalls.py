@@ -5,7 +5,7 @@
     model call, call of a summary      the total time-out of a call, from its sending on  `AgentSpec.total`
     tool with a time-out in its input  that time-out                                      `timeout_s` of the call
     any other tool                     what the tool declares                             `ToolSpec.seconds`
-    hooks (before, after, at an end)   the time-outs of the hooks of one moment           `HookRegistry.longest`
+    hooks, wherever they are asked     the time-outs of the hooks of one moment           `HookRegistry.longest`
     count of tokens                    the total time-out of a call                       `AgentSpec.total`
     reminders, an answer taken up      `USUAL`                                            here
     background command                 none: it has a deadline of its own                 `BackgroundStarted`
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from callboard.core.hooks.moments import HOOKS
 from callboard.core.state import AgentState, CallState
 from callboard.words.values import Json
 
@@ -47,7 +48,7 @@ def limit(state: AgentState, operation: str, longest: Longest) -> float | None:
     kind, _, about = operation.partition(":")
     if kind in ("model", "summary", "count"):
         return state.me.total + GRACE
-    if kind in ("judge", "settle", "stop-hooks", "prompt-hooks"):
+    if kind in ("judge", "settle") or kind in HOOKS:
         return longest.hooks() + GRACE
     if kind == "bg":
         return None
@@ -81,10 +82,8 @@ def words(state: AgentState, operation: str) -> str:
             return f"the hooks before {name}"
         case "settle":
             return f"the hooks after {name}"
-        case "stop-hooks" | "prompt-hooks":
-            return "hooks"
         case _:
-            return kind
+            return "hooks" if kind in HOOKS else kind
 
 
 def told(name: str, kind: str, what: str, since: float, seconds: float) -> str:

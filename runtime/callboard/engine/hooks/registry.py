@@ -150,6 +150,11 @@ class HookRegistry:
         together = max((self._timeout if time is None else time for time in times), default=0.0)
         return self._timeout * (len(registrations) - len(handlers)) + together + self._grace
 
+    def given(self, event: str) -> float:
+        """The longest time, in seconds, that a file gives a handler of that event; 0 where none does."""
+        handlers = [one.handler for one in self._hooks[event] if hasattr(cast("object", one.handler), "run")]
+        return max((cast("HookHandler", one).timeout or 0.0 for one in handlers), default=0.0)
+
     def discard(self, registration: Registration) -> None:
         """Take a hook away; nothing happens when it is gone already."""
         with self._lock:

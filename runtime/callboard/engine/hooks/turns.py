@@ -1,4 +1,8 @@
-"""Hooks at both ends of a turn: what a person or a schedule says passes them, and a turn that ends asks them."""
+"""Hooks round a turn: asked of what enters the conversation, at a beginning, of a batch of results, and whether a turn
+may end.
+
+What they decide stands in the record of the operation that asked them: an operation that was cut asks again.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Literal
 
 from callboard.core.apply import fold
 from callboard.core.bus.mail import injected
+from callboard.core.hooks.moments import BATCH_HOOKS, PROMPT_HOOKS, START_HOOKS, STOP_HOOKS
+from callboard.core.recovery.turns import model_in_use
 from callboard.engine.bus.delivering import delivered
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, notice
@@ -17,28 +23,36 @@ from callboard.words import steps as st
 from callboard.words.context import Injection
 from callboard.words.values import Envelope
 
+PROMPTS = frozenset({"prompt", "scheduled"})
 
-async def submit_prompts(agent: Agent, envelopes: Sequence[Envelope]) -> None:
-    """UserPromptSubmit for each prompt of a person or a schedule; what a hook blocks never enters the conversation."""
-    now = agent.host.clock.now()
+
+def hooked(agent: Agent, envelopes: Sequence[Envelope]) -> bool:
+    """Whether hooks are asked before these envelopes enter the conversation."""
+    has = agent.host.ports.hooks.has
+    prompts = any(one.type in PROMPTS for one in envelopes)
+    return has("EnvelopeDelivered") or (prompts and has("UserPromptSubmit"))
+
+
+def deliver(agent: Agent, envelopes: Sequence[Envelope]) -> None:
+    """Ask the hooks of each, then put into the conversation what passes."""
+    agent.start(PROMPT_HOOKS, partial(_deliver, agent, envelopes))
+
+
+async def _deliver(agent: Agent, envelopes: Sequence[Envelope]) -> None:
+    """UserPromptSubmit for each prompt of a person or a schedule: what a hook blocks never enters the conversation.
+    EnvelopeDelivered for all that does."""
+    now, has = agent.host.clock.now(), agent.host.ports.hooks.has
     events: list[ev.Event] = []
     passed: list[Envelope] = []
     for envelope in envelopes:
-        if envelope.type not in ("prompt", "scheduled"):
-            passed.append(envelope)
-            continue
-        origin: Literal["person", "schedule"] = "person" if envelope.type == "prompt" else "schedule"
-        prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent))
-        verdict = await agent.host.ports.hooks.user_prompt_submit(prompt)
-        notice(agent, verdict.notices)
-        blocked = verdict.block or verdict.halt
-        if blocked:
-            events.append(ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}"))
-            continue
+        if envelope.type in PROMPTS and has("UserPromptSubmit"):
+            asked = await _submitted(agent, envelope)
+            events += asked
+            if any(isinstance(one, ev.EnvelopesDropped) for one in asked):
+                continue
         passed.append(envelope)
-        for number, text in enumerate(verdict.context):
-            note = Injection(kind="user-prompt-submit-hook", text=text, source="hook", key=f"{envelope.id} {number}")
-            events.append(ev.InjectionQueued(at=now, injection=note))
+        if has("EnvelopeDelivered"):
+            events += await _told(agent, envelope)
     if not passed:
         await agent.record(*events)
         return
@@ -52,8 +66,97 @@ async def submit_prompts(agent: Agent, envelopes: Sequence[Envelope]) -> None:
             return
 
 
+async def _submitted(agent: Agent, envelope: Envelope) -> list[ev.Event]:
+    origin: Literal["person", "schedule"] = "person" if envelope.type == "prompt" else "schedule"
+    prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent))
+    verdict = await agent.host.ports.hooks.user_prompt_submit(prompt)
+    notice(agent, verdict.notices)
+    blocked, now = verdict.block or verdict.halt, agent.host.clock.now()
+    if blocked:
+        return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}")]
+    return _notes(agent, "user-prompt-submit-hook", verdict.context, f"{envelope.id} ")
+
+
+async def _told(agent: Agent, envelope: Envelope) -> list[ev.Event]:
+    event = hk.EnvelopeDelivered(
+        id=envelope.id,
+        type=envelope.type,
+        sender=envelope.sender,
+        text=envelope.content,
+        request_id=envelope.request_id or "",
+        by=caller(agent),
+    )
+    verdict = await agent.host.ports.hooks.fire(event)
+    notice(agent, verdict.notices)
+    return _notes(agent, "envelope-delivered-hook", verdict.context, f"{envelope.id} ")
+
+
+def _notes(agent: Agent, kind: str, texts: Sequence[str], key: str = "") -> list[ev.Event]:
+    """Texts of hooks that wait for the next user message, each in the tag of its moment."""
+    now = agent.host.clock.now()
+    notes = [Injection(kind=kind, text=text, source="hook", key=f"{key}{n}") for n, text in enumerate(texts)]
+    return [ev.InjectionQueued(at=now, injection=one) for one in notes]
+
+
+# Beginnings
+
+
+async def ask_start_hooks(agent: Agent, step: st.AskStartHooks) -> None:
+    """SessionStart, or SubagentStart: what they add stands before the next words of the model."""
+    agent.start(START_HOOKS, partial(_start_hooks, agent, step.source))
+
+
+async def _start_hooks(agent: Agent, source: hk.StartSource) -> None:
+    host, state = agent.host, agent.state
+    life = (agent.name, state.incarnation)
+    event: hk.HookEvent
+    if state.me.kind == "subagent":
+        event, kind = hk.SubagentStart(caller(agent)), "subagent-start-hook"
+    else:
+        model = model_in_use(state.recovery, state.me)
+        event, kind = hk.SessionStart(source, model, caller(agent)), "session-start-hook"
+    host.begun[life] = True  # summarised meanwhile, it is asked once more
+    asked = False
+    try:
+        verdict = await host.ports.hooks.fire(event)
+        notice(agent, verdict.notices)
+        notes = _notes(agent, kind, verdict.context)
+        if notes:
+            await agent.record(*notes)
+        asked = True
+    finally:
+        if not asked:
+            del host.begun[life]
+
+
+# Results
+
+
+def merge(agent: Agent, waits: bool) -> None:
+    """PostToolBatch for the calls of a reply, then their results into the conversation."""
+    agent.start(BATCH_HOOKS, partial(_batch_hooks, agent, waits))
+
+
+async def _batch_hooks(agent: Agent, waits: bool) -> None:
+    calls = agent.state.calls
+    done = tuple(hk.CallDone(one.call, hk.ToolResult(one.content, one.is_error, one.data)) for one in calls)
+    verdict = await agent.host.ports.hooks.fire(hk.PostToolBatch(done, caller(agent)))
+    notice(agent, verdict.notices)
+    now = agent.host.clock.now()
+    events: list[ev.Event] = [ev.ResultsMerged(at=now, waits=waits)]
+    events += _notes(agent, "post-tool-batch-hook", verdict.context)
+    stopped = verdict.halt or (f"{verdict.by}: {verdict.block}" if verdict.block else "")
+    if stopped:
+        events.append(ev.Interrupted(at=now, by=stopped))
+    await agent.record(*events, unless=lambda state: state.calls != calls)
+
+
+# Ends
+
+
 async def ask_stop_hooks(agent: Agent, step: st.AskStopHooks) -> None:
-    agent.start("stop-hooks", partial(_stop_hooks, agent))
+    """Stop, SubagentStop, TeammateIdle: may this turn end?"""
+    agent.start(STOP_HOOKS, partial(_stop_hooks, agent))
 
 
 async def _stop_hooks(agent: Agent) -> None:
@@ -61,8 +164,25 @@ async def _stop_hooks(agent: Agent) -> None:
     turn = state.turn
     if turn is None:
         return
-    event = hk.Stop(tuple(state.conversation.messages), turn.text, turn.stop_blocks, caller(agent))
-    verdict = await agent.host.ports.hooks.stop(event)
+    by, hooks = caller(agent), agent.host.ports.hooks
+    event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
+    view = tuple(state.conversation.messages)
+    verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, by))
     notice(agent, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
-    ran = ev.StopHookRan(at=agent.host.clock.now(), go_on="" if verdict.halt else verdict.go_on)
+    go_on, halt = verdict.go_on, verdict.halt
+    if not go_on and not halt and state.me.kind == "teammate" and hooks.has("TeammateIdle"):
+        idle = await hooks.fire(hk.TeammateIdle(turn.text, turn.stop_blocks, by))
+        notice(agent, (*idle.notices, *([idle.halt] if idle.halt else [])))
+        go_on, halt = idle.block, idle.halt
+        if halt:
+            await _stop_teammate(agent, halt, turn.id)
+            return
+    ran = ev.StopHookRan(at=agent.host.clock.now(), go_on="" if halt else go_on)
     await agent.record(ran, unless=lambda now: now.turn is None or now.turn.id != turn.id)
+
+
+async def _stop_teammate(agent: Agent, why: str, turn: str) -> None:
+    """A hook that halts an idle teammate ends its life, as it is documented."""
+    now = agent.host.clock.now()
+    events = [ev.StopHookRan(at=now, go_on=""), ev.StopAsked(at=now, by="hook", why=why)]
+    await agent.record(*events, unless=lambda state: state.turn is None or state.turn.id != turn)

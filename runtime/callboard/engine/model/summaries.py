@@ -31,10 +31,12 @@ from callboard.core.context.summary.riding import ASKING, Choice, chunk_tokens, 
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.decide import SUMMARY
+from callboard.core.hooks.moments import COMPACT_HOOKS
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.summaries import Next, Tried, after_fault, after_stop, models_for_summary
 from callboard.core.recovery.turns import model_in_use, output_limit, told_of
 from callboard.core.state import AgentState
+from callboard.engine.hooks.compacting import skipped, summarised
 from callboard.engine.loop import Agent
 from callboard.engine.memory import history
 from callboard.engine.model import transcripts
@@ -54,14 +56,26 @@ class _NoSummary(Exception):
 
 
 async def summarise(agent: Agent, step: st.Summarise) -> None:
-    """Write the transcript, record that a summary is wanted, make the calls."""
+    """Ask the hooks, write the transcript, record that a summary is wanted, make the calls."""
     if not step.begun:
-        transcript = await transcripts.write(agent)
-        revision = agent.state.conversation.revision
-        await agent.record(
-            ev.SummaryBegan(at=agent.host.clock.now(), wanted=step.wanted, revision=revision, transcript=transcript)
-        )
+        if agent.host.ports.hooks.has("PreCompact"):
+            agent.start(COMPACT_HOOKS, lambda: _ask_hooks(agent, step.wanted))
+            return
+        await _began(agent, step.wanted)
     agent.start(SUMMARY, lambda: _summary(agent))
+
+
+async def _ask_hooks(agent: Agent, wanted: SummaryWanted) -> None:
+    """One that a hook lets pass has begun with its record: `decide` goes on with it."""
+    if not await skipped(agent, wanted):
+        await _began(agent, wanted)
+
+
+async def _began(agent: Agent, wanted: SummaryWanted) -> None:
+    transcript = await transcripts.write(agent)
+    revision = agent.state.conversation.revision
+    began = ev.SummaryBegan(at=agent.host.clock.now(), wanted=wanted, revision=revision, transcript=transcript)
+    await agent.record(began)
 
 
 async def _summary(agent: Agent) -> None:
@@ -112,7 +126,8 @@ async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -
     if checked is None or not checked.edits:
         await _failed(agent, "it would not make the conversation smaller", usage)
         return
-    await agent.record(checked, unless=lambda now: now.summary != wanted)
+    if await agent.record(checked, unless=lambda now: now.summary != wanted):
+        summarised(agent, wanted, text)
 
 
 async def _failed(agent: Agent, why: str, usage: Usage) -> None:

@@ -20,6 +20,8 @@ from callboard.engine.asking.deadlocks import Deadlocks
 from callboard.engine.asking.requests import Desk
 from callboard.engine.bus.dead_letters import DeadLetters
 from callboard.engine.governor import share
+from callboard.engine.hooks.informing import Informer
+from callboard.engine.hooks.late import tend_hooks
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent
 from callboard.engine.money.budgets import recall_budgets
@@ -54,6 +56,7 @@ class Team:
         self._group: TaskGroup | None = None
         self._moved = anyio.Event()
         self._hosting = False
+        self.informer = Informer(host, self.agent)
         host.on_change = self._on_change
         host.on_operation = self.stalls.heed
         host.busy_schedules = self._busy
@@ -63,12 +66,13 @@ class Team:
         await self.host.load()
         await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
         async with anyio.create_task_group() as group:
-            self._group = self.dead_letters.group = group
+            self._group = self.dead_letters.group = self.informer.group = group
             group.start_soon(self.host.follow)
             group.start_soon(share, self.host.governor, self.host.ports.store)
             group.start_soon(self.desk.run)
             group.start_soon(self.dead_letters.recall)
             group.start_soon(self.stalls.run)
+            group.start_soon(tend_hooks, self.host)
             if schedules:
                 group.start_soon(self.autorun.run)
             await free_at_start(self.host, _goes_on)
@@ -225,12 +229,15 @@ class Team:
             found_request = self.host.board.request(name)
             if found_request is not None:
                 self.desk.heed(name)
+                self.informer.heed_request(found_request[0])
                 self._heed_shutdown(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.changed(name)
         elif kind == "schedule":
             self.autorun.heed()
+        elif kind == "rule":
+            self.desk.heed_rules()
 
     def _waiting(self, name: str) -> AgentState | None:
         agent = self.agent(name)

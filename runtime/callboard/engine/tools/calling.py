@@ -14,6 +14,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from callboard.core.context.view.images import fitting
+from callboard.engine.hooks.outcomes import after_failure, vetted
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, find_call, gone_from, notice
 from callboard.engine.tools.context import tool_context
@@ -84,6 +85,7 @@ async def _told(agent: Agent, call: ToolCall, work: Awaitable[T]) -> T | ToolOut
 
 
 async def _finish(agent: Agent, call: ToolCall, outcome: ToolOutcome) -> None:
+    outcome = await vetted(agent, call, outcome)
     content = _content(outcome.content)
     finished = ev.ToolFinished(
         at=agent.host.clock.now(),
@@ -104,7 +106,9 @@ async def _finish(agent: Agent, call: ToolCall, outcome: ToolOutcome) -> None:
 def _runs_again(agent: Agent, call: ToolCall) -> bool:
     """A lost result of this call costs nothing but a second look: it reads, and no hook has acted on what it found."""
     tool = agent.host.ports.tools.get(call.name)
-    return tool is not None and tool.spec.effect == "read" and not agent.host.ports.hooks.has("PostToolUse")
+    has = agent.host.ports.hooks.has
+    hooked = has("PostToolUse") or has("PostToolUseFailure")
+    return tool is not None and tool.spec.effect == "read" and not hooked
 
 
 def _content(given: str | Sequence[Json]) -> tuple[Json, ...]:
@@ -138,8 +142,9 @@ async def _repair(agent: Agent, call_id: str) -> None:
 
 
 async def settle(agent: Agent, step: st.Settle) -> None:
-    """Without PostToolUse hooks the results stand as they finished."""
-    if not agent.host.ports.hooks.has("PostToolUse"):
+    """Without hooks for it the results stand as they finished."""
+    has = agent.host.ports.hooks.has
+    if not has("PostToolUse") and not has("PostToolUseFailure"):
         now = agent.host.clock.now()
         await agent.note(*(ev.ToolSettled(at=now, call=call) for call in step.calls))
         return
@@ -152,17 +157,18 @@ async def _settle(agent: Agent, call_id: str) -> None:
     if one is None:
         return
     result = hk.ToolResult(one.content, one.is_error, one.data)
-    seconds = max(0.0, one.finished_at - one.started_at)
-    verdict = await agent.host.ports.hooks.post_tool_use(hk.PostToolUse(one.call, result, seconds, caller(agent)))
+    seconds, by = max(0.0, one.finished_at - one.started_at), caller(agent)
+    verdict = await agent.host.ports.hooks.post_tool_use(hk.PostToolUse(one.call, result, seconds, by))
+    failed = await after_failure(agent, one, seconds)
     notice(agent, verdict.notices)
     settled = ev.ToolSettled(
         at=agent.host.clock.now(),
         call=call_id,
         content=verdict.content,
         is_error=verdict.is_error,
-        context=verdict.context,
+        context=(*verdict.context, *failed.context),
     )
     events: list[ev.Event] = [settled]
-    if verdict.halt:
-        events.append(ev.Interrupted(at=settled.at, by=verdict.halt))
+    if verdict.halt or failed.halt:
+        events.append(ev.Interrupted(at=settled.at, by=verdict.halt or failed.halt))
     await agent.record(*events, unless=gone_from(call_id, "finished"))
