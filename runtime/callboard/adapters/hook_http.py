@@ -108,11 +108,8 @@ class _Call:
             if self._over:
                 raise OSError("given up")
             self._connection.request("POST", self._target, body, dict(headers))
-            answer = self._connection.getresponse()
-            said = answer.read(MOST_BYTES + 1)
-            if len(said) > MOST_BYTES:
-                raise ValueError(f"its answer is longer than {MOST_BYTES:,} bytes")
-            return answer.status, said.decode("utf-8", "replace")
+            with self._connection.getresponse() as answer:
+                return answer.status, _body(answer)
         finally:
             self._connection.close()
 
@@ -124,6 +121,16 @@ class _Call:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # it is closed already
+
+
+def _body(answer: http.client.HTTPResponse) -> str:
+    """The whole text. Raises HTTPException, ValueError for one that is cut, or too long."""
+    said = answer.read(MOST_BYTES + 1)
+    if len(said) > MOST_BYTES:
+        raise ValueError(f"its answer is longer than {MOST_BYTES:,} bytes")
+    if answer.length:
+        raise ValueError("its answer ends before it is whole")
+    return said.decode("utf-8", "replace")
 
 
 def variables_in(text: str) -> tuple[str, ...]:

@@ -1,0 +1,66 @@
+"""A real HTTP server on a loopback port, in a thread, that says what a test wants and keeps what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Asked:
+    """What came in."""
+
+    port: int = 0
+    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    paths: list[str] = field(default_factory=list[str])
+
+    def url(self, path: str = "/hook") -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@contextmanager
+def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Asked]:
+    asked = Asked()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.paths.append(self.path)
+            asked.headers.append(dict(self.headers))
+            asked.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        asked.port = server.server_address[1]
+        thread = threading.Thread(target=lambda: server.serve_forever(0.01))
+        thread.start()
+        try:
+            yield asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def says(body: object = "", status: int = 200, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Answer with that status and body; what is no text is sent as JSON."""
+    text = body if isinstance(body, str) else json.dumps(body)
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.send_header("Content-Length", str(len(text.encode())))
+        request.end_headers()
+        request.wfile.write(text.encode())
+
+    return answer
