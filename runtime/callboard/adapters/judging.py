@@ -33,12 +33,13 @@ _ONE_PATH = frozenset({"read_file", "write_file", "edit_file", "todo_write", "lo
 """Tools whose call names one path at most."""
 
 
-def parse_rules(texts: Sequence[str], where: str) -> tuple[Rule, ...]:
-    """Permission rules as people write them. Raises `SettingsError` naming the rule that is none."""
+def parse_rules(texts: Sequence[str], where: str, bases: Sequence[str] = ()) -> tuple[Rule, ...]:
+    """Permission rules as people write them. `bases`: what a leading `/` of a path means in each of them, an absolute
+    folder; empty: the agent's own. Raises `SettingsError` naming the rule that is none."""
     rules: list[Rule] = []
-    for text in texts:
+    for number, text in enumerate(texts):
         try:
-            rules.append(parse_rule(text))
+            rules.append(replace(parse_rule(text), base=bases[number] if number < len(bases) else ""))
         except ValueError as wrong:
             raise SettingsError(f"{text!r} is no permission rule: {wrong}", where) from wrong
     return tuple(rules)

@@ -73,14 +73,21 @@ def _judge_shell(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     if verdict := _ask_rules_on_shell(call, policy, facts, analysis):
         return _in_mode_asked(verdict, policy)
     allow = [rule for rule in policy.allow if rules.names_tool(rule, "bash", allow=True)]
-    left = [d for part, found in findings for d in found if not _lifted(d, part, allow)]
-    if left:
+    by = [(d, _lifted_by(d, part, allow)) for part, found in findings for d in found]
+    if left := [d for d, rule in by if rule is None]:
         return _inside(left, policy, facts)
-    return _READS if not every else Verdict("allow", "rule", "a rule allows it")
+    return _allowed_by([rule for _, rule in by if rule]) if every else _READS
 
 
-def _lifted(finding: Does, part: Part, allow: Sequence[Rule]) -> bool:
-    return _ORDER[finding.ease] <= _ORDER["rule"] and any(rules.covers(rule, part) for rule in allow)
+def _lifted_by(finding: Does, part: Part, allow: Sequence[Rule]) -> Rule | None:
+    if _ORDER[finding.ease] > _ORDER["rule"]:
+        return None
+    return next((rule for rule in allow if rules.covers(rule, part)), None)
+
+
+def _allowed_by(lifting: Sequence[Rule]) -> Verdict:
+    names = dict.fromkeys(rule.source for rule in lifting)
+    return Verdict("allow", f"rule {', '.join(names)}", "a rule allows it")
 
 
 def _deny_rules_on_shell(call: ToolCall, policy: Policy, facts: CallFacts, analysis: Analysis) -> Verdict | None:
@@ -175,7 +182,7 @@ def _judge_files(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     covered = first_on_files(policy.allow, call, found, facts, allow=True)
     if left := [d for d in findings if not (covered and _ORDER[d.ease] <= _ORDER["rule"])]:
         return _inside(left, policy, facts)
-    return Verdict("allow", "rule", "a rule allows it") if findings else _READS
+    return _allowed_by([covered]) if covered and findings else _READS
 
 
 # All other tools.

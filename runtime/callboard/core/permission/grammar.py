@@ -1,0 +1,98 @@
+"""What becomes of a rule as it is written: honoured, ignored (and why), or refused as none (and why). Pure.
+
+`callboard policy lint`, `doctor` and the start of a session tell it, so that nobody relies on a rule that does nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.core.permission.rules import (
+    ALIASES,
+    NO_PARAMETERS,
+    PATH_RULES,
+    SPECIFIED_BY,
+    UNHEEDED,
+    parse_rule,
+)
+from callboard.core.permission.values import Rule
+from callboard.core.toolset import ALL_TOOLS
+
+Kind = Literal["allow", "ask", "deny"]
+_OTHERS = frozenset({"WebFetch", "web_fetch", "WebSearch", "web_search", "Cd"})
+_PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*):(?!\*).+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleNote:
+    """One rule, and what is made of it. `why` is empty for a rule that is honoured as it stands."""
+
+    text: str
+    kind: Kind
+    status: Literal["honoured", "ignored", "refused"]
+    why: str = ""
+
+
+def rule_note(text: str, kind: Kind, tools: Iterable[str] = ()) -> RuleNote:
+    """What becomes of one rule. `tools`: names of tools that there are beside the built-in ones."""
+    try:
+        rule = parse_rule(text)
+    except ValueError as wrong:
+        return RuleNote(text, kind, "refused", str(wrong))
+    why = _name_ignored(rule, kind, frozenset(tools)) or _specifier_ignored(rule, kind)
+    return RuleNote(text, kind, "ignored" if why else "honoured", why)
+
+
+def rule_notes(texts: Iterable[str], kind: Kind, tools: Iterable[str] = ()) -> tuple[RuleNote, ...]:
+    """The same for a list of rules."""
+    there = frozenset(tools)
+    return tuple(rule_note(text, kind, there) for text in texts)
+
+
+def _name_ignored(rule: Rule, kind: Kind, tools: frozenset[str]) -> str:
+    name = rule.tool
+    if name.startswith("mcp__"):
+        literal = "*" not in name.split("__")[1]
+        return "" if literal or kind != "allow" else "an allow rule names its server in full: mcp__server__*"
+    if "*" in name:
+        return "" if kind != "allow" else "a star in a tool's name holds in deny and ask rules only"
+    if name in ALIASES or name in ALL_TOOLS or name in _OTHERS or name in tools:
+        return ""
+    return f"there is no tool {name} here"
+
+
+def _specifier_ignored(rule: Rule, kind: Kind) -> str:
+    if rule.specifier is None:
+        return ""
+    parameter = _PARAMETER.fullmatch(rule.specifier)
+    if rule.tool in UNHEEDED and not (parameter and kind != "allow"):
+        meant = "Read" if rule.tool in ("Glob", "Grep") else "Edit"
+        return f"{rule.tool} with a path is never consulted: write {meant}({rule.specifier})"
+    if parameter and parameter[1] in NO_PARAMETERS and rule.tool not in PATH_RULES - UNHEEDED:
+        return f"a rule cannot be about the input {parameter[1]}"
+    if rule.tool in ("Bash", "bash"):
+        return _command_ignored(rule.specifier)
+    if rule.tool in PATH_RULES or rule.tool == "Cd":
+        return "there is no negation: a pattern names what it is about" if rule.specifier.startswith("!") else ""
+    return _other_ignored(rule, kind, parameter=bool(parameter))
+
+
+def _command_ignored(specifier: str) -> str:
+    if ":*" in specifier.removesuffix(":*"):
+        return "`:*` is a prefix at the end of a rule only; use * in the middle"
+    if re.search(r"[\n;|&]|\$\(|`", specifier):
+        return "a rule is about one simple command: what joins commands, or runs inside one, never matches"
+    return ""
+
+
+def _other_ignored(rule: Rule, kind: Kind, *, parameter: bool) -> str:
+    if rule.tool in ("WebFetch", "web_fetch"):
+        named = (rule.specifier or "").startswith("domain:")
+        return "" if named or (parameter and kind != "allow") else "write WebFetch(domain:host)"
+    if parameter:
+        return "" if kind != "allow" else "a rule about an input holds in deny and ask rules only"
+    names = (rule.tool, *ALIASES.get(rule.tool, ()))
+    return "" if any(name in SPECIFIED_BY for name in names) else f"{rule.tool} takes nothing in brackets"
