@@ -11,6 +11,7 @@ from typing import Literal
 from callboard import assembly
 from callboard.assembly import Places
 from callboard.core.asking.plans import AS_IT_STANDS, Word
+from callboard.core.asking.session_rules import Always
 from callboard.core.state import AgentState
 from callboard.desks.desk import Desk
 from callboard.ending import AgentSummary, End, summarise
@@ -74,9 +75,10 @@ class OpenSession(ABC):
         status: Literal["approved", "rejected", "answered"],
         reason: str = "",
         word: Word = AS_IT_STANDS,
+        always: Always | None = None,
     ) -> str | None:
         """Answer a request as the person. None: it counts; else why it does not."""
-        answer = Answer(status, "person", reason, word)
+        answer = Answer(status, "person", reason, word, always)
         return await answer_request(self._store, self.id, request_id, answer, self._now, self._fence)
 
     async def moved(self, request: Request) -> str:

@@ -18,8 +18,10 @@ import anyio
 
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.surroundings import WorkspaceSurroundings
+from callboard.adapters.trust import read_brought
 from callboard.assembly import Places, find_places, open_store, session_budget
 from callboard.core.asking.plans import AS_IT_STANDS, Word, moved
+from callboard.core.asking.session_rules import Always
 from callboard.core.budget.spending import Spending
 from callboard.core.budget.tree import Node
 from callboard.core.bus.receipts import Receipt, Traced, trace
@@ -28,6 +30,7 @@ from callboard.core.context.told.metrics import Metrics, metrics_of, together
 from callboard.core.names import host_lease, one_by_id, rows_prefix
 from callboard.core.state import AgentState
 from callboard.desks.persons import refuse_inside_tool
+from callboard.desks.rules import RuleDesk
 from callboard.desks.schedules import CronDesk
 from callboard.desks.tasks import TaskDesk
 from callboard.desks.team import TeamDesk
@@ -69,6 +72,7 @@ class Desk:
         self.cron = CronDesk(store, session.id, board)
         self.agents = TeamDesk(store, session.id, board)
         self.board = TaskDesk(store, session.id, board)
+        self.rules = RuleDesk(store, session.id, board)
 
     async def team(self) -> list[AgentSummary]:
         """Every agent, with what its journal says it used."""
@@ -102,10 +106,11 @@ class Desk:
         status: Literal["approved", "rejected", "answered"],
         reason: str = "",
         word: Word = AS_IT_STANDS,
+        always: Always | None = None,
     ) -> str | None:
         """Answer as the person. None: it counts; else why not. Raises `UsageError` inside a tool's process."""
         refuse_inside_tool("answer a request")
-        answer = Answer(status, "person", reason, word)
+        answer = Answer(status, "person", reason, word, always)
         return await answer_request(self._store, self.session.id, request_id, answer, self._clock.now())
 
     async def moved(self, request: Request) -> str:
@@ -150,8 +155,10 @@ class Desk:
 
     def _session_budget(self) -> Budget:
         kept = self.session.settings
-        workspace, trusted = Path(self.session.workspace), bool(kept.get("trust"))
-        loaded = load_settings(os.environ, workspace=workspace, trusted=trusted, flags=kept.get("flags"))
+        workspace = Path(self.session.workspace)
+        brought = read_brought(workspace)  # what the host trusted holds while it is still the same
+        trusted, flags = kept.get("trust") == brought.digest, kept.get("flags")
+        loaded = load_settings(os.environ, workspace=workspace, trusted=trusted, flags=flags, brought=brought)
         return session_budget(loaded, kept.get("max_cost_usd"))
 
     async def edits(self, agent: str = "lead") -> Sequence[EditTold]:

@@ -10,18 +10,20 @@ It refuses to read a keyboard, and `--yes` never answers a permission.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, cast
+from dataclasses import replace
+from typing import Protocol
 
 import anyio
 
 from callboard.core.asking.plans import SHOWN, Word, options_of, submitted_of
+from callboard.core.asking.session_rules import offered
 from callboard.faces.editing import Edit, approval, kept
+from callboard.faces.permission import permission_lines, read_always, until_line
 from callboard.faces.terminal import Block, Line, Terminal, block, visible
 from callboard.ports.world import Answer
 from callboard.words.errors import UsageError
-from callboard.words.values import Json, Request
+from callboard.words.values import Request
 
 TakenBack = Callable[[], str]
 """Why a question is taken back, in words, once it is."""
@@ -29,6 +31,7 @@ Ask = Callable[[Block, str, TakenBack], Awaitable[str | None]]
 """Show a block, put a question, return the line that was typed; None at the end of input. Cancelled, it says why."""
 
 _YES, _NO, _EDIT = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"e", "edit", "/edit"})
+_ALWAYS = frozenset({"a", "always"})
 
 
 class Rows(Protocol):
@@ -75,7 +78,8 @@ class PersonApprover:
 
     async def _asked(self, request: Request) -> Answer:
         note = await self._note(request)
-        shown = Block((*request_block(request, note).lines, *self._others(request)))
+        until = until_line(request) if request.kind == "permission" else ()
+        shown = Block((*request_block(request, note).lines, *until, *self._others(request)))
         words = question_of(request, edits=self._edit is not None)
         while True:
             typed = await self._ask(shown, words, lambda: self._taken_back(request))
@@ -88,11 +92,11 @@ class PersonApprover:
             read = read_answer(request, typed)
             if read is not None:
                 break
-            shown = Block((Line("y or n, please; words after it go to the agent", "warn"),))
+            shown = Block((Line(_unread(request), "warn"),))
         if request.kind == "plan" and read.status == "rejected" and not read.reason and (typed or "").strip():
             why = await self._ask(Block(()), "what is to change?> ", lambda: self._taken_back(request))
             read = Answer("rejected", "person", (why or "").strip())
-        return Answer(read.status, read.by, read.reason, read.word, refused=self._refused)
+        return replace(read, refused=self._refused)
 
     async def _edited(self, plan: Request, why: str, edit: Edit) -> Answer | str:
         """The approval of what the person made of it, or why it is none. The text is not lost if it comes too late."""
@@ -159,6 +163,8 @@ def question_of(request: Request, *, edits: bool = False) -> str:
     """The words before the cursor. `edits`: a plan can be edited here."""
     if request.kind == "question":
         return "your answer> "
+    if request.kind == "permission" and offered(request):
+        return "allow this? [y/N, a for always, a reason may follow]> "
     if request.kind != "plan":
         return "allow this? [y/N, a reason may follow]> "
     count = len(options_of(request))
@@ -187,9 +193,19 @@ def read_answer(request: Request, typed: str | None) -> Answer | None:
         return Answer("approved", "person", reason)
     if verdict in _NO or not words:
         return Answer("rejected", "person", reason)
+    if verdict in _ALWAYS and offered(request):
+        always, reason = read_always(reason)
+        return Answer("approved", "person", reason, always=always)
     if request.kind == "plan" and verdict.isdecimal() and 1 <= int(verdict) <= len(options_of(request)):
         return Answer("approved", "person", reason, Word(int(verdict)))
     return None
+
+
+def _unread(request: Request) -> str:
+    """What is said to words that are no answer."""
+    if offered(request):
+        return "y or n, please, or a for always (`a agent 2h`: this agent, two hours); words after it go to the agent"
+    return "y or n, please; words after it go to the agent"
 
 
 def request_block(request: Request, note: str = "") -> Block:
@@ -223,20 +239,6 @@ def _place(request: Request) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _permission(request: Request) -> tuple[Line, ...]:
-    payload = request.payload
-    given: Any = payload.get("input")
-    lines = [Line(f"  tool: {_one_line(str(payload.get('tool', '?')))}")]
-    if isinstance(given, dict):
-        for field, value in cast("Json", given).items():
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            lines += _text(text, "    ", f"  {_one_line(str(field))}: ")
-    lines += [
-        Line(f"  {name}: {_one_line(str(payload[name]))}", "dim") for name in ("rule", "why") if payload.get(name)
-    ]
-    return tuple(lines)
-
-
 def _question(request: Request) -> tuple[Line, ...]:
     lines = _text(str(request.payload.get("question", request.subject)), "  ")
     return lines + tuple(Line(f"  {number}. {option}") for number, option in enumerate(_options(request), 1))
@@ -248,7 +250,7 @@ def _shutdown(request: Request) -> tuple[Line, ...]:
 
 _BODIES: dict[str, Callable[[Request], tuple[Line, ...]]] = {
     "plan": _plan,
-    "permission": _permission,
+    "permission": permission_lines,
     "question": _question,
     "shutdown": _shutdown,
 }

@@ -10,6 +10,7 @@ from typing import Literal
 
 from callboard.app import OpenSession
 from callboard.core.asking.plans import AS_IT_STANDS, Word
+from callboard.core.asking.session_rules import Always
 from callboard.faces.editing import Edit, approval, editable, kept
 from callboard.faces.pages.context import context_block, edits_block, undo_line
 from callboard.faces.pages.cost import cost_block
@@ -22,7 +23,9 @@ from callboard.faces.pages.listings import (
 )
 from callboard.faces.pages.mail import inbox_table, to_show, trace_block
 from callboard.faces.pages.plan import request_page, told
+from callboard.faces.pages.rules import made_lines
 from callboard.faces.pages.tasks import tasks_table
+from callboard.faces.permission import read_always
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
@@ -112,7 +115,11 @@ async def _cron(here: Here, words: str) -> Block:
 
 
 async def _approve(here: Here, words: str) -> Block:
-    """`ID [option N] [words]`."""
+    """`ID [option N] [always [agent] [2h]] [words]`."""
+    wanted, _, rest = words.partition(" ")
+    if rest.split(" ")[0] == "always":
+        always, reason = read_always(rest.partition(" ")[2])
+        return await _give(here.session, f"{wanted} {reason}", "approved", always=always)
     found = _OPTION.fullmatch(words)
     if found is None:
         return await _give(here.session, words, "approved")
@@ -204,7 +211,7 @@ COMMANDS: Mapping[str, Command] = {
     "tasks": Command("", "show the task board", _tasks),
     "plans": Command("", "show what waits for you, in full", _plans),
     "show": Command("ID", "show a plan or another request in full, with its history", _show),
-    "approve": Command("ID [option N] [words]", "approve a plan or allow a tool", _approve),
+    "approve": Command("ID [option N | always] [words]", "approve a plan or allow a tool", _approve),
     "edit": Command("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", _edit),
     "reject": Command("ID why", "reject a plan or refuse a tool", _reject),
     "answer": Command("ID words", "answer a question", _answer),
@@ -221,7 +228,11 @@ COMMANDS: Mapping[str, Command] = {
 
 
 async def _give(
-    session: OpenSession, words: str, status: Literal["approved", "rejected", "answered"], word: Word = AS_IT_STANDS
+    session: OpenSession,
+    words: str,
+    status: Literal["approved", "rejected", "answered"],
+    word: Word = AS_IT_STANDS,
+    always: Always | None = None,
 ) -> Block:
     wanted, _, reason = words.partition(" ")
     if not wanted:
@@ -229,7 +240,8 @@ async def _give(
     request = find_request(session.requests(), wanted)
     if request.kind == "plan" and status == "rejected" and not reason.strip():
         return block(f"say what is to change: /reject {request.id} WHY", "warn")
-    refused = await session.answer(request.id, status, reason.strip(), word)
+    refused = await session.answer(request.id, status, reason.strip(), word, always)
     if refused is not None:
         return block(refused, "warn")
-    return Block((Line(f"{request.id} {status}", "good"),))
+    made = made_lines(await session.desk.rules.made_by(request.id)) if always is not None else ()
+    return Block((Line(f"{request.id} {status}", "good"), *made))

@@ -15,6 +15,7 @@ from callboard.core.permission.told import call_told
 from callboard.explaining import Explaining, InForce, in_force
 from callboard.faces.cli.options import Given, as_json, everywhere
 from callboard.faces.cli.run import terminal_of
+from callboard.faces.cli.session_rules import revoke, rules
 from callboard.faces.pages.policy import call_block, call_json, tried_block, tried_json
 from callboard.policy_checks import tried
 from callboard.words.errors import UsageError
@@ -23,6 +24,10 @@ from callboard.words.errors import UsageError
 @click.group()
 def policy() -> None:
     """Explain, test and lint what is allowed; list what was decided."""
+
+
+policy.add_command(rules)
+policy.add_command(revoke)
 
 
 @policy.command()

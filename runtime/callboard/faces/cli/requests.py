@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from callboard.core.asking.plans import Word
+from callboard.core.asking.session_rules import Always
 from callboard.desks.desk import Desk
 from callboard.faces.cli.options import Given, as_json, everywhere, of_session, refuse_tools
 from callboard.faces.cli.run import terminal_of
@@ -22,6 +23,8 @@ from callboard.faces.cli.team import at_desk, print_rows
 from callboard.faces.editing import PLAN_BYTES, approval, editable, in_editor, kept
 from callboard.faces.pages.listings import find_request, requests_table
 from callboard.faces.pages.plan import Told, request_json, request_page, told
+from callboard.faces.pages.rules import made_lines
+from callboard.faces.permission import seconds_of
 from callboard.faces.terminal import Block, Line, block
 from callboard.words.errors import UsageError
 from callboard.words.values import Request
@@ -39,6 +42,7 @@ class Said:
     option: int = 0
     plan: str = ""
     digest: str = ""
+    always: Always | None = None
 
 
 @click.command()
@@ -89,16 +93,22 @@ def show(given: Given, /, request_id: str, session: str | None, json_: bool) -> 
 @click.option("--option", type=click.IntRange(min=1), default=None, metavar="N", help="This one of a plan's options.")
 @click.option("--why", default="", metavar="TEXT", help="Words that the agent gets with it.")
 @click.option("--digest", default="", metavar="HEX", help="Only this content: `show --json` tells its digest.")
+@click.option("--always", is_flag=True, help="Allow all of its class in this session, as `show` says.")
+@click.option("--for", "time_", default="", metavar="TIME", help="With --always: for so long (30m, 2h, 1d).")
+@click.option("--this-agent", is_flag=True, help="With --always: only the agent that asks.")
 @of_session
 @everywhere
 @click.pass_obj
-def approve(given: Given, /, request_id: str, option: int | None, why: str, digest: str, session: str | None) -> None:
+def approve(given: Given, /, request_id: str, option: int | None, session: str | None, **asked: Any) -> None:
     """Approve a plan or allow a tool.
 
-    ID is what `callboard plans` shows, or a beginning of it.
+    ID is what `callboard plans` shows, or a beginning of it. `callboard policy rules` lists what was allowed with
+    --always, and `callboard policy revoke` takes it back.
     """
     refuse_tools("Approving")
-    _give(given, session, request_id, Said("approved", why, option or 0, digest=digest))
+    always = _always(asked["time_"], given_for=asked["this_agent"], wanted=asked["always"])
+    said = Said("approved", asked["why"], option or 0, digest=asked["digest"], always=always)
+    _give(given, session, request_id, said)
 
 
 @click.command()
@@ -156,6 +166,16 @@ def answer(given: Given, /, request_id: str, text: str, session: str | None) -> 
     _give(given, session, request_id, Said("answered", text))
 
 
+def _always(time_: str, *, given_for: bool, wanted: bool) -> Always | None:
+    """What `--always` asks for. Raises `UsageError` for a time that is none, and for more words without it."""
+    seconds = seconds_of(time_) if time_ else None
+    if time_ and seconds is None:
+        raise UsageError(f"--for {time_}: give a time such as 30m, 2h or 1d")
+    if not wanted and (time_ or given_for):
+        raise UsageError("--for and --this-agent go with --always")
+    return Always(seconds, given_for) if wanted else None
+
+
 async def _told(desk: Desk, wanted: str) -> Told:
     requests = desk.requests(pending_only=False)
     request = find_request(requests, wanted)
@@ -179,6 +199,8 @@ def _edited(plan: Request, file: str | None) -> str:
 def _give(given: Given, session: str | None, wanted: str, said: Said) -> None:
     """Answer, and say what came of it. Raises `UsageError` when the answer does not count, with who was first."""
 
+    made: list[Line] = []
+
     async def giving(desk: Desk) -> Told:
         request = find_request(desk.requests(pending_only=False), wanted)
         if request.kind == "plan" and said.status == "rejected" and not said.reason.strip():
@@ -186,13 +208,15 @@ def _give(given: Given, session: str | None, wanted: str, said: Said) -> None:
         if not request.digest.startswith(said.digest.lower()):
             raise UsageError(f"{request.id}: its content has changed: callboard show {request.id}")
         word = Word(said.option, said.plan, request.digest if said.digest else "")
-        refused = await desk.answer(request.id, said.status, said.reason, word)
+        refused = await desk.answer(request.id, said.status, said.reason, word, said.always)
         if refused is not None:
             raise UsageError(refused)
+        if said.always is not None:
+            made.extend(made_lines(await desk.rules.made_by(request.id)))
         return Told(request, note=await desk.moved(request) if said.status == "approved" else "")
 
     done = at_desk(given, session, giving)
     words = " as edited" if said.plan else f", option {said.option}" if said.option else ""
     with terminal_of(given) as terminal:
         note = (Line(done.note, "warn"),) if done.note else ()
-        terminal.rows(Block((*block(f"{done.request.id} {said.status}{words}", "good").lines, *note)))
+        terminal.rows(Block((*block(f"{done.request.id} {said.status}{words}", "good").lines, *made, *note)))

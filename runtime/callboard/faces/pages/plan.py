@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from callboard.core.asking.plans import changes, earlier_of, options_of, submitted_of
+from callboard.core.asking.session_rules import offered
 from callboard.faces.approvals import request_block
 from callboard.faces.pages.listings import plain_row, when
 from callboard.faces.terminal import Block, Line, Style, visible
@@ -112,7 +113,7 @@ def _ending(request: Request) -> Iterator[Line]:
     if request.kind == "question":
         yield Line(f'  callboard answer {request.id} "…"', "dim")
         return
-    option = " [--option N]" if options_of(request) else ""
+    option = " [--option N]" if options_of(request) else " [--always]" if offered(request) else ""
     edit = f"  |  callboard edit {request.id}" if request.kind == "plan" else ""
     words = f'  callboard approve {request.id}{option}{edit}  |  callboard reject {request.id} --why "…"'
     yield Line(words, "dim")
