@@ -1,48 +1,82 @@
-"""Fills a session's hook registry: bundled hooks, the person's, the workspace's if a person trusts it."""
+"""Fills a session's hook registry: bundled hooks, the person's, the workspace's if a person trusts it.
+
+Each scope has two kinds of files, ours and those written for Claude Code (`settings.json`); a hook that stands in
+several of a scope runs once. The bytes are those that were read when the settings were loaded and trust was decided.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from callboard.adapters.claude_settings import ClaudeSettings
 from callboard.adapters.files import Note, builtin
-from callboard.adapters.hook_files import HookEntry, HookOrigin, load_hooks, read_hooks
+from callboard.adapters.hook_fields import HookOrigin
+from callboard.adapters.hook_files import HookEntry, HooksRead, http_limits, joined_limits, load_hooks, read_hooks
+from callboard.adapters.trusted_hooks import TrustedHandler
+from callboard.core.trust.claims import Brought
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.settings import Loaded, user_file, workspace_file
 from callboard.words.hooks import HookSource
 
 
-def fill_registry(loaded: Loaded, workspace: Path, environ: dict[str, str], *, trusted: bool) -> HookRegistry:
-    """The hooks of a session, in the order of their sources. Raises `SettingsError` for a file that is none."""
+def fill_registry(
+    loaded: Loaded, workspace: Path, environ: dict[str, str], *, trusted: bool, brought: Brought | None = None
+) -> HookRegistry:
+    """The hooks of a session, in the order of their sources. Raises `SettingsError` for a file that is none.
+
+    `brought`: what the workspace brings, as it was trusted; its scripts are held to that before each run.
+    """
     registry = HookRegistry()
-    for source, entries in _sources(loaded, workspace, environ, trusted=trusted):
-        for entry in entries:
-            registry.add(entry.event, entry.handler, entry.matcher, source=source, fail_open=entry.fail_open)
+    for source, read in _read(loaded, workspace, environ):
+        if source == "workspace" and not trusted:
+            continue
+        entries = read.entries
+        if source == "workspace" and brought is not None:
+            entries = tuple(replace(one, handler=TrustedHandler(one.handler, brought)) for one in entries)
+        add_entries(registry, entries, source)
     return registry
+
+
+def add_entries(registry: HookRegistry, entries: Iterable[HookEntry], source: HookSource) -> None:
+    """Register what a file says, as it says it."""
+    for entry in entries:
+        registry.add(entry.event, entry.handler, entry.matcher, source=source, terms=entry.terms)
 
 
 def hook_notes(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> list[Note]:
     """What of the hook settings is not honoured, for the doctor."""
-    read = [
-        read_hooks(hooks, str(_file_of(source, workspace, environ)), HookOrigin(str(workspace), compatible=False))
-        for source, hooks in loaded.hooks.items()
-    ]
-    return [note for one in read for note in one.notes]
+    return [note for source, read in _read(loaded, workspace, environ) if source != "builtin" for note in read.notes]
 
 
-def _sources(
-    loaded: Loaded, workspace: Path, environ: dict[str, str], *, trusted: bool
-) -> list[tuple[HookSource, tuple[HookEntry, ...]]]:
-    origin = HookOrigin(str(workspace), compatible=False)
+def _read(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> Iterator[tuple[HookSource, HooksRead]]:
+    """Each file of hooks, in the order in which they speak; of hooks that are the same in one scope only the first."""
+    ours = HookOrigin(str(workspace), compatible=False)
     bundled = builtin("hooks") / "hooks.json"
-    found: list[tuple[HookSource, tuple[HookEntry, ...]]] = []
     if bundled.is_file():
-        found.append(("builtin", load_hooks(bundled, HookOrigin(str(workspace), compatible=False)).entries))
-    for source, hooks in loaded.hooks.items():
-        if source != "workspace" or trusted:
-            path = str(_file_of(source, workspace, environ))
-            found.append((source, read_hooks(hooks, path, origin).entries))
-    return found
+        yield "builtin", load_hooks(bundled, ours)
+    limits = joined_limits([http_limits(Path(one.path), one.raw) for one in loaded.claude if one.raw])
+    theirs = HookOrigin(str(workspace), limits=limits)
+    off = any(one.person and _all_off(one, theirs) for one in loaded.claude)
+    for source in ("person", "workspace"):
+        path = workspace_file(workspace) if source == "workspace" else user_file(environ)
+        found = [read_hooks(loaded.hooks.get(source, {}), str(path), ours)]
+        files = [one for one in loaded.claude if one.raw and one.person == (source == "person")]
+        read = [load_hooks(Path(one.path), theirs, one.raw) for one in files]
+        quiet = off or any(one.all_off for one in read)  # no file of a workspace switches off what a person's says
+        found += [replace(one, entries=()) if quiet else one for one in read]
+        for one in _once(found):
+            yield source, one
 
 
-def _file_of(source: HookSource, workspace: Path, environ: dict[str, str]) -> Path:
-    return workspace_file(workspace) if source == "workspace" else user_file(environ)
+def _all_off(one: ClaudeSettings, origin: HookOrigin) -> bool:
+    return bool(one.raw) and load_hooks(Path(one.path), origin, one.raw).all_off
+
+
+def _once(found: list[HooksRead]) -> Iterator[HooksRead]:
+    met: list[HookEntry] = []
+    for read in found:
+        entries = tuple(entry for entry in read.entries if entry not in met)
+        met += entries
+        yield replace(read, entries=entries)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import structlog
 
-from callboard.adapters.agent_files import load_agents
+from callboard.adapters.agent_files import AgentFile, load_agents
 from callboard.adapters.archive import FileArchive
 from callboard.adapters.clock import SystemClock, SystemDice
 from callboard.adapters.files import Places as FilePlaces
@@ -26,6 +27,7 @@ from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget
 from callboard.core.names import session_key
 from callboard.core.permission.values import Floor
 from callboard.engine.governor import Governors
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
 from callboard.engine.sessions import create_session, named, prompt_envelope
 from callboard.engine.supervision.team import Team
@@ -33,6 +35,7 @@ from callboard.hooking import fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.store import Lease, Put
 from callboard.ports.worktrees import WorktreeKeeper
+from callboard.settings import Loaded
 from callboard.taking_over import heed_take_over
 from callboard.taping import Wiring
 from callboard.words.errors import heart_of
@@ -43,9 +46,8 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     """Everything that the agents of the session share; a new session gets its first records."""
     places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
     settings = loaded.settings
-    files = FilePlaces(workspace=places.workspace, config=places.config, home=Path.home(), trusted=options.trust)
-    definitions = load_agents(files).items
-    types = AgentTypes(definitions, loaded, wiring.chosen, opened.attended)
+    files = files_of(opened)
+    types = AgentTypes(agents_of(files, loaded), loaded, wiring.chosen, opened.attended)
     spec = types.lead("lead", options.disallowed)
     kept = await store.get(session_key(row.id))
     if kept is not None and options.max_cost_usd is not None:  # a later resume keeps it
@@ -78,7 +80,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=ShellLauncher(places.workspace, os.environ),
         skills=skills,
-        hooks=fill_registry(loaded, places.workspace, dict(os.environ), trusted=options.trust),
+        hooks=hooks_of(opened),
         stages=own_stages(loaded, places),
         worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
         governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
@@ -88,6 +90,29 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
     return host
+
+
+def files_of(opened: Opened) -> FilePlaces:
+    """Where agents and skills are found; the workspace's as they were read when they were trusted."""
+    places, trust = opened.places, opened.trust
+    config, home, brought = places.config, Path.home(), trust.brought
+    return FilePlaces(places.workspace, config, home, trusted=trust.trusted, brought=brought)
+
+
+def agents_of(files: FilePlaces, loaded: Loaded) -> Mapping[str, AgentFile]:
+    """The agent types; none with a mode that a settings file switches off."""
+    found = load_agents(files).items
+    if not loaded.bypass_off:
+        return found
+    bound = {name: one for name, one in found.items() if one.permission_mode == "bypassPermissions"}
+    return {**found, **{name: replace(one, permission_mode=None) for name, one in bound.items()}}
+
+
+def hooks_of(opened: Opened) -> HookRegistry:
+    """The hooks of the session; the workspace's as they were read when they were trusted."""
+    workspace, trust = opened.places.workspace, opened.trust
+    environ, trusted = dict(os.environ), trust.trusted
+    return fill_registry(opened.loaded, workspace, environ, trusted=trusted, brought=trust.brought)
 
 
 async def worktrees_for(opened: Opened, *, live: bool) -> WorktreeKeeper:

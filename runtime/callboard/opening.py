@@ -16,12 +16,14 @@ from pathlib import Path
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.memory import MemoryStore
 from callboard.assembly import Places, open_store
+from callboard.core.names import host_lease
 from callboard.engine.governor import Governors
 from callboard.engine.sessions import find_session
 from callboard.ports.store import Store
 from callboard.settings import Loaded, load_settings
 from callboard.taking_over import TakeOver
 from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
+from callboard.trusting import Gate, Trust, decide
 from callboard.words.errors import UsageError
 from callboard.words.values import Json, SessionRow
 
@@ -36,6 +38,9 @@ class Options:
     """Which session to resume; None with `resume`: the newest."""
     resume: bool = False
     trust: bool = False
+    """Use what the workspace brings, for this run."""
+    gate: Gate | None = None
+    """Who is asked whether to trust it, and told what became of it; None: nobody, so it is not trusted."""
     record: Path | None = None
     live_tools: bool = False
     """A replay runs the tools, instead of taking their recorded results."""
@@ -67,6 +72,8 @@ class Opened:
     row: SessionRow
     store: Store
     loaded: Loaded
+    trust: Trust
+    """What was decided on what the workspace brings."""
     attended: bool
     """Whether a person is there to answer, or was when it was recorded."""
     replay: Replay | None = None
@@ -74,13 +81,15 @@ class Opened:
 
 async def open_row(options: Options, places: Places, stack: AsyncExitStack) -> Opened:
     """The session to be hosted: a replay, a new one or the one to be resumed. Raises `UsageError` for two at once."""
-    flags = {name: value for name, value in options.flags.items() if value is not None}
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=options.trust, flags=flags)
+    # Of one to be resumed, nobody is asked before it is known that no other process hosts it.
+    gate = None if options.resume else options.gate
+    trust = await decide(places.workspace, places.config, flag=options.trust, gate=gate)
+    loaded = _load(options, places, trust, {})
     replay = await find_replay(options.model or ("" if options.resume else loaded.settings.model), stack)
     if options.record is not None and (replay or options.resume):
         raise UsageError("--record goes with a new session: one is recorded from its beginning")
     if replay is None:
-        return await _stored(options, places, loaded, stack)
+        return await _stored(options, places, loaded, trust, stack)
     if options.resume:
         raise UsageError("a replay is a session of its own, which begins anew: leave --continue and --resume out")
     store = MemoryStore()
@@ -93,7 +102,14 @@ async def open_row(options: Options, places: Places, stack: AsyncExitStack) -> O
         settings={"max_cost_usd": options.max_cost_usd},
     )
     attended = options.attended if options.live_tools else replay.attended
-    return Opened(replace(places, data=replay.data), row, store, loaded, attended, replay)
+    return Opened(replace(places, data=replay.data), row, store, loaded, trust, attended, replay)
+
+
+def _load(options: Options, places: Places, trust: Trust, kept: Mapping[str, object]) -> Loaded:
+    """The settings in force. `kept`: the flags that the session was begun with; what is said now wins."""
+    flags = {**kept, **{name: value for name, value in options.flags.items() if value is not None}}
+    brought, trusted = trust.brought, trust.trusted
+    return load_settings(os.environ, workspace=places.workspace, trusted=trusted, flags=flags, brought=brought)
 
 
 def wiring_of(options: Options, opened: Opened) -> AbstractAsyncContextManager[Wiring]:
@@ -105,22 +121,25 @@ def wiring_of(options: Options, opened: Opened) -> AbstractAsyncContextManager[W
     return wired(model, opened.loaded, places, row.id, options.record, options.attended)
 
 
-async def _stored(options: Options, places: Places, loaded: Loaded, stack: AsyncExitStack) -> Opened:
+async def _stored(options: Options, places: Places, loaded: Loaded, trust: Trust, stack: AsyncExitStack) -> Opened:
     """The session's row, a new one or the one to be resumed, with the store and the settings in force."""
     flags = {name: value for name, value in options.flags.items() if value is not None}
     store = await open_store(places, loaded.settings.durability)
     stack.push_async_callback(store.aclose)
     if not options.resume:
         model = options.model or loaded.settings.model
-        settings = {"model": model, "flags": flags, "trust": options.trust, "max_cost_usd": options.max_cost_usd}
+        settings = {"model": model, "flags": flags, "trust": trust.digest, "max_cost_usd": options.max_cost_usd}
         now = SystemClock().now()
         name = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
         row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
-        return Opened(places, row, store, loaded, options.attended)
+        return Opened(places, row, store, loaded, trust, options.attended)
     row = await find_session(store, options.session)
+    if options.take_over is not None or await store.holder(host_lease(row.id)) is None:
+        trust = await decide(places.workspace, places.config, flag=options.trust, gate=options.gate)
     kept = {**row.settings.get("flags", {}), **flags}  # what the session was begun with, and what is said now
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=options.trust, flags=kept)
-    update: Json = {**row.settings, "flags": kept, "model": options.model or row.settings.get("model", row.model)}
+    loaded = _load(options, places, trust, kept)
+    model = options.model or row.settings.get("model", row.model)
+    update: Json = {**row.settings, "flags": kept, "model": model, "trust": trust.digest}
     if options.max_cost_usd is not None:
         update["max_cost_usd"] = options.max_cost_usd
-    return Opened(places, row.model_copy(update={"settings": update}), store, loaded, options.attended)
+    return Opened(places, row.model_copy(update={"settings": update}), store, loaded, trust, options.attended)

@@ -39,6 +39,12 @@ class Trust:
     def trusted(self) -> bool:
         return self.how != "untrusted"
 
+    @property
+    def digest(self) -> str:
+        """Of the content that is used: by it another process sees whether the workspace still brings the same. Empty:
+        nothing is used."""
+        return self.brought.digest if self.trusted else ""
+
     def content(self, path: str) -> str | None:
         """The text of a file that the workspace brings (`.mcp.json`), as it was trusted. None: not trusted, not there,
         or no text. Whoever runs or obeys something of a workspace asks here and takes this text, not the file's."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast, get_args
 
-from callboard.adapters.files import Loaded, Note, Places, Scope, Shelf, agent_paths, sources, withheld, words
+from callboard.adapters.files import Loaded, Note, Places, Scope, Shelf, Source, agent_paths, sources, withheld, words
 from callboard.adapters.yaml_files import load_front_matter
 from callboard.core.toolset import our_names
 from callboard.words.errors import SettingsError
@@ -27,7 +27,6 @@ _LATER = "is not honoured in this version"
 _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
     {
         "mcpServers": _LATER,
-        "hooks": _LATER,
         "memory": _LATER,
         "background": "every agent runs beside its caller already",
         "effort": _LATER,
@@ -39,6 +38,7 @@ _HONOURED = frozenset(
     {
         *("name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "budget"),
         "isolation",
+        "hooks",
     }
 )
 _MODES = get_args(PermissionMode)
@@ -67,6 +67,10 @@ class AgentFile:
     """`worktree`: each teammate of this type gets a git worktree of its own."""
     budget: Budget = Budget()
     """For the whole life of each agent of this type, with all that it starts."""
+    hooks: object = None
+    """As written, for `adapters.hook_files.read_hooks`."""
+    compatible: bool = False
+    """It stands in a `.claude` folder: its hooks fail as is documented there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +96,16 @@ def load_agents(places: Places) -> Loaded[AgentFile]:
         found = agent_paths(source)
         shelf.notes.extend(found.notes)
         for path in found.paths:
-            agent = _read(path, source.scope, shelf.notes)
+            agent = _read(path, source, shelf.notes)
             if agent is not None:
                 shelf.add(agent.name, agent, path)
     return shelf.loaded()
 
 
-def _read(path: Path, scope: Scope, notes: list[Note]) -> AgentFile | None:
+def _read(path: Path, source: Source, notes: list[Note]) -> AgentFile | None:
+    scope = source.scope
     try:
-        fields, body = load_front_matter(path)
+        fields, body = load_front_matter(_file(path, source), str(path))
     except SettingsError as error:
         notes.append(Note(str(path), "", "refused", str(error).removeprefix(f"{path}: ")))
         return None
@@ -131,7 +136,19 @@ def _read(path: Path, scope: Scope, notes: list[Note]) -> AgentFile | None:
         skills=words(fields.get("skills")),
         budget=_budget(reading),
         isolation=_isolation(reading),
+        hooks=fields.get("hooks"),
+        compatible=source.folder.parent.name == ".claude",
     )
+
+
+def _file(path: Path, source: Source) -> Path | str:
+    """What was read of it already, or the file. Raises `SettingsError`."""
+    if source.brought is None:
+        return path
+    try:
+        return source.read(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingsError("is not UTF-8 text", str(path)) from error
 
 
 def _text(reading: _Reading, field: str) -> str:

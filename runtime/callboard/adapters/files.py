@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar, cast
 
+from callboard.core.trust.claims import Brought
+
 Kind = Literal["agents", "skills", "hooks"]
 Scope = Literal["bundled", "person", "workspace"]
 
@@ -61,6 +63,9 @@ class Places:
     trusted: bool = False
     """A person trusted what the workspace brings; until then none of it is read."""
     bundled: bool = True
+    brought: Brought | None = None
+    """What the workspace brings, as it was when it was trusted: this is read, and nothing that was written since. None:
+    its files as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,24 @@ class Source:
     scope: Scope
     root: Path
     """Its real folder must lie in here: the workspace, or wherever the person's own folder really is."""
+    brought: Brought | None = None
+    """Read already, see `Places.brought`."""
+
+    def read(self, path: Path) -> bytes:
+        """A file of this source. Raises OSError."""
+        if self.brought is None:
+            return path.read_bytes()
+        return self.brought.content[str(path.relative_to(self.root))]
+
+    def held(self, depth: int | None, ending: str) -> Found:
+        """The files that were read already and end so; at a depth of `depth` folders, None: at any."""
+        brought = self.brought or Brought("")
+        inside = str(self.folder.relative_to(self.root))
+        paths = [path for path in brought.below(inside) if f"/{path}".endswith(ending)]
+        fitting = [path for path in paths if depth in (None, path.count("/") - inside.count("/") - 1)]
+        refused = [one for one in brought.claims if one.kind == "unread" and one.path.startswith(f"{inside}/")]
+        notes = tuple(Note(str(self.root / one.path), "", "refused", one.text) for one in refused)
+        return Found(tuple(self.root / path for path in fitting), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +161,15 @@ def withheld(kind: Kind, places: Places) -> list[Note]:
 
 def agent_paths(source: Source) -> Found:
     """The `*.md` files of a source, in folders of any depth."""
+    if source.brought is not None:
+        return source.held(None, ".md")
     return _checked(source, ((path, None) for path in _files(source.folder) if path.suffix == ".md"))
 
 
 def skill_paths(source: Source) -> Found:
     """The `SKILL.md` of each folder in a source."""
+    if source.brought is not None:
+        return source.held(1, "/SKILL.md")
     try:
         with os.scandir(source.folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)[:MOST_FILES]
@@ -163,9 +190,9 @@ def _skills_in(folder: Path, entries: Sequence[os.DirEntry[str]]) -> Iterator[tu
         yield path, None if linked else facts
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, whatever its encoding: what is no UTF-8 shows as replacement characters."""
-    return path.read_bytes().decode("utf-8-sig", errors="replace")
+def read_text(source: Source, path: Path) -> str:
+    """The text of a file, whatever its encoding: what is no UTF-8 shows as replacement characters. Raises OSError."""
+    return source.read(path).decode("utf-8-sig", errors="replace")
 
 
 def body_after_front_matter(text: str) -> str:
@@ -199,7 +226,7 @@ def _claude(home: Path, kind: Kind) -> Path:
 def _workspace_source(places: Places, name: str, kind: Kind) -> list[Source]:
     if places.workspace is None or not places.trusted:
         return []
-    return [Source(places.workspace / name / kind, "workspace", places.workspace)]
+    return [Source(places.workspace / name / kind, "workspace", places.workspace, places.brought)]
 
 
 def _files(folder: Path) -> Iterator[Path]:

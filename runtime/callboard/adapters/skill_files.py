@@ -1,7 +1,7 @@
 """Skills: folders with a `SKILL.md`. Name and description stand in the catalogue, the body comes when it is asked for.
 
 A skill with broken front matter still loads, and says what is broken. Scanned again when a file has changed. What a
-skill's front matter would grant (tools, hooks, commands run on load) is not granted, and told.
+skill's front matter would grant (tools, commands run on load) is not granted, and told.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
         "context": _LATER,
         "agent": _LATER,
         "background": _LATER,
-        "hooks": _LATER,
         "paths": _LATER,
         "shell": _LATER,
         "arguments": _LATER,
@@ -52,7 +51,7 @@ _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
     }
 )
 _HONOURED = frozenset(
-    {"name", "description", "when_to_use", "disable-model-invocation", "license", "compatibility", "metadata"}
+    {"name", "description", "when_to_use", "disable-model-invocation", "license", "compatibility", "metadata", "hooks"}
 )
 _YES = frozenset({"true", "yes", "on", "1"})
 
@@ -63,8 +62,11 @@ class Skill:
 
     text: SkillText
     path: Path
+    source: Source
     person_only: bool = False
     """Its author wants only a person to start it: it stands in no catalogue."""
+    hooks: object = None
+    """As written, for `adapters.hook_files.read_hooks`."""
 
 
 class SkillLibrary:
@@ -94,7 +96,7 @@ class SkillLibrary:
         if skill.person_only:
             raise ToolRefused(f"the skill {name} is for a person to start, not for a model")
         try:
-            return replace(skill.text, body=_body(skill.path))
+            return replace(skill.text, body=_body(skill.source, skill.path))
         except OSError as error:
             raise ToolRefused(f"the skill {name} cannot be read: {error}") from error
 
@@ -118,20 +120,21 @@ def _scan(source: Source, shelf: Shelf[Skill]) -> None:
     found = skill_paths(source)
     shelf.notes.extend(found.notes)
     for path in found.paths:
-        skill = _read(path, shelf.notes)
+        skill = _read(source, path, shelf.notes)
         if skill is not None:
             shelf.add(skill.text.name, skill, path)
 
 
-def _read(path: Path, notes: list[Note]) -> Skill | None:
+def _read(source: Source, path: Path, notes: list[Note]) -> Skill | None:
     problem, fields = "", dict[str, object]()
     try:
-        body = _body(path)
+        text = read_text(source, path)
+        body = body_after_front_matter(text)
     except OSError as error:
         notes.append(Note(str(path), "", "refused", f"cannot be read: {error}"))
         return None
     try:
-        fields, _ = load_front_matter(path)
+        fields, _ = load_front_matter(path if source.brought is None else text, str(path))
     except SettingsError as error:
         problem = f"its front matter is broken: {error}"
         notes.append(Note(str(path), "", "ignored", problem))
@@ -141,8 +144,9 @@ def _read(path: Path, notes: list[Note]) -> Skill | None:
     name = _name(path, fields, notes)
     if name is None:
         return None
-    text = SkillText(name, _description(path, fields, body, notes), str(path.parent), None, problem)
-    return Skill(text, path, str(fields.get("disable-model-invocation", "")).lower() in _YES)
+    told = SkillText(name, _description(path, fields, body, notes), str(path.parent), None, problem)
+    person_only = str(fields.get("disable-model-invocation", "")).lower() in _YES
+    return Skill(told, path, source, person_only, fields.get("hooks"))
 
 
 def _name(path: Path, fields: Mapping[str, object], notes: list[Note]) -> str | None:
@@ -168,5 +172,5 @@ def _description(path: Path, fields: Mapping[str, object], body: str, notes: lis
     return text[:LONGEST_DESCRIPTION]
 
 
-def _body(path: Path) -> str:
-    return body_after_front_matter(read_text(path))
+def _body(source: Source, path: Path) -> str:
+    return body_after_front_matter(read_text(source, path))

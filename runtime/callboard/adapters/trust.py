@@ -100,7 +100,7 @@ class _Reading:
         for folder in (".callboard", ".claude"):
             for path in self._below(f"{folder}/agents", ".md"):
                 self._configuration(path, _agent)
-            for path in self._below(f"{folder}/skills", "/SKILL.md"):
+            for path in self._skills(f"{folder}/skills"):
                 self._configuration(path, _skill)
         for path in self._below(".callboard/schedules", ".md"):
             self._configuration(path, _schedule)
@@ -154,13 +154,21 @@ class _Reading:
     def _unread(self, path: str, why: str) -> None:
         self._claims.append(Claim(path, "unread", f"not used: {why.strip()}"))
 
+    def _skills(self, folder: str) -> list[str]:
+        """The `SKILL.md` of each folder in one; a folder may be a link inside the workspace."""
+        try:
+            names = sorted(os.listdir(os.path.join(self._root, folder)))[:MOST_FILES]  # noqa: PTH118, PTH208
+        except OSError:  # a missing folder is no error
+            return []
+        return [f"{folder}/{name}/SKILL.md" for name in names]
+
     def _below(self, folder: str, ending: str) -> Iterator[str]:
-        """The files beneath a folder whose path ends so, sorted; links to folders are not followed."""
+        """The files beneath a folder whose path ends so, sorted; links to folders in it are not followed."""
         found: list[str] = []
         top = os.path.join(self._root, folder)  # noqa: PTH118 - a path that the kernel joins
-        if os.path.realpath(top) != top:
-            if os.path.lexists(top):
-                self._unread(folder, "it, or a folder above it, is a link")
+        real = os.path.realpath(top)
+        if real != top and not real.startswith(self._root.rstrip("/") + "/"):
+            self._unread(folder, "a link leads out of the workspace")
             return
         for parent, folders, names in os.walk(top):
             folders.sort()

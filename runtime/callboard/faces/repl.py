@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -28,6 +28,7 @@ from callboard.attaching import Attach, AttachedSession, opened
 from callboard.faces.approvals import PersonApprover, TakenBack
 from callboard.faces.commands import COMMANDS, Here, Leave, perform
 from callboard.faces.editing import edit_at, editable, kept
+from callboard.faces.gate import PersonGate
 from callboard.faces.leaving import TWICE
 from callboard.faces.lines import call_words, shorten
 from callboard.faces.pages.listings import at_work, attached_block, status_words
@@ -156,7 +157,8 @@ class Repl:
     async def run(self) -> int:
         """Talk until the person leaves; the exit code."""
         approver = PersonApprover(self.ask, self._terminal, edit=self._edit_in_turn)
-        async with opened(self._attach, self._options, [self._screen], [approver]) as session:
+        options = replace(self._options, gate=PersonGate(self._terminal, attended=self._options.attended))
+        async with opened(self._attach, options, [self._screen], [approver]) as session:
             self._prompt = _line(_history(session.places.state))
             self._screen.redraw = self._prompt.app.invalidate
             self._screen.attach(session, asks_plans=True)

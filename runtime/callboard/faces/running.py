@@ -18,6 +18,7 @@ from callboard.app import End, OpenSession, Options, Session
 from callboard.attaching import Attach, AttachedSession, opened
 from callboard.core.context.told.metrics import together
 from callboard.faces.approvals import PersonApprover, PlanPolicy
+from callboard.faces.gate import PersonGate
 from callboard.faces.keyboard import Keyboard
 from callboard.faces.leaving import Leaving, heed_signals
 from callboard.faces.lines import usage_words
@@ -96,7 +97,8 @@ class HeadlessRun:
 
     async def _host(self) -> End:
         what = self._what
-        options = replace(what.options, prompt=what.prompt)
+        gate = PersonGate(self._terminal, attended=what.options.attended)
+        options = replace(what.options, prompt=what.prompt, gate=gate)
         async with opened(what.attach, options, self._observers(), self._approvers()) as session:
             self._session = session
             if isinstance(session, AttachedSession):

@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "reject": ("requests", "Reject a plan or refuse a tool."),
     "answer": ("requests", "Answer an agent's question."),
     "policy": ("policy", "Explain, test and lint what is allowed; list what was decided."),
+    "trust": ("trust", "Decide whether what this workspace brings is used."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
     "cron": ("cron", "Add, list, resume, remove and run schedules."),
     "rehearse": ("setup", "Play a model service from a scenario file."),

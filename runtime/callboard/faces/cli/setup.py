@@ -19,6 +19,7 @@ from callboard.faces.doctor import Finding, examine_folder, examine_machine, exi
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import table
 from callboard.settings import load_settings
+from callboard.trusting import Trust, standing
 from callboard.words.errors import CallboardError
 
 
@@ -89,8 +90,14 @@ def doctor(given: Given, /, json_: bool) -> int:
 @everywhere
 @click.pass_obj
 def settings(given: Given, /, json_: bool, trust: bool) -> None:
-    """Show each setting and where it came from."""
-    loaded = load_settings(os.environ, workspace=given.workspace, trusted=trust)
+    """Show each setting and where it came from.
+
+    Of a workspace that nobody trusted, only what tightens counts.
+    """
+    places = find_places(given.workspace, writable=False)
+    now = standing(places.workspace, places.config)
+    trusted = trust or now.trusted
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=now.brought)
     rows = [(name, json.dumps(value), origin) for name, value, origin in loaded.explained()]
     with terminal_of(given) as terminal:
         if json_:
@@ -114,11 +121,24 @@ def _examine(workspace: Path) -> list[Finding]:
     ]
     if (places.state / "callboard.db").exists() or any(places.state.glob("callboard.db.damaged-*")):
         findings.append(anyio.run(_examine_store, places))
+    now = standing(places.workspace, places.config)
+    findings.append(_examine_trust(now))
     try:
-        loaded = load_settings(os.environ, workspace=workspace)
+        loaded = load_settings(os.environ, workspace=places.workspace, trusted=now.trusted, brought=now.brought)
     except CallboardError as error:
         return [*findings, Finding("settings", "broken", str(error))]
     return [*findings, Finding("settings", "found", f"model {loaded.settings.model}")]
+
+
+def _examine_trust(now: Trust) -> Finding:
+    """Whether what the workspace brings is used."""
+    if now.damage:
+        return Finding("trust", "damaged", now.damage, "`callboard trust` decides anew")
+    if now.how == "nothing":
+        return Finding("trust", "found", "the workspace brings nothing that would have to be trusted")
+    if now.trusted:
+        return Finding("trust", "found", f"content {now.brought.digest[:12]} is trusted")
+    return Finding("trust", "found", "what the workspace brings is not trusted, so not used", "`callboard trust`")
 
 
 async def _examine_store(places: Places) -> Finding:
