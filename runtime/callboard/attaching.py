@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Literal
 
@@ -32,6 +32,7 @@ from callboard.engine.board import SessionBoard
 from callboard.engine.memory import recall
 from callboard.engine.sessions import find_session, send_prompt
 from callboard.opening import Options
+from callboard.ports.model import Delta
 from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.world import Approver, Observer
 from callboard.session import OpenSession
@@ -41,9 +42,12 @@ from callboard.words.errors import SessionHosted, StoreDamaged, UsageError, hear
 from callboard.words.events import EnvelopeReceived, decode_event
 from callboard.words.values import AgentRow, HostRow, Request, SessionRow
 
+TAKEN_OVER_WITHIN = 30.0
+"""Seconds that a process which takes over may need, from the leaving of the old host to its own row."""
+
 
 class AttachedSession(OpenSession):
-    """A session that another process hosts. `pid` is that process's."""
+    """A session that another process hosts. `pid` is that process's, and after a take-over the next one's."""
 
     def __init__(
         self,
@@ -62,6 +66,10 @@ class AttachedSession(OpenSession):
         self._asked: dict[str, anyio.CancelScope] = {}
         self._group: TaskGroup | None = None
         self._moved, self._gone, self._died = anyio.Event(), anyio.Event(), False
+        self._host: HostRow | None = None
+        """What the host says of itself; None: it has left, or has said nothing yet."""
+        self._seen: set[LeaseHolder] = set()
+        self._asked_to_leave: set[LeaseHolder] = set()
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         lives = [life for who, life in self._states if who == name and incarnation in (None, life)]
@@ -118,8 +126,8 @@ class AttachedSession(OpenSession):
                 self._row_changed("agent", row.name)
             for request in self.requests():
                 self._row_changed("request", request.id)
-            group.start_soon(self._host_dies, holder)
-            group.start_soon(self._host_leaves)
+            group.start_soon(self._heed_hosts)
+            group.start_soon(self._follow_hosts, holder)
             task_status.started()
             async with self._store.watch(rows_prefix(self.id)) as rows:
                 async for row in rows:
@@ -192,28 +200,69 @@ class AttachedSession(OpenSession):
 
     # The host
 
-    async def _host_dies(self, holder: LeaseHolder) -> None:
-        await host_died(self._store, self.id, holder)
-        if await self._store.get(host_key(self.id)) is not None:
-            self._died = True  # one that leaves in order takes its row away
-        self._left()
+    async def _follow_hosts(self, holder: LeaseHolder) -> None:
+        """From one host to the next: where a host leaves since another process takes over, that one is followed."""
+        while True:
+            self.pid = holder.pid
+            self._died = await self._host_gone(holder)
+            following = await self._next_host(holder)
+            if following is None:
+                break
+            holder = following
+            words = f"process {holder.pid} takes over the session from process {self.pid}; this screen follows it"
+            for observer in self._observers:
+                observer.on_delta("lead", Delta("notice", words))
+        self._gone.set()
+        self._touched()
 
-    async def _host_leaves(self) -> None:
-        """Its row goes. When another process puts its own there, that one is followed."""
-        seen = False
+    async def _host_gone(self, holder: LeaseHolder) -> bool:
+        """Wait until the host has left. True: it has died; one that leaves in order takes its row away."""
+        died = list[bool]()
+
+        async def dies() -> None:
+            await host_died(self._store, self.id, holder)
+            row = await self._store.get(host_key(self.id))
+            said = HostRow.model_validate_json(row.value) if row is not None and row.value is not None else None
+            died.append(_hosts(said, holder))
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(dies)
+            await self._until(lambda: holder in self._seen and not _hosts(self._host, holder))
+            group.cancel_scope.cancel()
+        return any(died)
+
+    async def _next_host(self, before: LeaseHolder) -> LeaseHolder | None:
+        """Who hosts it after a host that was asked to leave, or was held for dead; None where nobody took over."""
+        if before in self._asked_to_leave:
+            with anyio.move_on_after(TAKEN_OVER_WITHIN):
+                await self._until(lambda: self._host is not None and not _hosts(self._host, before))
+        return (
+            LeaseHolder(self._host.pid, self._host.started) if self._host and not _hosts(self._host, before) else None
+        )
+
+    async def _heed_hosts(self) -> None:
+        """The row of the session's host, as it changes."""
         async with self._store.watch(host_key(self.id)) as rows:
             async for row in rows:
                 if row.key != host_key(self.id):
                     continue
-                if row.value is None and seen:
-                    self._left()
-                seen = seen or row.value is not None
-                if row.value is not None:
-                    self.pid = HostRow.model_validate_json(row.value).pid
+                said = None if row.value is None else HostRow.model_validate_json(row.value)
+                self._host = None if said is None or said.left else said
+                if said is not None:
+                    holder = LeaseHolder(said.pid, said.started)
+                    self._seen.add(holder)
+                    self._asked_to_leave |= {holder} if said.asked_by else set()
+                self._touched()
 
-    def _left(self) -> None:
-        self._gone.set()
-        self._touched()
+    async def _until(self, so: Callable[[], bool]) -> None:
+        while not so():
+            await self._moved.wait()
+
+
+def _hosts(row: HostRow | None, holder: LeaseHolder) -> bool:
+    """Whether the row is of this process."""
+    return row is not None and (row.pid, row.started) == (holder.pid, holder.started)
 
 
 @asynccontextmanager

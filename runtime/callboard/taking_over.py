@@ -119,8 +119,12 @@ async def _asked(store: Store, session: str, holder: LeaseHolder) -> None:
             if row.value is None:
                 return
             said = HostRow.model_validate_json(row.value)
-            if said.pid != holder.pid or said.started != holder.started or said.asked_by:
-                continue  # of a host that died before this one, or asked already
+            if said.pid != holder.pid or said.started != holder.started:
+                continue  # of a host before this one
+            if said.left:
+                return
+            if said.asked_by:
+                continue
             asked = said.model_copy(update={"asked_by": os.getpid()})
             try:
                 await store.commit(Put(row.key, asked.encode(), expected=row.revision))
@@ -147,10 +151,16 @@ async def _kill(holder: LeaseHolder, session: str) -> None:
 
 
 async def _withdraw(store: Store, session: str, mine: HostRow) -> None:
-    """Take the row away, unless another host has put its own there. Nothing of ours depends on it any more."""
+    """Take the row away, or say in it that this host has left for another; not where that one's stands there already.
+    Nothing of ours depends on it any more."""
     try:
         row = await store.get(host_key(session))
-        if row is not None and row.value is not None and _same(HostRow.model_validate_json(row.value), mine):
+        said = HostRow.model_validate_json(row.value) if row is not None and row.value is not None else None
+        if row is None or said is None or not _same(said, mine):
+            return
+        if said.asked_by:
+            await store.commit(Put(row.key, said.model_copy(update={"left": True}).encode(), expected=row.revision))
+        else:
             await store.commit(Delete(row.key, expected=row.revision))
     except Conflict:
         return  # another process was faster, and hosts the session now

@@ -85,6 +85,12 @@ def test_a_partial_reply_that_is_void_is_told() -> None:
     assert shown.lines == ["lead: partial reply dropped: connection lost"]
 
 
+def test_what_a_person_is_to_notice_is_shown() -> None:
+    shown = Shown(result_apart=True)
+    shown.screen.on_delta("alice", Delta("notice", "a hook failed"))
+    assert shown.lines == ["alice: a hook failed"]
+
+
 def test_a_stop_reason_that_nobody_knows_is_told_once() -> None:
     shown = Shown(result_apart=True)
     odd, known = says("one").model_copy(update={"stop_reason": "a_new_reason"}), says("two")

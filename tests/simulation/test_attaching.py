@@ -124,6 +124,21 @@ def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(comm
     assert (ended.code, ended.out) == (0, "The answer came.\n"), ended.err
 
 
+def test_who_follows_a_session_follows_it_to_the_process_that_takes_over(command: Command) -> None:
+    with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
+        host.wait_for(WAITS)
+        request = request_of(command)
+        with started(command, "attach") as follower:
+            follower.wait_for("this screen follows it")
+            with started(command, "resume", "--take-over") as second:
+                assert host.end().code == 3
+                follower.wait_for(f"process {second.pid} takes over the session from process {host.pid}")
+                assert command.here("approve", request).code == 0
+                ended, followed = second.end(), follower.end()
+    assert (followed.code, followed.out) == (ended.code, ended.out) == (0, "The answer came.\n")
+    no_traceback(followed)
+
+
 def test_a_host_that_hangs_is_killed_only_by_force(command: Command) -> None:
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for(WAITS)

@@ -106,7 +106,9 @@ class Screen:
             self._terminal.terminal_print(block(words, "warn", name=agent, progress=True))
 
     def on_delta(self, agent: str, delta: Delta) -> None:
-        """Tell that what was streaming is void; the rest is shown when its reply is whole."""
+        """Tell that what was streaming is void, and what is to be noticed; a reply is shown when it is whole."""
+        if delta.kind == "notice":
+            self._terminal.terminal_print(block(delta.text, "warn", name=agent))
         if delta.kind == "dropped":
             self._terminal.terminal_print(
                 block(f"partial reply dropped: {delta.text}", "warn", name=agent, progress=True)

@@ -236,6 +236,10 @@ class Schedule(Value):
     """For each fire."""
     paused_why: str = ""
     """Why the runtime paused it."""
+    skips: int = 0
+    """Fires that a hook refused."""
+    skipped_why: str = ""
+    """Why the newest of them was refused, and when it was due."""
 
 
 AgentLife = Literal["starting", "working", "waiting", "idle", "stopping", "stopped", "crashed"]
@@ -280,7 +284,8 @@ class SessionRow(Value):
 
 
 class HostRow(Value):
-    """Which process hosts a session, by its own word: the lease is the truth. Taken away when it leaves in order."""
+    """Which process hosts a session, by its own word: the lease is the truth. Taken away when it leaves in order, but
+    for the word that another one takes over."""
 
     pid: int
     started: float
@@ -289,6 +294,8 @@ class HostRow(Value):
     """When it began to host (Unix seconds)."""
     asked_by: int = 0
     """The process that asks it to leave, since a person wants to take over there; 0: nobody does."""
+    left: bool = False
+    """It has left for the one that asked: who follows the session waits for that one's row."""
 
 
 class Usage(Value):
