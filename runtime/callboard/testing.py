@@ -23,7 +23,7 @@ from pathlib import Path
 import anyio
 
 from callboard.adapters.memory import MemoryStore
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.core.state import AgentState
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports

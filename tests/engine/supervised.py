@@ -14,7 +14,7 @@ from tests.engine.test_one_agent import Echo
 from tests.simulation.virtual import run_virtual
 
 from callboard.core.names import journal
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.engine.host import Host
 from callboard.engine.memory import events_of
 from callboard.engine.supervision.orders import Given, Order, give_order

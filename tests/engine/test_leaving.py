@@ -12,7 +12,7 @@ from tests.simulation.virtual import run_virtual
 
 from callboard.core.bus.mail import sending
 from callboard.core.names import request_key
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.ports.store import Put
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling

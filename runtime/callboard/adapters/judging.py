@@ -15,9 +15,10 @@ import anyio.to_thread
 from callboard.adapters.paths import PathJudge
 from callboard.adapters.shell import BashParser
 from callboard.core.bus.authority import for_person
-from callboard.core.permission.always import Lift, lifted, propose
+from callboard.core.permission.always import lifted, propose
 from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call, only_reads
+from callboard.core.permission.lifts import Lift
 from callboard.core.permission.modes import of_turn
 from callboard.core.permission.rules import parse_rule
 from callboard.core.permission.values import CallFacts, Floor, Policy, Rule
@@ -149,7 +150,7 @@ class PolicyJudge:
         command = call.input.get("command")
         reads = call.name == "bash" and isinstance(command, str) and only_reads(command, facts)
         theirs = verdict.rule == "T" or bool(for_person(call.name, call.input))
-        return Ruling(verdict.decision, verdict.rule, verdict.why, reads, theirs)
+        return Ruling(verdict.decision, verdict.rule, verdict.why, reads, theirs, policy.mode, facts.sandbox)
 
     def _policy_for(self, spec: AgentSpec, authority: Cause) -> Policy:
         """The rules of all, the agent's own and those of the turn: of all scopes deny binds first, then ask."""

@@ -20,7 +20,7 @@ from callboard.adapters.cassette import Tape
 from callboard.adapters.course import Course
 from callboard.core.asking.plans import Word
 from callboard.core.context.reminders import Around
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.ports.store import Write
 from callboard.ports.tool import Finished, Folders, Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer, Archive, Dice, Judge, Ruling, Surroundings
@@ -235,8 +235,8 @@ class TapedJudge:
     ) -> Ruling:
         kept = self.tape.found("ruling", call.id)
         if kept is not None:
-            theirs = bool(kept.get("person_only"))
-            return Ruling(kept["decision"], kept["rule"], kept["why"], kept["reads_only"], theirs)
+            theirs, mode, level = bool(kept.get("person_only")), str(kept.get("mode", "")), int(kept.get("level", 0))
+            return Ruling(kept["decision"], kept["rule"], kept["why"], kept["reads_only"], theirs, mode, level)
         ruling = await self.rules.judge(call, tool, spec, folders, authority, lifts)
         self.tape.keep("ruling", call.id, asdict(ruling))
         return ruling

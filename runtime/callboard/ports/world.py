@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from callboard.core.asking.plans import AS_IT_STANDS, Word
 from callboard.core.asking.session_rules import Always
 from callboard.core.context.reminders import Around
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.core.state import Expected
 from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec
@@ -59,6 +59,10 @@ class Ruling:
     reads_only: bool = False
     person_only: bool = False
     """No policy may answer what it asks."""
+    mode: str = ""
+    """The mode in which it was judged."""
+    level: int = 0
+    """The sandbox level by which it was judged."""
 
 
 class Judge(Protocol):

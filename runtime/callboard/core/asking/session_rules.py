@@ -14,7 +14,7 @@ from typing import Any, cast
 from callboard.core.asking.requests import Refusal
 from callboard.core.bus.authority import reaches
 from callboard.core.names import short_id
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.core.permission.rules import parse_rule
 from callboard.words.values import Cause, Request, SessionRule
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from callboard.core.permission import rules
@@ -18,6 +18,7 @@ from callboard.core.permission.commands import SHELLS
 from callboard.core.permission.effects import Does, Part, View
 from callboard.core.permission.filetools import FILE_TOOLS, named_paths
 from callboard.core.permission.judge import judge_call
+from callboard.core.permission.lifts import Lift
 from callboard.core.permission.values import CallFacts, Policy, Rule, ToolCall, Unparsed, Verdict
 from callboard.core.permission.wrappers import is_wrapper
 
@@ -59,14 +60,6 @@ _FORCED = re.compile(
     r"-[a-zA-Z]*[cCfdD][a-zA-Z]*|--(?:force|delete|mirror|prune|hard|exec|upload-pack|receive-pack).*|\+.*|:.*"
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~^-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """An allow rule that does not stand in settings, as `parse_rule` reads it. `by`: how a verdict names it."""
-
-    rule: str
-    by: str
 
 
 def lifted(call: ToolCall, policy: Policy, facts: CallFacts, verdict: Verdict, lifts: Sequence[Lift]) -> Verdict:

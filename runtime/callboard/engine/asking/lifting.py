@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callboard.core.asking.session_rules import in_force
 from callboard.core.bus.authority import authority_of
-from callboard.core.permission.always import Lift
+from callboard.core.permission.lifts import Lift
 from callboard.engine.loop import Agent
 from callboard.words.hooks import PreVerdict
 
