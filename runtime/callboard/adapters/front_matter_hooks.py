@@ -1,0 +1,37 @@
+"""The hooks of agent and skill files. An agent's are heard by agents of its type only, a skill's by agents that loaded
+it. They are read when a session begins, with everything else that a person trusts then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.adapters.agent_files import AgentFile
+from callboard.adapters.hook_fields import HookOrigin
+from callboard.adapters.hook_files import HooksRead, read_hooks
+from callboard.adapters.skill_files import Skill
+
+
+@dataclass(frozen=True, slots=True)
+class FrontMatter:
+    """What one file's front matter brings."""
+
+    source: Literal["agent", "skill"]
+    read: HooksRead
+    of_workspace: bool
+    """The file is the workspace's, not the person's or ours."""
+
+
+def front_matter_hooks(agents: Iterable[AgentFile], skills: Iterable[Skill], project: str) -> Iterator[FrontMatter]:
+    """The hooks of each file that has some. `project`: the workspace, absolute."""
+    for agent in agents:
+        if agent.hooks is not None:
+            origin = HookOrigin(project, agent.compatible, agent_type=agent.name)
+            yield FrontMatter("agent", read_hooks(agent.hooks, agent.path, origin), agent.scope == "workspace")
+    for skill in skills:
+        if skill.hooks is not None:
+            compatible = skill.source.folder.parent.name == ".claude"
+            origin = HookOrigin(project, compatible, skill=skill.text.name)
+            read = read_hooks(skill.hooks, str(skill.path), origin)
+            yield FrontMatter("skill", read, skill.source.scope == "workspace")
