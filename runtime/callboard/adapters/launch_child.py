@@ -5,11 +5,12 @@ leader of a session of its own and the reaper of all that the command leaves beh
 own. The command's output goes through one pipe, so that both streams keep their order and `> /dev/stderr` truncates
 nothing, into the output file. Nothing of the command is alive when this process has ended.
 
-argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND. MODE `hold`: it ends with its host, or on a word of it; `free`: it goes on
-when the host dies, and leaves `OUTPUT.exit`. Descriptor 3: one byte means go, its end means that the host is gone.
-Refuses to run anything when the host died before saying go.
+argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND WALL... MODE `hold`: it ends with its host, or on a word of it; `free`: it
+goes on when the host dies, and leaves `OUTPUT.exit`. Each WALL is `NAME=VALUE`, in order, and says what the command may
+do (`sandbox/levels.py` writes them); none is level L0. Descriptor 3: one byte means go, its end means that the host is
+gone. Refuses to run anything when the host died before saying go.
 """
-# ruff: noqa: PTH104, PTH108, PTH123, PTH208
+# ruff: noqa: PTH100, PTH104, PTH108, PTH120, PTH123
 # Importing pathlib would take longer than all the rest of the start.
 
 from __future__ import annotations
@@ -17,16 +18,26 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import select
 import signal
 import sys
-import time
+from collections import defaultdict
+
+if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+    package = type(sys)("callboard")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["callboard"] = package
+
+from callboard.adapters.sandbox import keeping
+from callboard.adapters.sandbox import walls as walling
+from callboard.adapters.sandbox.watching import CONTROL, Watch, descendants, signal_all
+
+Walls = defaultdict[str, list[str]]
+"""The WALL arguments by name."""
 
 GRACE = 2.0
 """Seconds between TERM and KILL."""
 LINGER = 0.5
 """Seconds that processes left by a finished command have to end by themselves (`> >(tee log)`)."""
-CONTROL = 3
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 OPEN_FILES = 4096
 NOT_RUN = 125
@@ -34,119 +45,12 @@ EXIT_ROOM = 8
 """Bytes of the file with the exit code."""
 
 
-class Watch:
-    """One command under way: what it writes, whether it lives, and who has to be ended."""
-
-    def __init__(self, pipe: int, output: int, limit: int, hold: bool) -> None:
-        self.shell = 0
-        self.code: int | None = None
-        self.children = True
-        self.pipe, self.output, self.room, self.dropped = pipe, output, limit, 0
-        self.stopping = False
-        self.wake, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)
-        os.set_blocking(self.wake, False)
-        os.set_blocking(pipe, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        self.poll = select.poll()
-        for descriptor in (self.wake, pipe) + ((CONTROL,) if hold else ()):
-            self.poll.register(descriptor, select.POLLIN)
-
-    def copy(self) -> None:
-        """Take what stands in the pipe. Past the limit, or on a full disk, it is dropped and counted."""
-        try:
-            data = os.read(self.pipe, 1 << 18)
-        except BlockingIOError:
-            return
-        if not data:
-            self.poll.unregister(self.pipe)
-            return
-        keep = data[: self.room]
-        self.dropped += len(data) - len(keep)
-        self.room -= len(keep)
-        while keep:
-            try:
-                keep = keep[os.write(self.output, keep) :]
-            except OSError:
-                self.dropped += len(keep)
-                self.room = 0
-                return
-
-    def reap(self) -> None:
-        """Take every ended child; the shell's code is the command's."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.children = False
-                return
-            if not pid:
-                return
-            if pid == self.shell:
-                code = os.waitstatus_to_exitcode(status)
-                self.code = code if code >= 0 else 128 - code
-
-    def turn(self, seconds: float | None) -> None:
-        """Wait for the next thing to happen, and take it in."""
-        for descriptor, _ in self.poll.poll(None if seconds is None else max(0, int(seconds * 1000) + 1)):
-            if descriptor == self.pipe:
-                self.copy()
-            elif descriptor == self.wake:
-                self.stopping |= signal.SIGTERM in os.read(self.wake, 4096)
-            else:
-                self.stopping = True
-                self.poll.unregister(CONTROL)
-        self.reap()
-
-    def until_quiet(self, seconds: float) -> bool:
-        """Wait until no child is left, at most that long. Whether none is."""
-        end = time.monotonic() + seconds
-        while self.children and (left := end - time.monotonic()) > 0:
-            self.turn(left)
-        return not self.children
-
-    def drain(self) -> None:
-        """Take what still stands in the pipe, also when a process that we cannot see holds its other end."""
-        end = time.monotonic() + 1.0
-        reader = select.poll()
-        reader.register(self.pipe, select.POLLIN)
-        while time.monotonic() < end and any(event & select.POLLIN for _, event in reader.poll(0)):
-            self.copy()
-
-
-def descendants() -> list[int]:
-    """All that came from this process and still lives, by /proc."""
-    parents: dict[int, list[int]] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != b"Z":
-            parents.setdefault(int(fields[1]), []).append(int(entry))
-    found: list[int] = []
-    todo = [os.getpid()]
-    while todo:
-        born = parents.get(todo.pop(), [])
-        found += born
-        todo += born
-    return found
-
-
-def signal_all(number: int) -> int:
-    """Send a signal to every descendant; how many there were."""
-    there = descendants()
-    for pid in there:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            continue  # it has just ended
-    return len(there)
-
-
 def end_all(watch: Watch) -> None:
     """TERM, a grace, KILL, until nothing is left: what is born meanwhile is seen in the next round."""
+    if watch.inside:
+        keeping.end_all(watch, GRACE)
+        keeping.release(watch)
+        return
     signal_all(signal.SIGTERM)
     signal_all(signal.SIGCONT)
     if watch.until_quiet(GRACE):
@@ -157,22 +61,41 @@ def end_all(watch: Watch) -> None:
             return
 
 
-def become_shell(pipe: int, folder: str, shell: str, command: str) -> None:
-    """Turn this forked process into the command. Does not return."""
+def become_shell(pipe: int, keeper: keeping.Keeper | None, walls: Walls) -> None:
+    """Turn this forked process into the command, behind its walls. Does not return."""
+    folder, shell, command = sys.argv[4:7]
+    program, words = shell, ["bash", "--noprofile", "--norc", "-c", command]
     try:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)
         os.dup2(pipe, 1)
         os.dup2(pipe, 2)
-        os.closerange(3, OPEN_FILES)
+        if keeper:
+            keeper.place()
+            program, words = walls["bwrap"][0], walls["bwrap"]
+        os.closerange(6 if keeper else 3, OPEN_FILES)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(folder)
-        os.execv(shell, ["bash", "--noprofile", "--norc", "-c", command])  # noqa: S606 - judged before
+        walling.limit(walls["limit"])
+        if walls["abi"]:
+            walling.drop_capabilities()
+            walling.landlock(int(walls["abi"][0]), walls["read"], walls["write"], bool(walls["network"]))
+            walling.filter_calls(bytes.fromhex(walls["filter"][0]))
+        os.execv(program, words)  # noqa: S606 - judged before
     except BaseException as error:  # noqa: BLE001 - this process has no caller to raise to
         os.write(2, f"The command could not be started: {error}\n".encode(errors="replace"))
     finally:
         os._exit(126)
+
+
+def read_walls(given: list[str]) -> Walls:
+    """The WALL arguments by name."""
+    walls: Walls = defaultdict(list)
+    for one in given:
+        name, _, value = one.partition("=")
+        walls[name].append(value)
+    return walls
 
 
 def prepare() -> None:
@@ -218,9 +141,9 @@ def leave_code(output: str, code: int) -> None:
         return
 
 
-def finish(watch: Watch, left_behind: int) -> None:
-    """The last words of the output file: what was left behind and ended, what did not fit."""
-    notes = ""
+def finish(watch: Watch, left_behind: int, taken: list[str]) -> None:
+    """The last words of the output file: what was left behind and ended, what was taken away, what did not fit."""
+    notes = "".join(f"\n[{path} was taken away: it would change what git runs.]\n" for path in taken)
     if left_behind:
         notes += f"\n[Processes that the command left behind were ended ({left_behind}). "
         notes += "What is meant to go on needs run_in_background.]\n"
@@ -254,25 +177,31 @@ def this_boot() -> str:
         return ""
 
 
-def see_through(watch: Watch) -> int:
-    """Watch the command until it and all of its kind have ended; its exit code."""
+def see_through(watch: Watch, unwanted: list[str]) -> int:
+    """Watch the command until it and all of its kind have ended; its exit code. `unwanted`: what it must not leave."""
     watch.reap()
     while watch.code is None and not watch.stopping:
         watch.turn(None)
     left_behind = 0
     if watch.stopping:
         end_all(watch)
+    elif watch.inside:
+        left_behind = keeping.linger(watch, LINGER)
+        if left_behind:
+            keeping.end_all(watch, GRACE)
+        keeping.release(watch)
     elif watch.children and not watch.until_quiet(LINGER):
         left_behind = len(descendants())
         end_all(watch)
     watch.drain()
-    finish(watch, left_behind)
+    finish(watch, left_behind, keeping.take_away(unwanted))
     return 128 + signal.SIGKILL if watch.code is None else watch.code
 
 
 def main() -> int:
     """Run the command to its end; the command's exit code, `NOT_RUN` when it was not run at all."""
-    output, limit, mode, folder, shell, command = sys.argv[1:7]
+    output, most, mode = sys.argv[1:4]
+    walls = read_walls(sys.argv[7:])
     prepare()
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, heard)
@@ -283,13 +212,12 @@ def main() -> int:
         save_room(output)
     if not os.read(CONTROL, 1):
         return NOT_RUN
-    reader, writer = os.pipe()
-    watch = Watch(reader, descriptor, int(limit), mode == "hold")
-    watch.shell = os.fork()
-    if not watch.shell:
-        become_shell(writer, folder, shell, command)
-    os.close(writer)
-    code = see_through(watch)
+    places = keeping.Places(walls["lock"][0], walls["place"]) if walls["lock"] else None
+    try:
+        code = run(Watch(*os.pipe(), descriptor, int(most), mode == "hold"), walls)
+    finally:
+        if places:
+            places.leave()
     if mode == "free":
         leave_code(output, code)
     try:
@@ -297,6 +225,19 @@ def main() -> int:
     except OSError:
         return code  # its folder was removed under us
     return code
+
+
+def run(watch: Watch, walls: Walls) -> int:
+    """Start the command and see it through; its exit code."""
+    unwanted = [path for path in walls["unwanted"] if not os.path.lexists(path)]
+    keeper = keeping.Keeper(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
+    watch.shell = os.fork()
+    if not watch.shell:
+        become_shell(watch.writer, keeper, walls)
+    os.close(watch.writer)
+    if keeper:
+        keeper.attach(watch)
+    return see_through(watch, unwanted)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The launcher: starts the commands of tools, at level L0, and sees to it that nothing of them is left over.
+"""The launcher: starts the commands of tools behind their walls, and sees to it that nothing of them is left over.
 
 Each command has a process of its own between it and the runtime (`launch_child.py`), which leads its session, collects
 its output and ends all of its kind. So the runtime waits on one descriptor, reads no stream, and may be killed at any
 instant: a foreground command then ends, a background one goes on and leaves its exit code.
-Refuses nothing by itself: what may run was judged before. Level L0 is no boundary; docs/tools.md says what it stops.
+What may run was judged before; what it may do is the sandbox's (docs/sandbox.md). Refuses to run anything where the
+sandbox that was asked for is not to be had. Level L0 is no boundary; docs/tools.md says what it stops.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,10 @@ import anyio.to_thread
 
 from callboard.adapters.processes import is_same, kill_session, open_pid, reap, started_at, this_boot
 from callboard.adapters.programs import TOOL_MARK, clean_environment, find_program
+from callboard.adapters.sandbox.levels import Limits
+from callboard.adapters.sandbox.sandbox import Sandbox
 from callboard.ports.tool import Finished
+from callboard.words.errors import ToolRefused
 
 SHOWN = 50_000
 """Characters of an output that are shown: half from its beginning, half from its end."""
@@ -37,11 +41,23 @@ _PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ShellLauncher:
-    """The `Launcher` of level L0. `environment` is the person's, before the allow-list; `extra` names pass too."""
+    """The `Launcher` of a workspace. `environment` is the person's, before the allow-list; `extra` names pass too."""
 
     workspace: Path
     environment: Mapping[str, str]
     extra: tuple[str, ...] = ()
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """What stands round the commands; left out: level L0."""
+
+    @property
+    def level(self) -> int:
+        """The level in force, 0 to 3."""
+        return self.sandbox.level
+
+    @property
+    def network(self) -> bool:
+        """Whether commands reach anything outside of themselves."""
+        return self.sandbox.network
 
     @property
     def boot(self) -> str:
@@ -104,13 +120,17 @@ class ShellLauncher:
 
     async def _spawn(self, command: str, folder: Path, output: Path, mode: Literal["hold", "free"]) -> tuple[int, int]:
         """Our process for a command, which waits for its go: its pid, and the descriptor to say it on."""
+        if self.sandbox.refusal:
+            raise ToolRefused(self.sandbox.refusal)
         shell = find_program("bash", self.workspace, self.environment.get("PATH"))
         if shell is None:
             raise FileNotFoundError("bash was not found on PATH outside the workspace; install it")
         await anyio.Path(output.parent).mkdir(mode=0o700, parents=True, exist_ok=True)
         await anyio.Path(f"{output}.exit").unlink(missing_ok=True)
         arguments = [sys.executable, "-I", "-S", _CHILD, str(output), str(WHOLE), mode, str(folder), shell, command]
-        return _spawn_child(arguments, clean_environment(self.environment, self.extra))
+        if self.sandbox.level or self.sandbox.limits != Limits():
+            arguments += await anyio.to_thread.run_sync(self.sandbox.walls, str(folder), shell, command)
+        return _spawn_child(arguments, self.sandbox.told(clean_environment(self.environment, self.extra)))
 
 
 def exit_code(output: Path) -> int | None:
