@@ -23,6 +23,7 @@ from callboard.adapters.stage_files import load_stage
 from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
+from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
 from callboard.core.team.moving import worktree_in_use
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
@@ -32,7 +33,7 @@ from callboard.ports.tool import Tool
 from callboard.settings import Loaded, pipeline_of, pipelines_of
 from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
 from callboard.words.settings_model import ProfileSettings
-from callboard.words.specs import AgentSpec, Limits, ModelLimits
+from callboard.words.specs import AgentSpec, Limits, ModelLimits, PermissionRules
 from callboard.words.values import Budget, Json
 
 KINDS = ("lead", "teammate", "subagent")
@@ -263,7 +264,7 @@ class AgentTypes:
         if definition is None:
             raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.definitions)}")
         settings = self.loaded.settings
-        mine = settings.permission.agents.get(agent_type, ProfileSettings())
+        mine, rules = self._rights_of(agent_type, PermissionRules())
         mode = mine.mode or definition.permission_mode or settings.permission.mode
         tools = tools_for("lead", definition.tools, [*definition.denied, *denied], plan_mode=mode == "plan").names
         limits = settings.limits
@@ -271,9 +272,9 @@ class AgentTypes:
             definition,
             name="lead",
             kind="lead",
-            tools=tools,
+            tools=left_of(tools, rules.deny),
             permission_mode=mode,
-            rules=mine.rules,
+            rules=rules,
             limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
             budget=narrower(definition.budget, self.budget_of(agent_type, "lead")),
         )
@@ -286,15 +287,15 @@ class AgentTypes:
             raise ToolRefused(f"agent_type: there is no type {agent_type!r}; there are: {known}")
         settings = self.loaded.settings
         kind = "teammate" if agent_type == "teammate" else "subagent"
-        mine = settings.permission.agents.get(agent_type, ProfileSettings())
+        mine, rules = self._rights_of(agent_type, parent.rules)
         steps = definition.max_turns or (None if kind == "teammate" else settings.limits.subagent_steps)
         return self._spec(
             definition,
             name=name,
             kind=kind,
-            tools=_named(definition),
+            tools=left_of(_named(definition), rules.deny),
             permission_mode=within(parent.permission_mode, mine.mode or definition.permission_mode),
-            rules=inherited(parent.rules, mine.rules),
+            rules=rules,
             limits=Limits(steps=steps, seconds=settings.limits.seconds),
         ).model_copy(
             update={
@@ -304,6 +305,13 @@ class AgentTypes:
                 "worktree": worktree_in_use(parent),
             }
         )
+
+    def _rights_of(self, agent_type: str, parent: PermissionRules) -> tuple[ProfileSettings, PermissionRules]:
+        """What the settings say of a type, and the rules of its agents: with the tools that nobody has at all."""
+        permission = self.loaded.settings.permission
+        mine = permission.agents.get(agent_type, ProfileSettings())
+        nobodys = PermissionRules(deny=whole_tools(permission.deny))
+        return mine, inherited(parent, mine.rules).joined(nobodys)
 
     def _model_of(self, definition: AgentFile, parent: AgentSpec) -> str:
         """Its own model where the session knows it, else its parent's."""

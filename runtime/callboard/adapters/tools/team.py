@@ -20,6 +20,7 @@ from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core.asking.requests import asked
 from callboard.core.names import request_envelope_id, request_key, short_id
+from callboard.core.permission.grammar import left_of
 from callboard.core.tasks import laws as tasks
 from callboard.core.tasks.wording import task_line
 from callboard.core.toolset import tools_for
@@ -152,7 +153,7 @@ def _refuse_name(name: str, context: ToolContext) -> None:
 
 def _as_teammate(spec: AgentSpec, given: _Spawn, context: ToolContext) -> AgentSpec:
     """Who can change files takes tasks from the board by itself; a reader would take what it cannot finish."""
-    tools = tools_for("teammate", spec.tools).names
+    tools = left_of(tools_for("teammate", spec.tools).names, spec.rules.deny)
     return spec.model_copy(
         update={
             "name": given.name,

@@ -16,6 +16,7 @@ from callboard.core.permission.rules import (
     PATH_RULES,
     SPECIFIED_BY,
     UNHEEDED,
+    names_tool,
     parse_rule,
 )
 from callboard.core.permission.values import Rule
@@ -50,6 +51,24 @@ def rule_notes(texts: Iterable[str], kind: Kind, tools: Iterable[str] = ()) -> t
     """The same for a list of rules."""
     there = frozenset(tools)
     return tuple(rule_note(text, kind, there) for text in texts)
+
+
+def whole_tools(deny: Iterable[str]) -> tuple[str, ...]:
+    """The deny rules among these that are about whole tools, whatever their input."""
+    return tuple(text for text in deny if (rule := _readable(text)) is not None and rule.specifier is None)
+
+
+def left_of(tools: Iterable[str], deny: Iterable[str]) -> tuple[str, ...]:
+    """The tools that are not denied as a whole. The others do not stand in the model's context."""
+    rules = [rule for text in whole_tools(deny) if (rule := _readable(text)) is not None]
+    return tuple(tool for tool in tools if not any(names_tool(rule, tool, allow=False) for rule in rules))
+
+
+def _readable(text: str) -> Rule | None:
+    try:
+        return parse_rule(text)
+    except ValueError:
+        return None
 
 
 def _name_ignored(rule: Rule, kind: Kind, tools: frozenset[str]) -> str:

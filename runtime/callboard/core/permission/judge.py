@@ -13,7 +13,7 @@ from dataclasses import replace
 from callboard.core.bus.authority import for_person, lacking
 from callboard.core.permission import rules
 from callboard.core.permission.analysis import Analysis, analyse
-from callboard.core.permission.effects import Does, Ease, Effect, Part, Touch
+from callboard.core.permission.effects import Does, Ease, Effect, GitIn, Part, Touch
 from callboard.core.permission.filetools import FILE_TOOLS, named_paths
 from callboard.core.permission.git import GIT_PREMISE
 from callboard.core.permission.modes import SANDBOX_NEEDED
@@ -26,7 +26,7 @@ from callboard.core.permission.scopes import (
     first_on_shell,
     folder_not_listed,
 )
-from callboard.core.permission.values import CallFacts, PathFact, Policy, Rule, ToolCall, Unparsed, Verdict
+from callboard.core.permission.values import CallFacts, PathFact, PathQuery, Policy, Rule, ToolCall, Unparsed, Verdict
 
 _ORDER: Mapping[Ease, int] = {"mode": 0, "rule": 1, "bypass": 2, "person": 3, "never": 4}
 _READS = Verdict("allow", "R", "it only reads inside the workspace")
@@ -115,11 +115,28 @@ def _verdicts(part: Part, facts: CallFacts) -> list[Does]:
         if isinstance(effect, Touch):
             fact = facts.paths.get(effect.query, UNKNOWN)
             found += _of_touch(effect, fact, facts)
+        elif isinstance(effect, GitIn):
+            found += _of_git(effect, facts)
         elif effect != Does("G", GIT_PREMISE):
             found.append(effect)
         elif not facts.git_quiet:
             found.append(Does("G", "the repository's own git configuration was not found to run nothing"))
     return found
+
+
+def _of_git(there: GitIn, facts: CallFacts) -> list[Does]:
+    """Ask where a folder that git works in is not plainly a part of the agent's own repository."""
+    path = absolute(facts.root, there.folder)
+    roots = (facts.root, f"{facts.root}/.git", f"{facts.root}/HEAD")
+    beneath = {query: absolute(facts.root, query.text) for query in there.queries}
+    own = [q for q, at in beneath.items() if at.startswith(facts.root + "/") and at not in (*roots, path)]
+    facts_of_own = [facts.paths.get(query, UNKNOWN) for query in own]
+    itself = facts.paths.get(PathQuery(there.folder), UNKNOWN)
+    if path != facts.root and not (path.startswith(facts.root + "/") and itself.resolved == path):
+        return [Does("G", f"`git` would work outside the agent's own folder: {path}")]
+    if any(fact.exists or fact.place == "malformed" for fact in facts_of_own):
+        return [Does("G", f"{path} may be a repository with a configuration of its own")]
+    return []
 
 
 def _of_touch(touch: Touch, fact: PathFact, facts: CallFacts) -> list[Does]:
@@ -218,13 +235,13 @@ def _inside(findings: Sequence[Does], policy: Policy, facts: CallFacts) -> Verdi
     worst = max(findings, key=lambda finding: _ORDER[finding.ease])
     if policy.mode != "sandboxed" or worst.ease in ("person", "never"):
         return _in_mode(worst, policy)
+    if facts.sandbox < SANDBOX_NEEDED:
+        short = f"the sandbox is of level {facts.sandbox}, and the mode sandboxed needs {SANDBOX_NEEDED}"
+        return Verdict("ask", worst.letter, f"{worst.why}; {short}")
     leaves = next((finding for finding in findings if finding.letter in _LEAVES_SANDBOX), None)
     if leaves is not None:
         return Verdict("ask", leaves.letter, leaves.why)
-    if facts.sandbox >= SANDBOX_NEEDED:
-        return Verdict("allow", "mode sandboxed", f"{worst.why}, in a sandbox of level {facts.sandbox}")
-    short = f"the sandbox is of level {facts.sandbox}, and the mode sandboxed needs {SANDBOX_NEEDED}"
-    return Verdict("ask", worst.letter, f"{worst.why}; {short}")
+    return Verdict("allow", "mode sandboxed", f"{worst.why}, in a sandbox of level {facts.sandbox}")
 
 
 def _in_mode(finding: Does, policy: Policy) -> Verdict:
