@@ -135,7 +135,10 @@ async def hosting(team: Team, wiring: Wiring, mine: HostRow) -> AsyncGenerator[N
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, team.host)
             group.start_soon(heed_take_over, team.host.ports.store, team.host.session, mine)
-            yield
+            try:
+                yield
+            finally:
+                await team.informer.end()
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
         raise heart_of(failed) from failed

@@ -32,7 +32,7 @@ from callboard.ports.worktrees import WorktreeKeeper
 from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observer, Prompts, Script, Surroundings
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
-from callboard.words.hook_events import HookEvent, StartSource
+from callboard.words.hook_events import Caller, HookEvent, StartSource
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, Envelope, Request, Task
 
@@ -102,6 +102,8 @@ class Host:
     """(name, incarnation) -> its SessionStart or SubagentStart hooks were asked here; False: summarised since."""
     inform: Callable[[HookEvent], None] = field(default=lambda event: None)
     """Tell hooks of something that is as it is: nobody waits for them."""
+    caller_of: Callable[[str], Caller] = field(default=lambda name: Caller(name=name))
+    """An agent, by name, as hooks are told of it."""
     on_event: Callable[[str, Event], None] = field(default=lambda agent, event: None)
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
     on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)

@@ -8,15 +8,17 @@ moment calls `tell`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
+from callboard.core.state import AgentState
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent
-from callboard.engine.tools.calls import caller, notice
+from callboard.engine.tools.calls import caller_in, notice
 from callboard.words import events as ev
 from callboard.words import hooks as hk
 from callboard.words.values import Request
@@ -48,10 +50,16 @@ _NEEDED: Mapping[str, str] = {"plan": "approval of a plan", "question": "an answ
 
 
 class Informer:
-    """Tells the hooks of one session. `agent_of(name)`: the agent of that name that lives in this process."""
+    """Tells the hooks of one session. `agent_of(name)`: the agent of that name that lives in this process;
+    `state_of(name)`: also of one that has ended here."""
 
-    def __init__(self, host: Host, agent_of: Callable[[str], Agent | None]) -> None:
-        self._host, self._agent_of = host, agent_of
+    def __init__(
+        self,
+        host: Host,
+        agent_of: Callable[[str], Agent | None],
+        state_of: Callable[[str], AgentState | None],
+    ) -> None:
+        self._host, self._agent_of, self._state_of = host, agent_of, state_of
         self._slots = anyio.Semaphore(AT_ONCE)
         self._open = 0
         self._none_open = anyio.Event()
@@ -64,7 +72,7 @@ class Informer:
             ev.AgentStopped: self._stopped,
         }
         self.group: TaskGroup | None = None
-        host.inform = self.tell
+        host.inform, host.caller_of = self.tell, self.caller
         host.on_event = self.heed
 
     def tell(self, event: hk.HookEvent) -> None:
@@ -96,18 +104,21 @@ class Informer:
                     subject=request.subject,
                     answered_by=request.answered_by or "",
                     reason=request.reason,
-                    by=self._caller(request.asked_by),
+                    by=self.caller(request.asked_by),
                 )
             )
 
-    async def end(self, reason: hk.EndReason) -> None:
+    async def end(self) -> None:
         """`SessionEnd`, and the last words of those who are told of something. Bounded; cancellation waits for it."""
         hooks = self._host.ports.hooks
         if not hooks.has("SessionEnd") and not self._open:
             return
         with anyio.move_on_after(max(USUAL_END, min(LONGEST_END, hooks.given("SessionEnd"))), shield=True):
             if hooks.has("SessionEnd"):
-                verdict = await hooks.fire(hk.SessionEnd(reason, self._caller("lead")))
+                lead = self._state_of("lead")
+                attended = lead is not None and lead.spec is not None and lead.me.ask_deadline != 0
+                reason = "prompt_input_exit" if attended else "other"
+                verdict = await hooks.fire(hk.SessionEnd(reason, self.caller("lead")))
                 self._notice("lead", verdict.notices)
             while self._open:
                 await self._none_open.wait()
@@ -154,45 +165,48 @@ class Informer:
                 message=needs,
                 notification_type="permission_prompt" if permission else "agent_needs_input",
                 title="Permission needed" if permission else "An agent needs you",
-                by=self._caller(request.asked_by),
+                by=self.caller(request.asked_by),
             )
         )
 
     def _budget(self, name: str, event: ev.BudgetReached) -> None:
         told = (event.budget, event.kind, event.limit, event.spent, event.wanted, event.winds_down)
-        self.tell(hk.BudgetReached(*told, by=self._caller(name)))
+        self.tell(hk.BudgetReached(*told, by=self.caller(name)))
 
     def _turn_ended(self, name: str, event: ev.TurnEnded) -> None:
         agent, has = self._agent_of(name), self._host.ports.hooks.has
         if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
             fault = agent.state.last_fault if agent is not None and event.reason == "failed" else event.reason
-            self.tell(hk.StopFailure(_FAILURES.get(fault, "unknown"), event.why, self._caller(name)))
+            self.tell(hk.StopFailure(_FAILURES.get(fault, "unknown"), event.why, self.caller(name)))
         if name == "lead" and agent is not None and has("Notification") and agent.state.me.ask_deadline != 0:
             self._later(IDLE_WAIT, partial(self._idles_still, agent, agent.state.turns))
 
     def _idles_still(self, agent: Agent, turns: int) -> None:
         if agent.state.turn is None and agent.state.turns == turns and agent.state.ended is None:
             message = "The lead waits for you."
-            self.tell(hk.Notification(message, "idle_prompt", "Waiting", self._caller(agent.name)))
+            self.tell(hk.Notification(message, "idle_prompt", "Waiting", self.caller(agent.name)))
 
     def _reported(self, name: str, event: ev.Reported) -> None:
         if self._host.ports.hooks.has("Notification"):
             first = event.result.strip().partition("\n")[0][:200]
             message = f"{name} is {event.status}" + (f": {first}" if first else "")
-            self.tell(hk.Notification(message, "agent_completed", "An agent has reported", self._caller(name)))
+            self.tell(hk.Notification(message, "agent_completed", "An agent has reported", self.caller(name)))
 
     def _stopped(self, name: str, event: ev.AgentStopped) -> None:
         agent = self._agent_of(name)
         if agent is not None and agent.state.me.kind == "lead" and agent.state.renew:
-            self.tell(hk.SessionEnd("clear", self._caller(name)))
+            self.tell(hk.SessionEnd("clear", self.caller(name)))
 
-    def _caller(self, name: str) -> hk.Caller:
-        agent = self._agent_of(name)
-        if agent is not None and agent.state.spec is not None:
-            return caller(agent)
+    def caller(self, name: str) -> hk.Caller:
+        """The agent of that name as it is, or was last in this process."""
+        state, lead = self._state_of(name), self._state_of("lead")
+        if state is not None and state.spec is not None:
+            return caller_in(self._host, state)
         row = self._host.board.agent(name)
-        kind, of_type = (row[0].kind, row[0].agent_type) if row else ("lead", "")
-        return hk.Caller(session=self._host.session, name=name, kind=kind, agent_type=of_type)
+        by = hk.Caller(session=self._host.session)
+        if lead is not None and lead.spec is not None:
+            by = caller_in(self._host, lead)
+        return replace(by, name=name, kind=row[0].kind, agent_type=row[0].agent_type) if row else by
 
     def _notice(self, name: str, notices: tuple[str, ...]) -> None:
         agent = self._agent_of(name) or self._agent_of("lead")

@@ -6,10 +6,11 @@ commit. A damaged schedule is told by the store, a failing one backs off; nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import anyio
+import structlog
 
 from callboard.core.bus.mail import sending
 from callboard.core.names import schedule_key
@@ -18,10 +19,14 @@ from callboard.engine.host import Host
 from callboard.engine.schedules.pausing import pause, used_up_schedule
 from callboard.ports.store import Put, Write
 from callboard.words.errors import Conflict
+from callboard.words.hooks import ScheduleFired
 from callboard.words.values import Envelope, Schedule
 
 SOON = 60.0
 """Seconds of sleep at most: a clock that jumped, or a machine that slept, is noticed within a minute."""
+
+
+log = structlog.get_logger("callboard.schedules")
 
 
 class Autorun:
@@ -44,10 +49,19 @@ class Autorun:
             self._changed = anyio.Event()
             now = self._host.clock.now()
             active = [one for one in self._host.board.schedules() if one.enabled and one.state == "active"]
-            for schedule in active:
-                await self._fire(schedule, now)
+            await self._fire_all(active, now)
             wakes = [wake for one in active if (wake := self._wake(one.id)) is not None]
             await self._sleep(min(wakes, default=None))
+
+    async def _fire_all(self, active: Sequence[Schedule], now: float) -> None:
+        """One by one; where hooks are asked, together: one that takes its time keeps no other schedule waiting."""
+        if not self._host.ports.hooks.has("ScheduleFired"):
+            for schedule in active:
+                await self._fire(schedule, now)
+            return
+        async with anyio.create_task_group() as group:
+            for schedule in active:
+                group.start_soon(self._fire, schedule, now)
 
     def _wake(self, schedule: str) -> float | None:
         """When it is due next, as its row stands after a fire. One that cannot be read was paused by then."""
@@ -98,10 +112,36 @@ class Autorun:
             await self._pause(schedule, why, wakes=False)
             return
         slots = found.slots if schedule.overlap in ("queue", "parallel") or not self._busy(schedule.id) else ()
-        update: dict[str, object] = {"last_slot": found.last_slot, "fires": schedule.fires + len(slots)}
+        slots, refused = await self._passed(schedule, slots)
+        row = self._host.board.schedule(schedule.id)
+        if row is None or row[0].state != "active":
+            return  # cancelled while its hooks were asked
+        update: dict[str, object] = {"last_slot": found.last_slot, "fires": schedule.fires + len(slots), **refused}
         if not schedule.recurring and found.last_slot is not None:
             update["state"] = "fired"
         await self._change(schedule.id, update, *(self._envelope(schedule, slot, now) for slot in slots))
+
+    async def _passed(self, schedule: Schedule, slots: Sequence[Slot]) -> tuple[Sequence[Slot], Mapping[str, object]]:
+        """The fires that no ScheduleFired hook refuses, and what the row is to say of the others. After a crash before
+        the commit they are asked again."""
+        hooks = self._host.ports.hooks
+        if not slots or not hooks.has("ScheduleFired"):
+            return slots, {}
+        passed, skips, why = list[Slot](), schedule.skips, ""
+        for slot in slots:
+            by = self._host.caller_of("lead")
+            event = ScheduleFired(schedule.id, schedule.prompt, slot.nominal, schedule.cron, by)
+            verdict = await hooks.fire(event)
+            for text in verdict.notices:
+                log.warning("hook", schedule=schedule.id, notice=text)
+            if not verdict.block:
+                passed.append(slot)
+                continue
+            due = datetime.fromtimestamp(slot.nominal, UTC)
+            why = f"{due:%Y-%m-%d %H:%M} UTC: {verdict.block} ({verdict.by})"
+            skips += 1
+            log.warning("a hook skipped a fire", schedule=schedule.id, why=why)
+        return passed, {"skips": skips, "skipped_why": why} if why else {}
 
     def _busy(self, schedule_id: str) -> bool:
         return self._host.busy_schedules(schedule_id)

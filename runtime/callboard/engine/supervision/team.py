@@ -56,7 +56,7 @@ class Team:
         self._group: TaskGroup | None = None
         self._moved = anyio.Event()
         self._hosting = False
-        self.informer = Informer(host, self.agent)
+        self.informer = Informer(host, self.agent, self.state)
         host.on_change = self._on_change
         host.on_operation = self.stalls.heed
         host.busy_schedules = self._busy

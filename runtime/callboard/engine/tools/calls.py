@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from callboard.core.state import AgentState, CallState
+from callboard.engine.host import Host
 from callboard.engine.loop import Agent
 from callboard.ports.model import Delta
 from callboard.words import hooks as hk
@@ -16,17 +17,22 @@ log = structlog.get_logger("callboard.tools")
 
 def caller(agent: Agent) -> hk.Caller:
     """Who a hook is told about."""
-    me = agent.state.me
-    folders = agent.host.ports.archive.folders(me)
+    return caller_in(agent.host, agent.state)
+
+
+def caller_in(host: Host, state: AgentState) -> hk.Caller:
+    """The same of an agent that may live no more; its life has begun."""
+    me = state.me
+    folders = host.ports.archive.folders(me)
     return hk.Caller(
-        session=agent.host.session,
+        session=host.session,
         name=me.name,
         kind=me.kind,
         agent_type=me.agent_type,
         permission_mode=me.permission_mode,
         folder=str(folders.root),
         transcript=str(folders.transcripts),
-        skills=agent.state.skills,
+        skills=state.skills,
     )
 
 

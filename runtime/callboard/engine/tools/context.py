@@ -5,6 +5,7 @@ from __future__ import annotations
 from callboard.core.bus.authority import authority_of
 from callboard.core.names import mailbox
 from callboard.core.state import Background
+from callboard.engine.hooks.worktrees import worktrees_for
 from callboard.engine.loop import Agent
 from callboard.ports.model import Delta
 from callboard.ports.tool import BackgroundTask, ToolContext
@@ -36,7 +37,7 @@ def tool_context(agent: Agent, call_id: str) -> ToolContext:
         mail_of=lambda row: host.mailboxes.load(mailbox(host.session, row.name, row.incarnation)),
         lease=host.fence,
         commit=lambda: commit_in(agent, call_id),
-        worktrees=host.ports.worktrees,
+        worktrees=worktrees_for(agent),
     )
 
 

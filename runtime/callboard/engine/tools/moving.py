@@ -10,8 +10,10 @@ from callboard.core.tasks import laws
 from callboard.core.tasks.laws import Holder
 from callboard.core.team.moving import MOVE
 from callboard.engine.loop import Agent
+from callboard.engine.tools.calls import caller
 from callboard.ports.store import Put, Write
 from callboard.words import events as ev
+from callboard.words import hooks as hk
 from callboard.words import steps as st
 from callboard.words.context import Injection
 from callboard.words.errors import Conflict, ToolRefused
@@ -43,7 +45,10 @@ async def _move(agent: Agent, name: str) -> None:
         injection = Injection(kind="system-reminder", text=told, key="folder")
         events.append(ev.InjectionQueued(at=host.clock.now(), injection=injection))
     if events:
+        by = caller(agent)
         await agent.record(*events)
+        if folder != me.folder:
+            host.inform(hk.CwdChanged(by.folder, caller(agent).folder, caller(agent)))
     host.settle(agent.state)
 
 

@@ -109,8 +109,10 @@ def schedules_table(rows: Sequence[Schedule]) -> Block:
 
 
 def standing(row: Schedule) -> str:
-    """A schedule's state, and why the runtime paused it."""
-    return f"{row.state}: {row.paused_why}" if row.state == "paused" and row.paused_why else row.state
+    """A schedule's state, why the runtime paused it, and what a hook has skipped."""
+    if row.state == "paused" and row.paused_why:
+        return f"{row.state}: {row.paused_why}"
+    return f"{row.state}, {row.skips} skipped ({row.skipped_why})" if row.skips else row.state
 
 
 def requests_table(rows: Sequence[Request]) -> Block:
