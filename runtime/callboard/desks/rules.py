@@ -31,13 +31,17 @@ class RuleDesk:
 
     async def made_by(self, request_id: str) -> Sequence[SessionRule]:
         """Those that the answer to a permission made, as they stand in the store now."""
-        self._board.take(*await self._store.keys(rule_key(self._session, "")))
+        await self._look()
         return [one for one in self._board.rules() if one.request_id == request_id]
+
+    async def _look(self) -> None:
+        self._board.take(*await self._store.keys(rule_key(self._session, "")))
 
     async def revoke(self, wanted: str) -> SessionRule:
         """Take one back, by its id or a beginning of it: from now on it allows nothing. Raises `UsageError` for one
         that fits no rule or several, that has ended, and inside a tool's process."""
         refuse_inside_tool("take a session rule back")
+        await self._look()
         ids = [one.id for one in self._board.rules()]
         found = self._board.rule(one_by_id("session rule", ids, wanted, where=f"of session {self._session}"))
         assert found is not None, "it was found among them"

@@ -101,7 +101,7 @@ async def answered_by_hook(agent: Agent, about: Proposed, always: tuple[str, ...
     said = await hooks.permission_request(event)
     notice(agent, said.notices)
     if said.decision == "deny" or said.halt:
-        no = Ruling("deny", said.by, said.why or said.halt)
+        no = replace(ruling, decision="deny", rule=said.by, why=said.why or said.halt)
         return replace(about, ruling=no, context=(*about.context, *said.context), halt=said.halt)
     if said.decision != "allow" or about.by_hook:
         return about
@@ -160,6 +160,8 @@ async def ask_person(agent: Agent, about: Proposed, always: tuple[str, ...]) -> 
         expires_at=request.expires_at,
         context=about.context,
         digest=request.digest,
+        mode=ruling.mode or state.me.permission_mode,
+        level=ruling.level,
     )
     put = Put(request_key(agent.host.session, request.id), request.encode(), expected=0)
     await agent.record(needed, writes=[put], unless=void(call.id, about.gate))
