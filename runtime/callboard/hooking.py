@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.claude_settings import ClaudeSettings
 from callboard.adapters.files import Note, builtin
+from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.front_matter_hooks import front_matter_hooks
 from callboard.adapters.hook_fields import HookOrigin
 from callboard.adapters.hook_files import HookEntry, HooksRead, http_limits, joined_limits, load_hooks, read_hooks
+from callboard.adapters.skill_files import load_skills
 from callboard.adapters.trusted_hooks import TrustedHandler
 from callboard.core.trust.claims import Brought
 from callboard.engine.hooks.registry import HookRegistry
@@ -33,6 +38,10 @@ def fill_registry(
         if source == "workspace" and not trusted:
             continue
         entries = read.entries
+        if source == "builtin":
+            named = [(one, one.handler.name) for one in entries]
+            off = loaded.settings.hooks_off
+            entries = tuple(one for one, name in named if not any(fnmatchcase(name, pattern) for pattern in off))
         if source == "workspace" and brought is not None:
             entries = tuple(replace(one, handler=TrustedHandler(one.handler, brought)) for one in entries)
         add_entries(registry, entries, source)
@@ -43,6 +52,25 @@ def add_entries(registry: HookRegistry, entries: Iterable[HookEntry], source: Ho
     """Register what a file says, as it says it."""
     for entry in entries:
         registry.add(entry.event, entry.handler, entry.matcher, source=source, terms=entry.terms)
+
+
+def add_front_matter(
+    registry: HookRegistry, loaded: Loaded, files: FilePlaces, agents: Iterable[AgentFile]
+) -> list[Note]:
+    """Register the hooks of agent and skill files. Returns what is not honoured.
+
+    A settings file that switches all hooks off means these too; one of a workspace only those that it brings itself.
+    """
+    notes: list[Note] = []
+    off = {one.person for one in loaded.claude if _all_off(one, HookOrigin(""))}
+    for one in front_matter_hooks(agents, load_skills(files).items.values(), str(files.workspace or "")):
+        notes += one.read.notes
+        entries = one.read.entries
+        if one.of_workspace and files.brought is not None:
+            entries = tuple(replace(each, handler=TrustedHandler(each.handler, files.brought)) for each in entries)
+        if True not in off and not (one.of_workspace and off):
+            add_entries(registry, entries, one.source)
+    return notes
 
 
 def hook_notes(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> list[Note]:
