@@ -83,8 +83,9 @@ def _node(value: object, lines: _Lines) -> Node:
     at = lines.last
     if isinstance(value, _Pairs):
         members: list[tuple[str, Node]] = []
-        for name, inner in value:
-            lines.next()
+        for number, (name, inner) in enumerate(value):
+            line = lines.next()
+            at = at if number else line
             members.append((name, _node(inner, lines)))
         return Node(None, at, members=tuple(members))
     if isinstance(value, list):
