@@ -20,6 +20,7 @@ from callboard.adapters.clock import SystemClock
 from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.adapters.trust import read_brought
 from callboard.assembly import Places, find_places, open_store, session_budget
+from callboard.core.asking.decided import Decision
 from callboard.core.asking.plans import AS_IT_STANDS, Word, moved
 from callboard.core.asking.session_rules import Always
 from callboard.core.budget.spending import Spending
@@ -35,6 +36,7 @@ from callboard.desks.schedules import CronDesk
 from callboard.desks.tasks import TaskDesk
 from callboard.desks.team import TeamDesk
 from callboard.ending import AgentSummary, summarise
+from callboard.engine.asking.decided import decisions_of
 from callboard.engine.asking.requests import answer_request
 from callboard.engine.board import SessionBoard
 from callboard.engine.bus.receipts import mail_of
@@ -160,6 +162,12 @@ class Desk:
         trusted, flags = kept.get("trust") == brought.digest, kept.get("flags")
         loaded = load_settings(os.environ, workspace=workspace, trusted=trusted, flags=flags, brought=brought)
         return session_budget(loaded, kept.get("max_cost_usd"))
+
+    async def decisions(self, agent: str | None = None) -> list[Decision]:
+        """What was decided on the calls of all agents, or of one, oldest first. Raises `UsageError` as `context` does.
+        """
+        rows = self._board.agents() if agent is None else [self._row(agent)]
+        return await decisions_of(self._store, self.session.id, rows)
 
     async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
         """Every edit of an agent's view, oldest first. Raises as `context` does."""

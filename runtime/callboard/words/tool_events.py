@@ -22,6 +22,10 @@ class CallJudged(Base):
     input: Json | None = None
     context: tuple[str, ...] = ()
     """Texts that hooks add beside the result."""
+    mode: str = ""
+    """The permission mode in force; empty: not known, or of no account."""
+    level: int = 0
+    """The sandbox level (0 to 3) by which it was judged."""
 
 
 class ApprovalNeeded(Base):
@@ -38,6 +42,10 @@ class ApprovalNeeded(Base):
     """Texts that hooks add beside the result, whatever the answer."""
     digest: str = ""
     """Of what is asked: an approval of anything else is void."""
+    mode: str = ""
+    """The permission mode in force; empty: not known, or of no account."""
+    level: int = 0
+    """The sandbox level (0 to 3) by which it was judged."""
 
 
 class AnswerTaken(Base):

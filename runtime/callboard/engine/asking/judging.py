@@ -95,7 +95,7 @@ async def _settle(agent: Agent, about: Proposed) -> None:
         case "ask":
             await ask_person(agent, about, always)
         case "deny":
-            await _refuse(agent, call.id, ruling.rule, ruling.why, about.context)
+            await _refuse(agent, call.id, ruling.rule, ruling.why, about.context, ruling.mode)
             await _halt(agent, ruling.rule, about.halt)
         case "allow":
             judged = ev.CallJudged(
@@ -105,17 +105,20 @@ async def _settle(agent: Agent, about: Proposed) -> None:
                 by=ruling.rule,
                 input=about.input,
                 context=about.context,
+                mode=ruling.mode or agent.state.me.permission_mode,
+                level=ruling.level,
             )
             await agent.note(judged, unless=void(call.id, about.gate))
 
 
-async def _refuse(agent: Agent, call_id: str, by: str, why: str, context: tuple[str, ...]) -> None:
-    await _deny(agent, call_id, f"Permission denied: {why} ({by})", by, context)
+async def _refuse(agent: Agent, call_id: str, by: str, why: str, context: tuple[str, ...], mode: str = "") -> None:
+    await _deny(agent, call_id, f"Permission denied: {why} ({by})", by, context, mode)
 
 
-async def _deny(agent: Agent, call_id: str, why: str, by: str, context: tuple[str, ...] = ()) -> None:
+async def _deny(agent: Agent, call_id: str, why: str, by: str, context: tuple[str, ...] = (), mode: str = "") -> None:
     now = agent.host.clock.now()
-    denied = ev.CallJudged(at=now, call=call_id, verdict="deny", by=by, why=why, context=context)
+    mode = mode or agent.state.me.permission_mode
+    denied = ev.CallJudged(at=now, call=call_id, verdict="deny", by=by, why=why, context=context, mode=mode)
     await agent.note(denied, unless=gone_from(call_id, "proposed"))
 
 

@@ -48,7 +48,8 @@ async def judge_check(agent: Agent, call: ToolCall, ruling: Ruling) -> Ruling:
     if _ORDER.index(found.decision) <= _ORDER.index(ruling.decision):
         return ruling
     theirs = ruling.person_only or found.person_only
-    return Ruling(found.decision, f"check, {found.rule}", f"its check `{command}`: {found.why}", False, theirs)
+    why = f"its check `{command}`: {found.why}"
+    return replace(found, rule=f"check, {found.rule}", why=why, reads_only=False, person_only=theirs)
 
 
 async def about_losses(agent: Agent, call: ToolCall) -> str:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 
 import click
 
+from callboard.core.asking.decided import Decision
 from callboard.core.permission.given import MODES, GivenCall, Misread, call_of_words
 from callboard.core.permission.told import call_told
+from callboard.desks.desk import Desk
 from callboard.explaining import Explaining, InForce, in_force
-from callboard.faces.cli.options import Given, as_json, everywhere
+from callboard.faces.cli.options import Given, as_json, everywhere, of_session
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.cli.session_rules import revoke, rules
-from callboard.faces.pages.policy import call_block, call_json, tried_block, tried_json
+from callboard.faces.cli.team import at_desk, print_rows
+from callboard.faces.pages.policy import call_block, call_json, log_table, tried_block, tried_json
 from callboard.policy_checks import tried
 from callboard.words.errors import UsageError
 
@@ -75,6 +79,27 @@ def test(given: Given, /, json_: bool) -> int:
         else:
             terminal.rows(tried_block(found))
     return 1 if not found or any(each.wrong for each in found) else 0
+
+
+@policy.command()
+@click.option("--agent", metavar="NAME", help="Of this agent only.")
+@click.option("--denied", is_flag=True, help="Only what was denied, refused or left unanswered until its deadline.")
+@of_session
+@as_json
+@everywhere
+@click.pass_obj
+def log(given: Given, /, agent: str | None, denied: bool, session: str | None, json_: bool) -> None:
+    """List every decision on a tool call of a session, oldest first.
+
+    Who called what, the verdict, the rule, hook, mode or person that decided, and what came of a question. It is read
+    from the journals, while the session runs and when it has ended. JSON has the whole of it: the digest of each input,
+    the mode, the sandbox level, the turn's authority.
+    """
+
+    async def read(desk: Desk) -> Sequence[Decision]:
+        return [one for one in await desk.decisions(agent) if not denied or one.runs is False]
+
+    print_rows(given, at_desk(given, session, read), log_table, json_=json_)
 
 
 def _explain(given: Given, force: InForce, text: str, asked: dict[str, str | None], *, json_: bool) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
+from callboard.core.asking.decided import Decision
 from callboard.core.permission.examples import Tried
 from callboard.core.permission.letters import meaning_of
 from callboard.core.permission.told import CallTold, PartTold, TouchTold
 from callboard.faces.lines import first_line, shorten
-from callboard.faces.pages.listings import plain_row
+from callboard.faces.pages.listings import plain_row, table
 from callboard.faces.terminal import Block, Line, Style
 from callboard.words.values import Json
 
@@ -84,6 +86,31 @@ def tried_json(tried: Tried) -> Json:
         "got": {"decision": got.decision, "by": got.rule, "reason": got.why},
         "holds": not tried.wrong,
     }
+
+
+def log_table(found: Sequence[Decision]) -> Block:
+    """When, who, what, the verdict, by what, in which mode, and how a question was answered."""
+    cells = [
+        [
+            f"{datetime.fromtimestamp(one.at).astimezone():%Y-%m-%d %H:%M:%S}",
+            f"{one.agent} ({one.agent_type})" if one.agent_type not in ("", one.agent) else one.agent,
+            f"{one.tool} {one.about}".strip(),
+            one.verdict,
+            one.by,
+            one.mode,
+            _answered(one),
+            one.digest[:12],
+        ]
+        for one in found
+    ]
+    heads = ["AT", "AGENT", "CALL", "VERDICT", "BY", "MODE", "ANSWER", "INPUT"]
+    return table(heads, cells, "nothing was decided yet")
+
+
+def _answered(one: Decision) -> str:
+    if one.answer is None:
+        return "waits" if one.verdict == "ask" else ""
+    return f"{one.answer.status} by {one.answer.by or 'nobody'}"
 
 
 def _by(by: str) -> str:
