@@ -36,6 +36,12 @@ _RESERVED = names(
 )
 _ODD_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
+    "|(?<![\u2000-\u2bff\U0001f000-\U0001faff])\ufe0f"
+)
+"""Characters that show nothing, though Unicode counts them as letters or marks. U+FE0F is at home after a symbol."""
+
 
 def find_shfmt() -> str | None:
     """Return the shfmt of our own environment, else one on the PATH, else None."""
@@ -103,6 +109,7 @@ def _refuse(source: str) -> Unparsed | None:
         odd = next((c for c in source if (c < " " and c not in "\t\n") or c == "\x7f"), None)
     else:
         odd = next((c for c in source if c not in "\t\n " and unicodedata.category(c) in _ODD_CATEGORIES), None)
+        odd = odd or next((match[0] for match in _INVISIBLE.finditer(source)), None)
     if odd is not None:
         return Unparsed(f"it holds an invisible or odd character (U+{ord(odd):04X})")
     return None

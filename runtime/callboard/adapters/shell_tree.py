@@ -101,7 +101,8 @@ def _declaration(c: Json, depth: int) -> Node:
     naked = tuple(_word(a["Value"], depth) for a in c.get("Args") or () if a.get("Naked") and a.get("Value"))
     bare = tuple(_plain(a["Name"]["Value"]) for a in c.get("Args") or () if a.get("Naked") and a.get("Name"))
     assigns = _assigns([a for a in c.get("Args") or () if not a.get("Naked")], depth)
-    return Simple(assigns, (_plain(c["Variant"]["Value"]), *naked, *bare))
+    indexed = (Word((_dynamic(a["Index"], depth),)) for a in c.get("Args") or () if a.get("Naked") and a.get("Index"))
+    return Simple(assigns, (_plain(c["Variant"]["Value"]), *naked, *bare, *indexed))
 
 
 def _coproc(c: Json, depth: int) -> Node:
@@ -121,13 +122,21 @@ def _arithmetic(c: Json, depth: int) -> Node:
 
 
 def _operands(x: Any) -> Iterator[Json]:
+    """Yield the words of a test and its operators in their order."""
     if isinstance(x, Mapping):
         node = cast("Json", x)
         if "Parts" in node:
             yield node
             return
-        for value in node.values():
-            yield from _operands(value)
+        operator = node.get("Op")
+        shown: list[Json] = [{"Parts": [{"Type": "SglQuoted", "Value": operator}]}]
+        shown = shown if isinstance(operator, str) and operator.startswith("-") else []
+        if "Y" not in node:
+            yield from shown
+        yield from _operands(node.get("X"))
+        if "Y" in node:
+            yield from shown
+            yield from _operands(node["Y"])
 
 
 _COMMANDS: Mapping[str, Callable[[Json, int], Node]] = {
@@ -163,13 +172,13 @@ def _redirect(r: Json, depth: int) -> Redirect:
     if descriptor["Value"].startswith("{"):
         raise NotUnderstood("a redirect that sets a variable")
     if op not in ("<<", "<<-"):
-        return Redirect(op, _word(r["Word"], depth))
+        return Redirect(op, _word(r["Word"], depth), descriptor["Value"])
     delimiter: list[Json] = r["Word"].get("Parts") or []
     raw = any(p["Type"] != "Lit" or "\\" in p.get("Value", "") for p in delimiter)
     body = _word(r.get("Hdoc") or {"Parts": ()}, depth, quotes="raw" if raw else "heredoc")
     if op == "<<-":
         body = Word(tuple(_without_tabs(part) for part in body.parts))
-    return Redirect("<<", body)
+    return Redirect("<<", body, descriptor["Value"])
 
 
 def _without_tabs(part: Text | Dynamic) -> Text | Dynamic:
@@ -241,6 +250,8 @@ def _parameter(part: Json, depth: int) -> Text | Dynamic:
         return Text("0", quoted=True)  # a number, whatever it is
     if simple and name:
         return Dynamic(name, name=name)
+    if name == "HOME" and set(part) - _POSITIONS == {"Exp"}:  # `${HOME:?}`, `${HOME%/}`: near enough to deny by
+        return Dynamic(name, name=name, scripts=_dynamic(part, depth).scripts)
     return _dynamic(part, depth)
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from callboard.core.permission import rules
 from callboard.core.permission.analysis import analyse
 from callboard.core.permission.commands import SHELLS
-from callboard.core.permission.effects import Does, Part, View
+from callboard.core.permission.effects import Does, Part, Touch, View
 from callboard.core.permission.filetools import FILE_TOOLS, named_paths
 from callboard.core.permission.judge import judge_call
 from callboard.core.permission.lifts import Lift
@@ -123,7 +123,7 @@ def _covered(part: Part, allow: Sequence[Rule]) -> bool:
 def _common(part: Part, facts: CallFacts) -> bool:
     """Whether a part only does what people let a class of commands do: no secrets, nothing deleted, nothing outside
     changed."""
-    touched = [effect for effect in part.effects if not isinstance(effect, Does)]
+    touched = [effect for effect in part.effects if isinstance(effect, Touch)]
     places = {fact.place if (fact := facts.paths.get(one.query)) else "malformed" for one in touched}
     if not places <= {"inside", "readable", "outside"}:
         return False

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from callboard.core.permission.commands import SHELLS
-from callboard.core.permission.effects import Does, Effect, Part, Touch, View, read, write
+from callboard.core.permission.effects import Does, Effect, GitIn, Part, Touch, View, queries_in, read, write
 from callboard.core.permission.find import find_effects
 from callboard.core.permission.git import GIT_PREMISE, git_effects
-from callboard.core.permission.never import is_fork_bomb, never
+from callboard.core.permission.never import is_fork_bomb, name_of, never, walk
 from callboard.core.permission.options import Command
 from callboard.core.permission.programs import STANDARD_FOLDERS, effects_of
-from callboard.core.permission.shells import script_of_shell, text_of
+from callboard.core.permission.shells import named_by, reads_itself, script_of_shell, shared_input, stdin_of, text_of
 from callboard.core.permission.values import (
     Dynamic,
     Floor,
@@ -30,6 +30,7 @@ from callboard.core.permission.values import (
     PathQuery,
     Pipeline,
     Redirect,
+    Script,
     Simple,
     Unparsed,
     Word,
@@ -40,6 +41,7 @@ from callboard.core.permission.wrappers import OTHERS, TRANSPARENT_FOR_ALLOW, ha
 MOST_PARTS = 400
 MOST_FOLDERS = 16
 DEEPEST = 12
+_SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
 _DUPLICATES = re.compile(r"\d+-?|-")
 
 
@@ -56,12 +58,20 @@ class Analysis:
 
 def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor) -> Analysis:
     """Return the parts of `source`. Total: what is not understood is a part that asks."""
-    reader = _Reader(scripts, home, floor)
+    reader = _Reader(scripts, home, floor, *_plumbing(scripts.values()))
     reader.script(source)
     folders = reader.folders()
     parts = tuple(reader.placed(part, folders) for part in reader.parts)
-    queries = frozenset(e.query for part in parts for e in part.effects if isinstance(e, Touch))
+    queries = frozenset(query for part in parts for query in queries_in(part.effects))
     return Analysis(parts, queries, tuple(reader.missing), folders)
+
+
+def _plumbing(scripts: Iterable[Parsed]) -> tuple[frozenset[str], bool]:
+    """Return every name that a function takes anywhere, and whether `exec` could lead the input elsewhere."""
+    nodes = [node for script in scripts if isinstance(script, Script) for node in walk(script.nodes)]
+    functions = frozenset(node.name for node in nodes if isinstance(node, Function))
+    simple = (node for node in nodes if isinstance(node, Simple) and node.redirects)
+    return functions, any("exec" in name_of(word) for node in simple for word in node.words)
 
 
 @dataclass(slots=True)
@@ -69,6 +79,9 @@ class _Reader:
     scripts: Mapping[str, Parsed]
     home: str
     floor: Floor
+    taken: frozenset[str] = frozenset()
+    rewired: bool = False
+    fed: tuple[Arg, ...] = ()
     parts: list[Part] = field(default_factory=list[Part])
     missing: list[str] = field(default_factory=list[str])
     moves: list[str] = field(default_factory=list[str])
@@ -119,13 +132,18 @@ class _Reader:
         text: str | None = None
         for stage in pipeline.stages:
             self.node(stage, text)
-            text = text_of(stage, self.home)
+            self.fed = named_by(stage, self.home)
+            taken = isinstance(stage, Simple) and stage.words and name_of(stage.words[0]) in self.taken
+            text = None if taken else text_of(stage, self.home, text)
+        self.fed = ()
 
     def group(self, group: Group, stdin: str | None) -> None:
         self.inside(group.words)
         for redirect in group.redirects:
             self.redirect(redirect, empties=False)
-            stdin = self.given(redirect, stdin)
+        stdin = self.given(group.redirects, stdin)
+        if stdin is not None and (group.kind == "loop" or shared_input(group.body)):
+            self.add(Does("L", "what each of several commands reads is only known when it runs"))
         if group.kind in ("arithmetic", "coproc"):
             self.add(Does("V", f"{group.kind} evaluates or sets variables"))
         if not all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in group.sets):
@@ -156,19 +174,18 @@ class _Reader:
                 self.add(Does("V", f"it sets the variable {assign.name}", "bypass"))
         args = tuple(arg for word in node.words for arg in expand(word, self.home))
         for redirect in node.redirects:
-            self.redirect(redirect, empties=not args or args[0].text in (":", "true"))
-            stdin = self.given(redirect, stdin)
+            self.redirect(redirect, empties=_prints_nothing(args, node.redirects))
+        stdin = self.given(node.redirects, stdin)
+        if args and args[0].text == "tee" and any(_from_nothing(redirect) for redirect in node.redirects):
+            self.add(Does("D", "it empties a file"))
         if any(arg.variable and arg.known for arg in args):
             self.add(Does("O", "it uses a variable's value"))
         if args:
             self.chain(args, stdin, assigned=bool(node.assigns))
 
-    def given(self, redirect: Redirect, stdin: str | None) -> str | None:
-        """Return the text that a command reads after this redirect, where it is known."""
-        if redirect.op in ("<<", "<<<"):
-            body = literal(redirect.target, self.home)
-            return body.text if body.known else None
-        return None if redirect.op.startswith("<") else stdin
+    def given(self, redirects: Sequence[Redirect], stdin: str | None) -> str | None:
+        """Return the text that a command reads with these redirects, where it is known."""
+        return stdin_of(redirects, self.home, None if self.rewired else stdin)
 
     def redirect(self, redirect: Redirect, *, empties: bool) -> None:
         self.inside((redirect.target,))
@@ -189,8 +206,8 @@ class _Reader:
             else:
                 self.add(write(target))
 
-    def chain(self, args: tuple[Arg, ...], stdin: str | None, *, assigned: bool = False) -> None:
-        """Read one command with all its wrappers, and add it as one part."""
+    def chain(self, args: tuple[Arg, ...], stdin: str | None, *, assigned: bool = False, own: bool = True) -> None:
+        """Read one command with all its wrappers, and add it as one part. `own`: the shell itself starts it."""
         effects: list[Effect] = []
         views = [View(args, for_allow=not assigned)]
         transparent = not assigned
@@ -205,12 +222,15 @@ class _Reader:
                 self.guess(args[1:], effects, stdin)
             transparent = transparent and name in TRANSPARENT_FOR_ALLOW
             args = peeled.inner
+            if name == "xargs" and self.fed:
+                fed, self.fed = self.fed, ()
+                self.chain((*(arg for arg in args if arg.known), *fed), None, own=False)
             if args:
                 views.append(View(args, transparent))
         if args and len(views) >= DEEPEST:
             effects.append(Does("M", "it has too many wrappers", "person"))
         if args:
-            self.program(args, stdin, effects, own=len(views) == 1)
+            self.program(args, stdin, effects, own=own and len(views) == 1)
         effects += self.by_floor(views)
         words = tuple(arg.text for arg in views[0].words if arg.known)
         self.parts.append(Part(tuple(effects), tuple(views), words))
@@ -263,7 +283,7 @@ class _Reader:
         self.depth += 1
         for program in found.programs:
             before = len(self.parts)
-            self.chain(program, stdin)
+            self.chain(program, stdin, own=False)
             inner = self.parts[before:]
             self.parts[before:] = [
                 replace(part, views=tuple(replace(v, for_allow=False) for v in part.views)) for part in inner
@@ -276,6 +296,9 @@ class _Reader:
         found = script_of_shell(base, args, stdin)
         effects += found.effects
         if found.script is not None:
+            parsed = self.scripts.get(found.script)
+            if found.from_input and isinstance(parsed, Script) and reads_itself(parsed):
+                effects.append(Does("L", "its commands may read what the shell was to run"))
             self.script(found.script)
         elif found.effects:
             self.guess(args, effects, stdin)
@@ -303,7 +326,7 @@ class _Reader:
             if arg.known and " " in arg.text:
                 self.script(arg.text)
             elif arg.known and (_guessable(_base(arg)) or never(Command(arg.text, args[at + 1 :]))):
-                self.chain(args[at:], stdin)
+                self.chain(args[at:], stdin, own=False)
         self.depth -= 1
 
     def move(self, folder: Arg) -> None:
@@ -335,11 +358,30 @@ class _Reader:
                 ]
                 if self.lost:
                     effects.append(Does("O", "the working directory is only known when it runs"))
+            elif isinstance(effect, GitIn):
+                effects += [GitIn(posixpath.join(folder, effect.folder)) for folder in folders]
             else:
                 effects.append(effect)
-        if (self.lost or len(folders) > 1) and Does("G", GIT_PREMISE) in effects:
-            effects.append(Does("G", "`git` in another folder may find another configuration"))
+        if Does("G", GIT_PREMISE) in effects:
+            effects += [GitIn(folder) for folder in folders if folder]
+            if self.lost:
+                effects.append(Does("G", "`git` in another folder may find another configuration"))
         return replace(part, effects=tuple(effects))
+
+
+def _prints_nothing(args: Sequence[Arg], redirects: Sequence[Redirect]) -> bool:
+    """Whether a command is known to print nothing: its output then empties a file."""
+    if not args or args[0].text in _SILENT:
+        return True
+    texts = [arg.text for arg in args]
+    if texts in (["echo", "-n"], ["echo", "-n", ""], ["printf", ""]):
+        return True
+    nothing = any(_from_nothing(redirect) for redirect in redirects)
+    return texts[0] == "cat" and (set(texts[1:]) == {"/dev/null"} or (len(texts) == 1 and nothing))
+
+
+def _from_nothing(redirect: Redirect) -> bool:
+    return redirect.op == "<" and name_of(redirect.target) == "/dev/null"
 
 
 def _base(arg: Arg) -> str:

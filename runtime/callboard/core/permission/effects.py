@@ -7,6 +7,7 @@ but a person's answer: the floor). `never` is a denial.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,7 +37,33 @@ class Touch:
     """At least what lifts a write inside the workspace."""
 
 
-Effect = Does | Touch
+@dataclass(frozen=True, slots=True)
+class GitIn:
+    """`git` reads in this folder: asks unless the folder belongs to the agent's own repository, by `queries`."""
+
+    folder: str
+
+    @property
+    def queries(self) -> Iterator[PathQuery]:
+        """Yield the paths that must be nothing: a repository of its own in the folder or above it, and the folder."""
+        yield PathQuery(self.folder)
+        parts = self.folder.split("/")
+        for end in range(len(parts), 0, -1):
+            if above := "/".join(parts[:end]):
+                yield PathQuery(f"{above}/.git")
+                yield PathQuery(f"{above}/HEAD")
+
+
+Effect = Does | Touch | GitIn
+
+
+def queries_in(effects: Iterable[Effect]) -> Iterator[PathQuery]:
+    """Yield every path whose fact decides on one of these effects."""
+    for effect in effects:
+        if isinstance(effect, Touch):
+            yield effect.query
+        elif isinstance(effect, GitIn):
+            yield from effect.queries
 
 
 @dataclass(frozen=True, slots=True)

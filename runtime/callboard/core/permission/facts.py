@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from callboard.core.permission.effects import Touch
+from callboard.core.permission.effects import queries_in
 from callboard.core.permission.judge import queries_of
 from callboard.core.permission.values import CallFacts, Parsed, PathFact, PathQuery, ToolCall
 
@@ -29,11 +29,11 @@ def find_facts(
     if call.name == "bash" and isinstance(source, str):
         scripts[source] = parse(source)
     facts = replace(start, scripts=scripts)
+    missing, effects = queries_of(call, facts)
     for _ in range(MOST_ROUNDS):
-        missing, _effects = queries_of(call, facts)
         if not missing:
             break
         scripts |= {text: parse(text) for text in missing}
         facts = replace(start, scripts=scripts)
-    _, effects = queries_of(call, facts)
-    return replace(facts, paths=look({effect.query for effect in effects if isinstance(effect, Touch)}))
+        missing, effects = queries_of(call, facts)
+    return replace(facts, paths=look(frozenset(queries_in(effects))))

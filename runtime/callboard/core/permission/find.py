@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from callboard.core.permission.commands import names
 from callboard.core.permission.effects import Does, Effect, delete, read, write
@@ -53,12 +53,7 @@ def find_effects(args: Sequence[Arg]) -> Found:
         value = args[at + 1 : at + 2]
         if text in _FIND_RUNS:
             end = next((i for i in range(at + 1, len(args)) if args[i].text in (";", "+")), len(args))
-            inner = tuple(
-                root if a.text == "{}" else a
-                for a in args[at + 1 : end]
-                for root in (roots if a.text == "{}" else (a,))
-            )
-            programs.append(inner)
+            programs += _started(args[at + 1 : end], roots)
             effects.append(Does("X", f"`find {text}` runs a program", "bypass"))
             at = end
         elif text in _FIND_WRITES:
@@ -75,10 +70,18 @@ def find_effects(args: Sequence[Arg]) -> Found:
     return Found((*effects, *_find_deletes(args)), tuple(programs))
 
 
+def _started(words: Sequence[Arg], roots: Sequence[Arg]) -> Iterator[tuple[Arg, ...]]:
+    """Yield the programs that `-exec` runs: `{}` is each starting point, also inside a word."""
+    if any("{}" in arg.text != "{}" for arg in words):
+        yield from (tuple(replace(arg, text=arg.text.replace("{}", root.text)) for arg in words) for root in roots)
+    else:
+        yield tuple(word for arg in words for word in (roots if arg.text == "{}" else (arg,)))
+
+
 def _find_roots(args: Sequence[Arg]) -> tuple[list[Arg], int]:
     at = 0
-    while at < len(args) and args[at].text in ("-H", "-L", "-P"):
-        at += 1
+    while at < len(args) and re.fullmatch(r"-[HLPEXsx]+|-O\d*|-D|--", args[at].text):
+        at += 2 if args[at].text == "-D" else 1
     end = next((i for i in range(at, len(args)) if args[i].text.startswith(("-", "(", "!", ","))), len(args))
     return list(args[at:end]) or [Arg(".")], end
 

@@ -6,11 +6,13 @@ the list of keys that are known to be harmless; an unknown key, or an include, i
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from callboard.core.permission.effects import Does, Effect, read
-from callboard.core.permission.options import Command, operands, value_paths
+from callboard.core.permission.effects import Does, Effect, GitIn, Touch, read
+from callboard.core.permission.options import Command, end_of_options, names_long, operands, value_paths
 from callboard.core.permission.words import Arg
 
 GIT_PREMISE = "git config"
@@ -62,15 +64,16 @@ _LISTING: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset(("-l", "--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at")),
     ),
     "tag": (frozenset(("-n", "--no-color")), frozenset(("-l", "--list", "--contains", "--merged", "--points-at"))),
-    "remote": (frozenset(("-v", "--verbose")), frozenset(("get-url",))),
-    "stash": (frozenset[str](), frozenset(("list", "show"))),
-    "worktree": (frozenset[str](), frozenset(("list",))),
-    "reflog": (frozenset(("-n",)), frozenset(("show",))),
-    "notes": (frozenset[str](), frozenset(("list", "show"))),
-    "config": (frozenset[str](), frozenset(("--get", "get", "--get-all"))),
-    "submodule": (frozenset[str](), frozenset[str]()),
+    "remote": (frozenset(("-v", "--verbose")), frozenset[str]()),
 }
-_MUST_LIST = frozenset(("stash", "worktree", "config", "submodule"))
+_GOOD_LONG = frozenset(("--text", "--exec-path"))
+_FIRST: Mapping[str, frozenset[str]] = {
+    "stash": frozenset(("list", "show")),
+    "worktree": frozenset(("list",)),
+    "notes": frozenset(("list", "show")),
+    "remote": frozenset(("get-url",)),
+}
+"""Subcommands whose first word says that they only list."""
 _SECRET_CONFIG = re.compile(r"(?i)extraheader|token|password|secret|credential|insteadof|url")
 _QUIET_KEY = re.compile(
     r"core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol)"
@@ -85,15 +88,10 @@ _LOUD_KEY = re.compile(
 def git_effects(command: Command) -> Iterator[Effect]:
     """Yield what a git command does. The mark `GIT_PREMISE` stands in the effects of every reading one."""
     args = list(command.args)
-    if [arg.text for arg in args] == ["--version"]:
+    if [arg.text for arg in args] in (["--version"], ["--help"]):
         return
-    while args and args[0].text.startswith("-"):
-        option = args.pop(0).text
-        if option in _GLOBAL_HARMLESS:
-            continue
-        yield Does("G", f"`git {option}` changes where git works or what it runs")
-        if option in _GLOBAL_WITH_VALUE and args:
-            args.pop(0)
+    folder, odd = _global_options(args)
+    yield from (Does("G", f"`git {option}` changes where git works or what it runs") for option in odd)
     if not args:
         yield Does("G", "`git` without a subcommand")
         return
@@ -101,7 +99,7 @@ def git_effects(command: Command) -> Iterator[Effect]:
     if not all(arg.known for arg in args):
         yield Does("L", "a word of `git` is only known when it runs")
     elif subcommand in _READ_ONLY or _lists(subcommand, rest):
-        yield from _reading(subcommand, rest)
+        yield from _within(folder, _reading(subcommand, rest))
     elif subcommand in _REMOTE or (subcommand in ("remote", "submodule", "archive")):
         yield Does("N", f"`git {subcommand}` talks to another repository")
     elif subcommand in _DESTROYS:
@@ -110,31 +108,64 @@ def git_effects(command: Command) -> Iterator[Effect]:
         yield Does("E", f"`git {subcommand}` changes the repository")
 
 
+def _global_options(args: list[Arg]) -> tuple[str, list[str]]:
+    """Take the options before the subcommand off. Return the folder that `-C` names, and what is not harmless."""
+    folder, odd = "", list[str]()
+    while args and args[0].text.startswith("-"):
+        option = args.pop(0).text
+        if option == "-C" and args and args[0].known and not args[0].glob:
+            folder = posixpath.join(folder, args.pop(0).text)
+        elif option not in _GLOBAL_HARMLESS:
+            odd.append(option)
+            del args[: option in _GLOBAL_WITH_VALUE]
+    return folder, odd
+
+
+def _within(folder: str, effects: Iterator[Effect]) -> Iterator[Effect]:
+    """Put relative paths into the folder that `-C` names."""
+    if folder:
+        yield read(Arg(folder))
+        yield GitIn(folder)
+    for effect in effects:
+        if folder and isinstance(effect, Touch):
+            effect = replace(effect, query=replace(effect.query, text=posixpath.join(folder, effect.query.text)))
+        yield effect
+
+
 def _lists(subcommand: str, rest: Sequence[Arg]) -> bool:
+    texts = [arg.text for arg in rest]
+    if subcommand == "config":
+        got = texts[1:] if texts[:1] in (["--get"], ["get"], ["--get-all"]) else texts
+        return len(got) == 1 and re.fullmatch(r"\w[\w-]*(\.[\w.-]+)+", got[0]) is not None and not _secret(got[0])
+    if subcommand == "reflog":
+        return not texts or texts[0] in ("show", "exists", "HEAD") or texts[0].startswith("-")
+    if subcommand == "symbolic-ref":
+        plain = [text for text in texts if text not in ("--short", "-q", "--quiet")]
+        return len(plain) == 1 and not plain[0].startswith("-")
+    if texts and texts[0] in _FIRST.get(subcommand, ()):
+        return True
     if subcommand not in _LISTING:
         return False
     harmless, listers = _LISTING[subcommand]
-    texts = [arg.text for arg in rest]
-    listing = bool(texts) and texts[0] in listers
-    if subcommand == "config":
-        return listing and len(texts) == 2 and not _SECRET_CONFIG.search(texts[1])
-    if subcommand in _MUST_LIST:
-        return listing
     options = (t for t in texts if t.startswith("-"))
     if not all(t in harmless or t in listers or t.startswith(("--sort=", "--format=")) for t in options):
         return False
-    return listing or any(t in listers for t in texts[:2]) or all(t.startswith("-") for t in texts)
+    return any(t in listers for t in texts[:2]) or all(t.startswith("-") for t in texts)
+
+
+def _secret(key: str) -> bool:
+    return _SECRET_CONFIG.search(key) is not None
 
 
 def _reading(subcommand: str, rest: Sequence[Arg]) -> Iterator[Effect]:
     yield Does("G", GIT_PREMISE)
-    for arg in rest:
+    for arg in rest[: end_of_options(rest)]:
         text = arg.text
-        if text == "--":
-            break
-        word = text[2:].partition("=")[0] if text.startswith("--") else ""
-        if len(word) > 1 and any(bad.startswith(word) for bad in _BAD_LONG):
+        if text.startswith("--") and names_long(text, _BAD_LONG) and text not in _GOOD_LONG:
             yield Does("X", f"`git {subcommand} {text}` runs a program or writes a file")
+        if text.startswith("--") and names_long(text, ("no-index", "untracked")) and subcommand in ("grep", "diff"):
+            yield from (read(a, tree=True) for a in operands(rest) or (Arg("."),))
+            yield from (read(Arg("."), tree=True) for _ in range(subcommand == "grep"))
         if subcommand == "grep" and re.match(r"-[A-Za-z]*O", text):
             yield Does("X", "`git grep -O` runs a pager")
         if "%G" in text or "(signature" in text:
@@ -142,9 +173,10 @@ def _reading(subcommand: str, rest: Sequence[Arg]) -> Iterator[Effect]:
         if arg.glob and text[0] in "*?[-":
             yield Does("P", "a glob can become an option of `git`", "bypass")
     yield from value_paths(rest)
-    for arg in operands(rest):
-        yield read(arg)
-        if ":" in arg.text:  # REVISION:PATH
+    for arg in (*operands(rest), *(Arg(arg.text) for arg in rest if arg.text.startswith("-"))):
+        if not arg.text.startswith("-"):
+            yield read(arg)
+        if ":" in arg.text:  # REVISION:PATH, -L1,5:PATH
             yield read(Arg(arg.text.rpartition(":")[2] or "."))
 
 

@@ -18,6 +18,8 @@ from callboard.core.permission.values import Function, Group, Node, Pipeline, Sc
 _HARMLESS_DEVICES = re.compile(r"/dev/(?:null|zero|full|stdin|stdout|stderr|tty|fd/\d+|u?random)")
 _DEVICE_FOLDERS = re.compile(r"/dev/(?:shm|pts|tcp|udp)(?:/|$)|/dev/fd$")
 _KERNEL = re.compile(r"/(?:proc/sys|proc/sysrq-trigger|sys)(?:/|$)")
+_FORKERS = re.compile(r"perl|ruby|python[\d.]*")
+_FORKS = re.compile(r"(?s)\b(?:while|loop|for|until)\b.*\bfork\b|\bfork\b.*\b(?:while|until)\b")
 _POWER_WORDS = re.compile(
     r"(?i)\b(?:poweroff|reboot|halt|kexec|suspend|hibernate|hybrid-sleep|emergency|rescue|soft-reboot)\b"
 )
@@ -32,11 +34,21 @@ def never(command: Command) -> Does | None:
         return Does("S", f"{shown} gains privileges", "never")
     if base in table.NEVER_POWER or _changes_power(base, texts):
         return Does("S", f"{shown} changes the machine's power state or its kernel", "never")
-    if base in table.NEVER_DISK or base == "mkfs" or base.startswith(("mkfs.", "newfs_")):
+    if base in table.NEVER_DISK or _wipes(base, texts) or base == "mkfs" or base.startswith(("mkfs.", "newfs_")):
         return Does("S", f"{shown} makes or wipes file systems", "never")
+    if _FORKERS.fullmatch(base) and any(_FORKS.search(text) for text in texts):
+        return Does("S", f"{shown} would multiply itself without end", "never")
     if base in table.LISTERS_OF_DISKS and not {"-l", "--list", "-v", "--version"} & set(texts):
         return Does("S", f"{shown} changes partitions", "never")
     return None
+
+
+def _wipes(base: str, texts: Sequence[str]) -> bool:
+    if base == "hdparm":
+        return any(text.startswith(("--security-", "--trim-sector", "--dco-", "--make-bad")) for text in texts)
+    if base == "diskutil":
+        return any(re.match(r"(?i)erase|partition|zero|secureErase|reformat", text) for text in texts[:1])
+    return not table.WIPERS.get(base, frozenset()).isdisjoint(texts)
 
 
 def _changes_power(base: str, texts: Sequence[str]) -> bool:
@@ -81,7 +93,7 @@ def critical(path: str, home: str, *, glob: bool = False) -> bool:
 
 def is_fork_bomb(script: Script) -> bool:
     """Whether a function of the script starts itself twice over: in a pipe, or in the background."""
-    functions = {node.name: node for node in _walk(script.nodes) if isinstance(node, Function)}
+    functions = {node.name: node for node in walk(script.nodes) if isinstance(node, Function)}
     calls = {name: _called(function.body) & set(functions) for name, function in functions.items()}
     for name, function in functions.items():
         reached = _reach(name, calls)
@@ -100,7 +112,7 @@ def _reach(name: str, calls: dict[str, set[str]]) -> set[str]:
 
 
 def _multiplies(body: Iterable[Node], names: set[str]) -> bool:
-    for node in _walk(body):
+    for node in walk(body):
         inside: tuple[Node, ...] = ()
         if isinstance(node, Pipeline):
             inside = node.stages
@@ -112,17 +124,19 @@ def _multiplies(body: Iterable[Node], names: set[str]) -> bool:
 
 
 def _called(nodes: Iterable[Node]) -> set[str]:
-    return {_name(node.words[0]) for node in _walk(nodes) if isinstance(node, Simple) and node.words}
+    return {name_of(node.words[0]) for node in walk(nodes) if isinstance(node, Simple) and node.words}
 
 
-def _name(word: Word) -> str:
+def name_of(word: Word) -> str:
+    """Return the literal characters of a word."""
     return "".join(part.text for part in word.parts if isinstance(part, Text))
 
 
-def _walk(nodes: Iterable[Node]) -> Iterable[Node]:
+def walk(nodes: Iterable[Node]) -> Iterable[Node]:
+    """Yield these nodes and all beneath them, but for what runs inside words."""
     for node in nodes:
         yield node
         if isinstance(node, Pipeline):
-            yield from _walk(node.stages)
+            yield from walk(node.stages)
         elif isinstance(node, Group | Function):
-            yield from _walk(node.body)
+            yield from walk(node.body)

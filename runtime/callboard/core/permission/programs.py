@@ -11,23 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from callboard.core.permission import commands as table
 from callboard.core.permission.effects import Does, Effect, delete, read, write
+from callboard.core.permission.languages import awk, jq, sed
 from callboard.core.permission.never import never
-from callboard.core.permission.options import Command, has_option, operands, reader_effects, value_paths
+from callboard.core.permission.options import (
+    Command,
+    end_of_options,
+    has_option,
+    names_long,
+    operands,
+    reader_effects,
+    value_paths,
+)
 from callboard.core.permission.words import Arg
 
 STANDARD_FOLDERS = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/")
-
-_AWK_UNSAFE = re.compile(r"system|getline|ENVIRON|ARG|PROCINFO|[|>@]")
-_JQ_UNSAFE = re.compile(r"\benv\b|\$ENV|\$__prog|\binclude\b|\bimport\b|input_filename|\bgetpath_env\b")
-_SED_ADDRESS = r"(?:\d+|\$|\d+~\d+|/(?:\[\^?\]?[^\]/\n]*\]|[^/\\\n\[]|\\.)*/I?|\+\d+)"
-_SED_SUBSTITUTE = (
-    r"s(?P<d>[^\w\s\\\[])"
-    r"(?:\[\^?\]?(?:(?!(?P=d))[^\]\n])*\]|(?!(?P=d))[^\\\n\[]|\\.)*(?P=d)"  # no delimiter inside brackets: seds differ
-    r"(?:(?!(?P=d))[^\\\n]|\\.)*(?P=d)[gpiIM0-9]*"
-)
-_SED_ONE = re.compile(
-    rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*(?:[pdqQ=nNDPhHgGxl]|{_SED_SUBSTITUTE})\s*(?:;|\n|$)"
-)
 
 
 def effects_of(command: Command) -> Iterator[Effect]:
@@ -62,6 +59,8 @@ def _asks_version(command: Command) -> bool:
     if command.name not in table.VERSIONED or len(texts) != 1:
         return False
     short = {"node": "-v", "npm": "-v", "python": "-V", "python3": "-V", "java": "-version", "ruby": "-v", "pip": "-V"}
+    if texts[0] == "--help":
+        return command.name != "pytest"  # it loads the project's own plug-ins
     return texts[0] == "--version" or texts[0] == short.get(command.name)
 
 
@@ -72,6 +71,8 @@ def _text_only(command: Command) -> Iterator[Effect]:
         elif arg.glob or "~" in arg.text[:1]:
             yield read(arg)
     form = command.args[0].text if command.name == "printf" and command.args else ""
+    if form and command.args[0].glob:
+        yield Does("P", "a glob can become an option of `printf`", "bypass")
     if form.startswith("-v") or re.search(r"%[^a-zA-Z%]*n", form):
         yield Does("V", "`printf` with `-v` or `%n` sets a variable")
 
@@ -81,17 +82,54 @@ def _late(command: Command, index: int) -> bool:
 
 
 def _fixed(command: Command) -> Iterator[Effect]:
-    texts = [arg.text for arg in command.args]
-    if command.name == "date":
-        if has_option(command.args, "s", ("set",)) or any(t[:1].isdigit() and len(t) >= 8 for t in texts):
-            yield Does("O", "`date` would set the clock")
-        if has_option(command.args, "fr", ("file", "reference")):
-            yield from (read(arg) for arg in operands(command.args))
-            yield from value_paths(command.args)
-    elif command.name == "hostname" and operands(command.args):
-        yield Does("O", "`hostname` would set the host's name")
-    if not all(arg.known for arg in command.args):
+    if not all(arg.known and not arg.glob for arg in command.args):
         yield Does("L", f"a word of `{command.name}` is only known when it runs")
+
+
+_DATE_FLAGS = re.compile(r"-(?:[uRj]*(?:I(?:date|hours|minutes|seconds|ns)?)?)")
+_DATE_LONG = ("utc", "universal", "rfc-3339", "rfc-email", "rfc-2822", "iso-8601", "resolution", "help", "version")
+_HOSTNAME = re.compile(r"-[sfiIdA]+|--(?:short|fqdn|long|ip-address|all-ip-addresses|domain|version|help)")
+
+
+def _date(command: Command) -> Iterator[Effect]:
+    """Read `date`: a format is shown, a given date is reckoned with, and everything else sets the clock."""
+    yield from _fixed(command)
+    words = list(command.args)
+    while words:
+        text = words.pop(0).text
+        name, equals, value = text[2:].partition("=") if text.startswith("--") else ("", "", "")
+        if text.startswith("+") or _DATE_FLAGS.fullmatch(text) or (name and _whole_beginning(name)):
+            continue
+        if re.fullmatch(r"-u?[dfr]", text) or (name in ("date", "file", "reference") and not equals):
+            value = words.pop(0).text if words else ""
+        elif text.startswith(("-d", "-f", "-r")):
+            value = text[2:]
+        elif name not in ("date", "file", "reference"):
+            yield Does("O", "`date` would set the clock")
+            return
+        if not text.startswith(("-d", "-ud", "--date")):
+            yield read(Arg(value or "."))
+
+
+def _whole_beginning(name: str) -> bool:
+    return len(name) > 1 and any(option.startswith(name) for option in _DATE_LONG)
+
+
+def _hostname(command: Command) -> Iterator[Effect]:
+    yield from _fixed(command)
+    if not all(_HOSTNAME.fullmatch(arg.text) for arg in command.args):
+        yield Does("O", "`hostname` would set the host's name")
+
+
+def _wait(command: Command) -> Iterator[Effect]:
+    if not all(re.fullmatch(r"\d+|%\d+|-[nf]", arg.text) for arg in command.args):
+        yield Does("V", "`wait` may set a variable")
+
+
+def _strings(command: Command) -> Iterator[Effect]:
+    yield from reader_effects(command, table.READERS["strings"])
+    if any(arg.text.startswith("@") for arg in command.args):
+        yield Does("O", "a file names more options of `strings`")
 
 
 def _by_group(command: Command) -> Iterator[Effect]:
@@ -103,6 +141,7 @@ def _by_group(command: Command) -> Iterator[Effect]:
         yield from _variables(command)
     elif name in table.NETWORK:
         yield Does("N", f"{shown} uses the network")
+        yield from _saved(command)
         yield from (read(arg) for arg in operands(command.args) if arg.known and arg.text.startswith(("/", "~", ".")))
     elif name in table.PROCESSES:
         yield Does("O", f"{shown} touches other processes")
@@ -117,6 +156,30 @@ def _by_group(command: Command) -> Iterator[Effect]:
     else:
         yield Does("X", f"{shown} is not a program that is known to only read")
         yield from (read(arg) for arg in operands(command.args) if arg.known and "/" in arg.text)
+
+
+def _saved(command: Command) -> Iterator[Effect]:
+    """Yield the files that a program of the network writes by its options."""
+    letter, names = {"curl": ("o", ("output",)), "wget": ("OPoa", ("output-document", "directory-prefix"))}.get(
+        command.name, ("", ())
+    )
+    for at, arg in enumerate(command.args):
+        after = command.args[at + 1] if at + 1 < len(command.args) else Arg(".")
+        if arg.text.startswith("--") and names_long(arg.text, names):
+            yield write(Arg(arg.text.partition("=")[2]) if "=" in arg.text else after, "rule")
+        elif letter and (match := re.match(rf"-\w*?[{letter}](.*)", arg.text, re.DOTALL)):
+            yield write(Arg(match[1]) if match[1] else after, "rule")
+
+
+def _rsync(command: Command) -> Iterator[Effect]:
+    words = operands(command.args)
+    yield Does("X", "`rsync` writes many files and can run programs")
+    if any(":" in arg.text for arg in words):
+        yield Does("N", "`rsync` uses the network")
+    yield from (read(arg, tree=True) for arg in words[:-1])
+    yield from (write(arg, "rule") for arg in words[-1:])
+    if has_option(command.args, "", ("delete", "delete-before", "delete-after", "delete-excluded", "delete-during")):
+        yield from (delete(arg) for arg in words[-1:])
 
 
 def _variables(command: Command) -> Iterator[Effect]:
@@ -160,27 +223,41 @@ def _make(command: Command) -> Iterator[Effect]:
 
 
 def _copy(command: Command) -> Iterator[Effect]:
-    words = operands(command.args)
-    target = [arg for arg in command.args if arg.text.startswith(("-t", "--t"))]
+    name, (target, words) = command.name, _target(command.args)
+    if any(arg.glob and arg.text[0] in "*?[-" for arg in command.args[: end_of_options(command.args)]):
+        yield Does("P", f"a glob can become an option of `{name}`")
     if target or has_option(command.args, "lsbS", ("link", "symbolic-link", "suffix", "backup")):
-        yield Does("E", f"`{command.name}` with an option that changes what it writes")
+        yield Does("E", f"`{name}` with an option that changes what it writes")
         yield from (write(arg, "rule") for arg in words)
-        yield from (
-            write(Arg(arg.text[2:].partition("=")[2] or arg.text[2:]), "rule") for arg in target if arg.text[2:]
-        )
+        if target:
+            yield from (delete(arg) for arg in words if name == "mv")
+            yield from (write(target, "rule"), *_into_folder((*words, target)))
         return
-    if has_option(command.args, "", ("preserve", "archive")) or has_option(command.args, "pa"):
-        yield Does("E", f"`{command.name}` keeps permission bits or special files")
+    if name == "cp" and (has_option(command.args, "padP", ("preserve", "archive", "no-dereference"))):
+        yield Does("E", "`cp` keeps links, permission bits or special files")
     for arg in words[:-1]:
-        yield (
-            delete(arg, "mode")
-            if command.name == "mv"
-            else read(arg, tree=has_option(command.args, "rRa", ("recursive",)))
-        )
+        yield delete(arg, "mode") if name == "mv" else read(arg, tree=has_option(command.args, "rRa", ("recursive",)))
     yield from (write(arg) for arg in words[-1:])
     yield from _into_folder(words)
-    if any(arg.text == "/dev/null" for arg in words[:-1]):
-        yield Does("D", "it empties the target")
+    if any(arg.text == "/dev/null" for arg in words[:-1]) or (name == "mv" and words and words[-1].text[:5] == "/dev/"):
+        yield Does("D", "it empties or deletes")
+
+
+def _target(args: Sequence[Arg]) -> tuple[Arg | None, list[Arg]]:
+    """Return the folder that `-t` names, if one does, and the other operands."""
+    for at, arg in enumerate(args[: end_of_options(args)]):
+        value: Arg | None = None
+        rest = [*args[:at], *args[at + 1 :]]
+        if arg.text.startswith("--t"):
+            value = Arg(arg.text.partition("=")[2]) if "=" in arg.text else None
+        elif match := re.fullmatch(r"-[a-su-zA-Z]*t(.*)", arg.text, re.DOTALL):
+            value = Arg(match[1]) if match[1] else None
+        else:
+            continue
+        if value is None:
+            value, rest = args[at + 1] if at + 1 < len(args) else Arg("."), [*args[:at], *args[at + 2 :]]
+        return value, operands(rest)
+    return None, operands(args)
 
 
 def _into_folder(words: Sequence[Arg]) -> Iterator[Effect]:
@@ -198,7 +275,7 @@ def _tee(command: Command) -> Iterator[Effect]:
 
 
 def _dd(command: Command) -> Iterator[Effect]:
-    yield Does("E", "`dd` copies raw data")
+    yield Does("E", f"`{command.name}` copies raw data")
     for arg in command.args:
         key, _, value = arg.text.partition("=")
         if key == "of":
@@ -207,84 +284,21 @@ def _dd(command: Command) -> Iterator[Effect]:
             yield read(Arg(value))
 
 
-def _sed(command: Command) -> Iterator[Effect]:
-    scripts, paths, in_place = list[str](), list[Arg](), False
-    pending = ended = False
-    for arg in command.args:
-        text = arg.text
-        if not arg.known:
-            yield Does("L", "a word of `sed` is only known when it runs")
-            return
-        if pending:
-            scripts.append(text)
-            pending = False
-        elif text == "--" and not ended:
-            ended = True
-        elif text.startswith("-") and len(text) > 1 and not ended:
-            cluster = re.fullmatch(
-                r"-([nErszu]*)(e|i.*)?|--(quiet|silent|posix|regexp-extended|in-place(?:=.*)?)", text
-            )
-            if cluster is None:
-                yield Does("X", f"`sed {text}` is not an option that is known to be harmless")
-                return
-            in_place |= (cluster[2] or "").startswith("i") or (cluster[3] or "").startswith("in-place")
-            pending = cluster[2] == "e"
-        else:
-            paths.append(arg)
-    if not scripts and paths:
-        scripts.append(paths.pop(0).text)
-    if not all(_sed_is_safe(script) for script in scripts):
-        yield Does("X", "this `sed` script may run commands or write files")
-    for path in paths:
-        yield write(path) if in_place else read(path)
-
-
-def _sed_is_safe(script: str) -> bool:
-    """Whether the script is made of printing, deleting of lines and substitutions alone."""
-    at = 0
-    while at < len(script):
-        match = _SED_ONE.match(script, at)
-        if match is None or match.end() == at:
-            return False
-        at = match.end()
-    return bool(script)
-
-
-def _awk(command: Command) -> Iterator[Effect]:
-    words = list(command.args)
-    if not all(arg.known for arg in words):
-        yield Does("L", "a word of `awk` is only known when it runs")
-        return
-    while words and words[0].text.startswith("-"):
-        option = words.pop(0).text
-        if re.fullmatch(r"-F.+|-v\w+=.*", option, re.DOTALL):
-            continue
-        if option not in ("-F", "-v") or not words:
-            yield Does("X", f"`awk {option}` is not an option that is known to be harmless")
-            return
-        words.pop(0)
-    if words and _AWK_UNSAFE.search(words.pop(0).text):
-        yield Does("X", "this `awk` program may run commands, write files or show the environment")
-    yield from (read(arg) for arg in words)
-
-
-def _jq(command: Command) -> Iterator[Effect]:
-    yield from reader_effects(command, table.READERS["jq"])
-    if any(_JQ_UNSAFE.search(arg.text) for arg in command.args):
-        yield Does("O", "this `jq` program may show the environment or load other programs")
-
-
 def _tar(command: Command) -> Iterator[Effect]:
     texts = [arg.text for arg in command.args]
-    if len(texts) == 2 and re.fullmatch(r"-?t[vzjJ]*f|-?tf", texts[0]) and not command.args[1].glob:
+    lists = len(texts) == 2 and re.fullmatch(r"-?t[vzjJ]*f|-?tf", texts[0]) and not command.args[1].glob
+    if lists and ":" not in texts[1]:  # a colon names another machine
         yield read(command.args[1])
         return
     yield Does("E", "`tar` writes files or runs programs by its options")
-    yield from (write(arg, "rule") for arg in operands(command.args) if arg.known and "/" in arg.text)
+    yield from (write(arg, "rule") for arg in operands(command.args) if arg.known)
+    if has_option(command.args, "", ("remove-files",)):
+        yield from (delete(arg) for arg in operands(command.args))
 
 
 def _unzip(command: Command) -> Iterator[Effect]:
-    if command.args and command.args[0].text in ("-l", "-v", "-Z", "-t"):
+    words = [arg.text for arg in command.args]
+    if words and words[0] in ("-l", "-v", "-t") and not any(word.startswith("-") for word in words[1:]):
         yield from (read(arg) for arg in operands(command.args))
         return
     yield Does("E", "`unzip` writes files that the archive names")
@@ -292,14 +306,20 @@ def _unzip(command: Command) -> Iterator[Effect]:
 
 def _test(command: Command) -> Iterator[Effect]:
     texts = [arg.text for arg in command.args]
-    if "-v" in texts or "-R" in texts or any("$(" in text or "`" in text for text in texts):
-        yield Does("X", "this test evaluates the subscript of a variable")
+    evaluated = any("$(" in text or "`" in text for text in texts) or any(arg.glob for arg in command.args)
+    reckoned = [at for at, text in enumerate(texts) if text in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")]
+    sides = [text for at in reckoned for text in (*texts[max(at - 1, 0) : at], *texts[at + 1 : at + 2])]
+    named = not all(re.fullmatch(r"-?\d+", text) for text in sides)
+    if "-v" in texts or "-R" in texts or evaluated or named:
+        yield Does("X", "this test evaluates a variable or its subscript")
     yield from reader_effects(command, table.Reader())
 
 
 def _cd(command: Command) -> Iterator[Effect]:
     for arg in operands(command.args):
-        if arg.text != "-":
+        if arg.text == "-":
+            yield Does("O", "it goes to where the shell was before")
+        else:
             yield read(arg)
     if not operands(command.args) and command.name != "popd":
         yield Does("O", f"`{command.name}` alone leaves the workspace")
@@ -314,9 +334,12 @@ _SPECIAL: Mapping[str, Callable[[Command], Iterator[Effect]]] = (
     | dict.fromkeys(("truncate", "shred", "srm", "wipe"), _empty)
     | dict.fromkeys(("mkdir", "touch"), _make)
     | dict.fromkeys(("cp", "mv"), _copy)
-    | dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk)
+    | dict.fromkeys(("awk", "gawk", "mawk", "nawk"), awk)
     | dict.fromkeys(("cd", "pushd", "popd"), _cd)
     | dict.fromkeys(table.LISTERS_OF_DISKS, _disk_lister)
     | {"[": _test, "test": _test}
-    | {"tee": _tee, "dd": _dd, "sed": _sed, "jq": _jq, "tar": _tar, "unzip": _unzip}
+    | dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd)
+    | dict.fromkeys(("trash", "trash-put", "rimraf"), _remove)
+    | {"tee": _tee, "sed": sed, "jq": jq, "tar": _tar, "unzip": _unzip, "rsync": _rsync, "ddrescue": _copy}
+    | {"date": _date, "hostname": _hostname, "wait": _wait, "strings": _strings}
 )

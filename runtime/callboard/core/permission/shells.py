@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from callboard.core.permission.commands import names
 from callboard.core.permission.effects import Does
-from callboard.core.permission.values import Node, Simple
+from callboard.core.permission.never import name_of, walk
+from callboard.core.permission.values import Node, Redirect, Script, Simple
 from callboard.core.permission.words import Arg, expand, literal
 
 _BASH_LIKE = names("sh bash dash ash")
+_NOT_BASH = re.compile(r"\[\[\s|\$'")
+"""Where other shells see words and operators: `[[ a || b ]]` and `$'a\\'` end elsewhere for them."""
+_NO_INPUT = names("ls pwd echo printf cd true false test [ date whoami id uname hostname which type basename dirname :")
 _HARMLESS_LONG = names("--norc --noprofile --posix --restricted")
 
 
@@ -21,6 +25,8 @@ class ShellScript:
 
     script: str | None
     effects: tuple[Does, ...] = ()
+    from_input: bool = False
+    """The shell reads it while its commands run, and they read from the same place."""
 
 
 def script_of_shell(shell: str, args: Sequence[Arg], stdin: str | None) -> ShellScript:
@@ -33,6 +39,9 @@ def script_of_shell(shell: str, args: Sequence[Arg], stdin: str | None) -> Shell
     effects = [*foreign, *(Does("X", f"`{shell} {text}` may run more than its script") for text in odd)]
     if not (given and at < len(args)) and len(args) < whole:
         return ShellScript(None, (unknown,))
+    script = args[at].text if given and at < len(args) else stdin or ""
+    if shell != "bash" and _NOT_BASH.search(script):
+        effects.append(Does("L", f"`{shell}` may read this script in another way"))
     if given:
         return ShellScript(args[at].text, tuple(effects)) if at < len(args) else ShellScript(None, tuple(effects))
     if at < len(args) and "s" not in "".join(arg.text for arg in args[:at] if arg.text[:1] == "-"):
@@ -41,7 +50,7 @@ def script_of_shell(shell: str, args: Sequence[Arg], stdin: str | None) -> Shell
         return ShellScript(None, (*effects, Does("X", f"`{shell}` runs what it reads")))
     if "\\" in stdin:  # shells differ on what `echo` makes of escapes: deny by one reading, never allow by it
         effects.append(Does("X", f"what `{shell}` reads holds escapes"))
-    return ShellScript(stdin, tuple(effects))
+    return ShellScript(stdin, tuple(effects), from_input=True)
 
 
 def _shell_options(texts: Sequence[str]) -> tuple[bool, int, list[str]]:
@@ -61,22 +70,52 @@ def _shell_options(texts: Sequence[str]) -> tuple[bool, int, list[str]]:
     return given, at, odd
 
 
-def text_of(node: Node, home: str) -> str | None:
-    """Return what a stage of a pipe prints, where that is literal."""
+def stdin_of(redirects: Sequence[Redirect], home: str, piped: str | None) -> str | None:
+    """Return the text that a command reads, where it is known: the last redirect of descriptor 0 counts."""
+    for redirect in redirects:
+        if redirect.op in ("<<", "<<<") and redirect.descriptor in ("", "0"):
+            body = literal(redirect.target, home)
+            piped = body.text if body.known else None
+        elif redirect.descriptor == "0" or (redirect.op.startswith("<") and redirect.descriptor == ""):
+            piped = None
+    return piped
+
+
+def text_of(node: Node, home: str, piped: str | None) -> str | None:
+    """Return what a stage of a pipe prints, where that is literal. `piped` is what it is given."""
     if not isinstance(node, Simple):
         return None
     args = [arg for word in node.words for arg in expand(word, home)]
-    if not args or not all(arg.known for arg in args) or any(r.op[0] in ">&" for r in node.redirects):
+    if not args or not all(arg.known and not arg.glob for arg in args) or any(r.op[0] in ">&" for r in node.redirects):
         return None
     name, texts = args[0].text, [arg.text for arg in args[1:]]
-    if name == "cat" and not texts:
-        bodies = [literal(r.target, home) for r in node.redirects if r.op in ("<<", "<<<")]
-        return bodies[-1].text if bodies and bodies[-1].known else None
+    if (name == "cat" and texts in ([], ["-"])) or name == "tee":
+        return stdin_of(node.redirects, home, piped)
     if name == "echo":
         return _echo(texts)
     if name == "printf" and texts:
-        return _printf(texts)
+        return _printf(texts[1:] if texts[0] == "--" else texts)
     return None
+
+
+def named_by(node: Node, home: str) -> tuple[Arg, ...]:
+    """Return folders whose contents a stage of a pipe lists: what is fed to `xargs` lies beneath them."""
+    if not isinstance(node, Simple):
+        return ()
+    args = [arg for word in node.words for arg in expand(word, home)]
+    return tuple(arg for arg in args[1:] if arg.text[:1] not in "-") if args and args[0].text == "find" else ()
+
+
+def shared_input(nodes: Iterable[Node]) -> bool:
+    """Whether more than one command of these could take a part of the same input."""
+    return sum(isinstance(node, Simple) for node in walk(nodes)) > 1
+
+
+def reads_itself(script: Script) -> bool:
+    """Whether a script that a shell reads from its input could lose lines to its own commands."""
+    started = [node for node in walk(script.nodes) if isinstance(node, Simple) and node.words]
+    names_ = [name_of(node.words[0]) for node in started]
+    return len(names_) > 1 and not all(name in _NO_INPUT for name in names_)
 
 
 def _echo(texts: list[str]) -> str | None:

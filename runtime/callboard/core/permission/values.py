@@ -64,6 +64,8 @@ class Redirect:
 
     op: str
     target: Word
+    descriptor: str = ""
+    """The number before it, if one is written."""
 
 
 @dataclass(frozen=True, slots=True)

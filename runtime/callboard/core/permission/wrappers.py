@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from callboard.core.permission.commands import HARMLESS_ASSIGNMENTS, names
 from callboard.core.permission.effects import Does, Effect
+from callboard.core.permission.options import names_long
 from callboard.core.permission.words import HOLE, Arg
 
 
@@ -40,7 +41,10 @@ TRANSPARENT_FOR_ALLOW = names("timeout time nice nohup stdbuf")
 OTHERS = names(
     "ionice chrt taskset watch flock parallel ltrace strace chroot unshare nsenter script setarch linux32 linux64 "
     "systemd-run faketime fakeroot eatmydata proot cpulimit prlimit unbuffer rlwrap dbus-run-session start-stop-daemon "
-    "at batch setpriv capsh sg newgrp bwrap firejail numactl catchsegv valgrind torsocks proxychains"
+    "at batch setpriv capsh sg newgrp bwrap firejail numactl catchsegv valgrind torsocks proxychains proxychains4 "
+    "torify gtimeout gnice gnohup gstdbuf genv gxargs perf hyperfine choom tmux screen xvfb-run chronic ifne pee "
+    "dumb-init tini uclampset trickle cgexec daemonize dbus-launch ssh-agent sshpass aa-exec runcon fakechroot schroot "
+    "caffeinate sem rr"
 )
 """Programs that run others in ways that are not read here: they ask, and what they would run is judged for denials."""
 
@@ -80,7 +84,13 @@ def peel(name: str, args: Sequence[Arg], stdin: str | None) -> Peeled:
         return Peeled(())
     at, sure = _skip_options(args, _WRAPPERS[name])
     inner = tuple(args[at + _WRAPPERS[name].skip :])
+    sure &= _fixed(args[: len(args) - len(inner)])
     return Peeled(inner, () if sure else (_unclear(name),), sure=sure)
+
+
+def _fixed(words: Sequence[Arg]) -> bool:
+    """Whether each of these is one word: what is unknown or a glob can become several, the program among them."""
+    return all(arg.known and not arg.glob for arg in words)
 
 
 def _unclear(name: str) -> Does:
@@ -166,7 +176,7 @@ def _env(args: list[Arg]) -> Peeled:
     folder: Arg | None = None
     while args:
         text = args[0].text
-        if not args[0].known:
+        if not _fixed(args[: 2 if text in ("-u", "--unset", "-C", "--chdir") else 1]):
             return Peeled(tuple(args), (*effects, _unclear("env")), folder, sure=False)
         assignment = re.match(r"([A-Za-z_]\w*)=", text)
         if assignment and not harmless_assignment(assignment[1]):
@@ -176,7 +186,7 @@ def _env(args: list[Arg]) -> Peeled:
             args.pop(0)
         elif text.startswith(("--chdir=", "-C")):
             folder = Arg(text.removeprefix("--chdir=").removeprefix("-C"))
-        elif text in ("-S", "--split-string") or text.startswith(("--split-string=", "-S")):
+        elif text.startswith("-S") or (text.startswith("--") and names_long(text, ("split-string",))):
             return Peeled(_split(text, args[1:]), (*effects, _unclear("env")), folder, sure=False)
         elif not assignment and text not in ("-i", "-", "-0", "-v", "--", "--null", "--ignore-environment"):
             if text.startswith("-") and not text.startswith(("--unset=", "-u")):
@@ -188,6 +198,6 @@ def _env(args: list[Arg]) -> Peeled:
 
 
 def _split(option: str, rest: Sequence[Arg]) -> tuple[Arg, ...]:
-    attached = option.removeprefix("--split-string").removeprefix("=").removeprefix("-S")
+    attached = option.partition("=")[2] if option.startswith("--") else option.removeprefix("-S")
     text, rest = (attached, rest) if attached else (rest[0].text if rest else "", rest[1:])
     return (*(Arg(word.strip("\"'")) for word in text.split()), *rest)
