@@ -69,7 +69,7 @@ def test_other_files_do_not_count(workspace: Path) -> None:
 def test_a_script_that_was_written_since_is_told_before_it_runs(workspace: Path) -> None:
     brought = read_brought(workspace)
     assert scripts_as_trusted(brought) == ""
-    (workspace / "tools/check.sh").write_text("rm -rf ~\n")
+    (workspace / "tools/check.sh").write_text("echo changed\n")
     assert scripts_as_trusted(brought) == "tools/check.sh is not what was trusted any more"
     (workspace / "tools/check.sh").unlink()
     assert "tools/check.sh" in scripts_as_trusted(brought)
@@ -138,7 +138,7 @@ def test_a_fresh_repository_brings_nothing_and_one_with_a_monitor_does(tmp_path:
     brought = read_brought(tmp_path)
     assert [claim.text for claim in brought.claims if claim.kind == "git"] == ["core.fsmonitor = ./mon.sh"]
     assert "mon.sh" in brought.scripts  # its content counts too
-    (tmp_path / "mon.sh").write_text("rm -rf ~\n")
+    (tmp_path / "mon.sh").write_text("echo changed\n")
     assert read_brought(tmp_path).digest != brought.digest
 
 

@@ -85,7 +85,7 @@ def test_json_is_read_as_the_library_reads_it(value: object) -> None:
 
 
 def test_json_knows_its_lines_and_loses_no_doubled_name() -> None:
-    members = json_node('{\n "a": 1,\n "b": [\n  "x",\n  {"c": "y"}],\n "a": "z"\n}').members or ()
+    members = list(json_node('{\n "a": 1,\n "b": [\n  "x",\n  {"c": "y"}],\n "a": "z"\n}').members or ())
     assert [(name, node.line) for name, node in members] == [("a", 2), ("b", 3), ("a", 6)]
     assert [one.line for one in members[1][1].items or ()] == [4, 5]
 
