@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
 from callboard.engine.sessions import create_session, named, prompt_envelope
 from callboard.engine.supervision.team import Team
-from callboard.hooking import fill_registry
+from callboard.hooking import add_front_matter, fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.store import Lease, Put
 from callboard.ports.worktrees import WorktreeKeeper
@@ -80,7 +80,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=ShellLauncher(places.workspace, os.environ),
         skills=skills,
-        hooks=hooks_of(opened),
+        hooks=hooks_of(opened, files, types.definitions.values()),
         stages=own_stages(loaded, places),
         worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
         governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
@@ -108,11 +108,15 @@ def agents_of(files: FilePlaces, loaded: Loaded) -> Mapping[str, AgentFile]:
     return {**found, **{name: replace(one, permission_mode=None) for name, one in bound.items()}}
 
 
-def hooks_of(opened: Opened) -> HookRegistry:
+def hooks_of(opened: Opened, files: FilePlaces, agents: Iterable[AgentFile]) -> HookRegistry:
     """The hooks of the session; the workspace's as they were read when they were trusted."""
     workspace, trust = opened.places.workspace, opened.trust
     environ, trusted = dict(os.environ), trust.trusted
-    return fill_registry(opened.loaded, workspace, environ, trusted=trusted, brought=trust.brought)
+    registry = fill_registry(opened.loaded, workspace, environ, trusted=trusted, brought=trust.brought)
+    notes = add_front_matter(registry, opened.loaded, files, agents)
+    for note in notes:
+        structlog.get_logger("callboard.hooks").warning("hook file", note=str(note))
+    return registry
 
 
 async def worktrees_for(opened: Opened, *, live: bool) -> WorktreeKeeper:
