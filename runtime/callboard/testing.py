@@ -187,7 +187,13 @@ class AllowAll:
         return Ruling("allow", lift.by if lift and call.name in self.ask else "rule", "", reads)
 
     async def always(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> tuple[str, ...]:
         return (call.name,) if call.name in self.ask else ()
 
@@ -316,7 +322,10 @@ class World:
         team = Team(host, pid=1)
         async with anyio.create_task_group() as group:
             group.start_soon(team.run)
-            yield HostedSession(self, team, session)
+            try:
+                yield HostedSession(self, team, session)
+            finally:
+                await team.informer.end()
             group.cancel_scope.cancel()
 
 

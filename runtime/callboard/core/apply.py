@@ -142,7 +142,8 @@ def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
     turn = Turn(id=e.turn, began_at=e.at, cause=e.cause, depth=e.depth, authority=e.authority)
-    return replace(state, turn=turn, turns=state.turns + 1, authority=e.authority, tried=frozenset())
+    state = replace(state, tried=frozenset(), skipped=frozenset())
+    return replace(state, turn=turn, turns=state.turns + 1, authority=e.authority)
 
 
 def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:

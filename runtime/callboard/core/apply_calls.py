@@ -119,6 +119,7 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         _compacted(state, e),
         conversation=edited(state.conversation, e.edits),
         tried=still_failed(state.tried),
+        skipped=frozenset(),
         batch=e.stage,
         compactions=state.compactions + 1,
         compacted={**state.compacted, by: state.compacted.get(by, 0) + 1},
@@ -163,10 +164,10 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
 
 
 def _summary_skipped(state: AgentState, skipped: SummaryWanted) -> AgentState:
-    """What asked for it by hand has had its answer; the pipeline does not ask again for the same view."""
+    """What asked for it by hand has had its answer; the pipeline does not ask again before the next edit, or turn."""
     if skipped.trigger == "manual":
         return _compact_done(state)
-    return replace(state, tried=state.tried | {failed_at(skipped, state.conversation.revision)})
+    return replace(state, skipped=state.skipped | {failed_at(skipped, state.conversation.revision)})
 
 
 def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:

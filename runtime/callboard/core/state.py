@@ -207,6 +207,9 @@ class AgentState:
     """Summaries that were begun: their calls are numbered by it."""
     tried: frozenset[tuple[str, int]] = frozenset()
     """Stages already tried, with the view's revision they saw."""
+    skipped: frozenset[tuple[str, int]] = frozenset()
+    """The same of summaries that hooks would not have; where the conversation would not fit without one, it counts
+    no more."""
 
     gate: Gate = Gate()
     todos: tuple[Todo, ...] = ()

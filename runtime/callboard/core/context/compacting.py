@@ -12,6 +12,7 @@ from callboard.core.context.counting import room
 from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
 from callboard.core.context.situation import Situation
 from callboard.core.context.stages.last_resort import blame
+from callboard.core.context.view.conversation import held
 from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, Facts
 from callboard.words import steps as st
@@ -57,7 +58,7 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         now=facts.now,
         folder=facts.folder,
         transcript=transcript_path(state, facts),
-        tried=state.tried,
+        tried=state.tried | state.skipped if held(state.conversation) <= room(state) else state.tried,
         summaries_failed=state.turn.summaries_failed if state.turn else 0,
         state=facts.known,
         limits=spec.limits_of(rec.model_in_use(state.recovery, spec)),
