@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from callboard.core.asking.session_rules import offered
 from callboard.core.budget.limits import out_of_time
 from callboard.core.context.told.metrics import Metrics, metrics_of
 from callboard.core.names import agent_key
@@ -34,6 +38,12 @@ _BY_FAULT = {
     "too_long": LIMIT,
 }
 """What else fails is the service's unavailability."""
+
+
+_TOLD = 3
+"""Requests that the end of a run tells of."""
+_LONGEST_CALL = 160
+"""Characters of a call in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +111,35 @@ def exit_code_of(row: AgentRow | None, lead: AgentState | None, requests: Sequen
             return FAILED, lead.last_why or lead.last_reason
         case _:
             if unanswered:
-                names = ", ".join(f"{r.id} ({r.subject})" for r in unanswered[:3])
-                return NO_ANSWER, f"nobody answered {names}: allow it by a rule, or answer with `callboard approve`"
+                return NO_ANSWER, unanswered_words(unanswered)
             return DONE, ""
+
+
+def unanswered_words(requests: Sequence[Request]) -> str:
+    """Which requests nobody answered, and how a person lets them through the next time."""
+    told = "; ".join(f"{one.id} ({_asked_for(one)})" for one in requests[:_TOLD])
+    more = f" and {len(requests) - _TOLD} more" if len(requests) > _TOLD else ""
+    rules = list(dict.fromkeys(rule for one in requests for rule in offered(one)))
+    flags = " ".join(f"--allowed-tools {shlex.quote(rule)}" for rule in rules)
+    ways = [f"allow it by a rule: {flags}, or permission.allow in settings"] if rules else []
+    if any(one.kind == "permission" and not offered(one) for one in requests):
+        ways.append("what no rule allows needs a person: run it in a terminal, or answer with `callboard approve`")
+    elif not ways:
+        ways.append("answer in a terminal, or with `callboard approve`")
+    return f"nobody answered {told}{more}. To let it through: {'; '.join(ways)}"
+
+
+def _asked_for(request: Request) -> str:
+    """The request's one line; of a permission the call too, as far as a line goes."""
+    given = request.payload.get("input")
+    if request.kind != "permission" or not isinstance(given, dict):
+        return request.subject
+    fields = cast("dict[str, object]", given)
+    what = next((fields[name] for name in ("command", "path") if isinstance(fields.get(name), str)), None)
+    text = " ".join(str(json.dumps(fields, default=str) if what is None else what).split())
+    shown = text if len(text) <= _LONGEST_CALL else f"{text[:_LONGEST_CALL]}…"
+    why = str(request.payload.get("why") or "").partition("\n")[0]
+    return f"{request.asked_by} wants to run {request.payload.get('tool')} `{shown}`: {why}"
 
 
 async def was_cut_short(store: Store, session: str) -> bool:

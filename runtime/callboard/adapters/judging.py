@@ -105,10 +105,16 @@ class PolicyJudge:
         return await self._found(call, tool, folders, authority, partial(self._decide, spec, lifts))
 
     async def always(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> tuple[str, ...]:
         """The narrowest rules that would lift the question of this call."""
-        return await self._found(call, tool, folders, authority, partial(self._propose, spec))
+        return await self._found(call, tool, folders, authority, partial(self._propose, spec, lifts))
 
     async def _found(
         self,
@@ -139,8 +145,10 @@ class PolicyJudge:
         )
         return find_facts(call, start, self._parser.parse, paths.look)
 
-    def _propose(self, spec: AgentSpec, call: Judged, facts: CallFacts) -> tuple[str, ...]:
-        return propose(call, self._policy_for(spec, call.authority), facts)
+    def _propose(self, spec: AgentSpec, lifts: Sequence[Lift], call: Judged, facts: CallFacts) -> tuple[str, ...]:
+        policy = self._policy_for(spec, call.authority)
+        there = _readable([one.rule for one in lifts])
+        return propose(call, replace(policy, allow=(*policy.allow, *there)), facts)
 
     def _decide(self, spec: AgentSpec, lifts: Sequence[Lift], call: Judged, facts: CallFacts) -> Ruling:
         policy = self._policy_for(spec, call.authority)

@@ -242,12 +242,18 @@ class TapedJudge:
         return ruling
 
     async def always(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> tuple[str, ...]:
         kept = self.tape.found("ruling", f"{call.id}.always")
         if kept is not None:
             return tuple(str(rule) for rule in kept["rules"])
-        found = await self.rules.always(call, tool, spec, folders, authority)
+        found = await self.rules.always(call, tool, spec, folders, authority, lifts)
         self.tape.keep("ruling", f"{call.id}.always", {"rules": list(found)})
         return found
 

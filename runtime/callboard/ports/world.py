@@ -82,9 +82,16 @@ class Judge(Protocol):
         ...
 
     async def always(
-        self, call: ToolCall, tool: ToolSpec, spec: AgentSpec, folders: Folders, authority: Cause
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
     ) -> tuple[str, ...]:
-        """The narrowest allow rules that would lift the question, for a call that asks; empty where none would."""
+        """The narrowest allow rules that would lift the question beside those there are, for a call that asks; empty
+        where none would."""
         ...
 
 

@@ -86,7 +86,8 @@ async def always_of(agent: Agent, about: Proposed) -> tuple[str, ...]:
         return ()
     ports, me = agent.host.ports, agent.state.me
     tool, folders = ports.tools[about.call.name].spec, ports.archive.folders(me)
-    return await ports.judge.always(about.call, tool, me, folders, authority_of(agent.state))
+    lifts = lifts_of(agent, about.call.name)
+    return await ports.judge.always(about.call, tool, me, folders, authority_of(agent.state), lifts)
 
 
 async def answered_by_hook(agent: Agent, about: Proposed, always: tuple[str, ...]) -> Proposed:
