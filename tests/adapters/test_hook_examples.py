@@ -315,7 +315,7 @@ async def test_the_other_moments_block_by_exit_code_2_or_json(tmp_path: Path) ->
         "TeammateIdle": "the build artefact is missing",
         "PreCompact": "commit first",
         "PostToolBatch": "commit first",
-        "WorktreeCreate": "exit code 1: ",
+        "WorktreeCreate": "exit code 1: it said nothing",
     }
     assert fired["TaskCreated"].notices[0].endswith("`continue: false` has no effect at TaskCreated")
     assert fired["SessionStart"].context == ("branch: main",)

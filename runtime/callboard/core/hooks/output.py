@@ -89,10 +89,11 @@ def output_meaning(told: Json, exit_code: int, stdout: str, stderr: str) -> Hand
     if exit_code == 0:
         context = event in TEXT_IS_CONTEXT and stdout.strip()
         return HandlerResult((AddContext(capped(stdout.strip())),) if context else ())
+    said = stderr.strip() or "it said nothing"
     how = f"exit code {exit_code}" if exit_code > 0 else f"ended by signal {-exit_code}"
     if event == "WorktreeCreate":
-        return HandlerResult((Deny(capped(f"{how}: {why if exit_code == BLOCKS else stderr.strip()}")),))
-    return HandlerResult(fault=capped(f"{how}: {stderr.strip() or 'it said nothing'}"))
+        return HandlerResult((Deny(capped(f"{how}: {said}")),))
+    return HandlerResult(fault=capped(f"{how}: {said}"))
 
 
 def http_meaning(told: Json, status: int, body: str) -> HandlerResult:
