@@ -17,7 +17,7 @@ import platformdirs
 from pydantic import ValidationError
 
 from callboard.adapters.claude_settings import ClaudeSettings
-from callboard.adapters.trust import SETTINGS, read_brought
+from callboard.adapters.trust import read_brought
 from callboard.adapters.yaml_files import Address, dotted, load_yaml
 from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.presets import PRESETS
@@ -68,12 +68,16 @@ class Loaded:
     bypass_off: str = ""
     """The place that switches the mode `bypassPermissions` off for everybody; empty: none does."""
     bases: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Settings file -> the folder that `/x` means in a rule of it."""
+    """Settings file -> the folder that `/x` means in a rule of it, where that is not the agent's own."""
 
-    def base(self, address: Address) -> str:
-        """The absolute folder that `/x` means in the rule at this address; empty: the folder of the agent it binds."""
-        place = origin(self.origins, address)
-        return next((base for file, base in self.bases.items() if place.startswith(f"{file}:")), "")
+    def rule_bases(self, kind: str) -> tuple[str, ...]:
+        """For each rule of `permission.allow`, `ask` or `deny`: the absolute folder that `/x` means in it; empty: the
+        folder of the agent that it binds."""
+        rules: Sequence[str] = getattr(self.settings.permission, kind)
+        places = [origin(self.origins, ("permission", kind, number)) for number in range(len(rules))]
+        return tuple(
+            next((base for file, base in self.bases.items() if place.startswith(f"{file}:")), "") for place in places
+        )
 
     def place(self, address: Address) -> str:
         """Where a value was set: file, line and field, or the name of the variable or flag."""
@@ -129,9 +133,7 @@ def load_settings(
     _check_bypass(values, origins, bypass_off)
     told = (str(field) for one in claude for field in one.told if field.verdict != "honoured")
     notes = (*_read_otherwise(values, origins), *ours.notes, *(one.broken for one in claude if one.broken), *told)
-    root = brought.workspace if brought is not None else ""
-    bases = {one.path: str(Path(one.path).parent) if one.person else root for one in claude}
-    bases |= {str(mine): str(mine.parent), f"{root}/{SETTINGS}": root}
+    bases = {one.path: str(Path(one.path).parent) for one in claude if one.person}
     return Loaded(settings, origins, hooks, notes, tuple(claude), bypass_off, bases)
 
 
