@@ -1,4 +1,4 @@
-"""Settings that people wrote for Claude Code: what is honoured, in which order, and what an untrusted folder may say."""
+"""Settings that people wrote for Claude Code: what is honoured, in which order, and what an untrusted one may say."""
 
 from __future__ import annotations
 
