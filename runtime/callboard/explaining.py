@@ -8,19 +8,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from callboard.adapters.agent_files import load_agents
+from callboard.adapters.agent_files import AgentFile, load_agents
 from callboard.adapters.explaining import Explainer, Judged
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.judging import parse_rules
+from callboard.adapters.sandbox.machine import examine
+from callboard.adapters.sandbox.sandbox import choose
 from callboard.assembly import Places, all_tools, find_places
 from callboard.core.permission.given import GivenCall, GivenRules, Known, Misread, read_line
 from callboard.core.permission.modes import inherited, within
 from callboard.core.permission.values import Floor, Mode, Verdict
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.hooking import fill_registry
+from callboard.hooking import add_front_matter, fill_registry
 from callboard.settings import Loaded, load_settings
+from callboard.trusting import standing
 from callboard.words.errors import UsageError
 from callboard.words.hooks import Caller, PreToolUse
 from callboard.words.settings_model import ProfileSettings
@@ -38,13 +42,19 @@ def _texts(schema: Json) -> frozenset[str]:
     return frozenset(name for name, of in schema.get("properties", {}).items() if of.get("type") == "string")
 
 
+def sandbox_level(workspace: Path) -> int:
+    """The best level (0 to 3) that this machine can put round commands: what a person at the terminal gets."""
+    return choose(None, examine(workspace, os.environ), (), attended=True, any_level=True).level
+
+
 class Explaining:
     """The judge of one workspace. Raises `WorkspaceUnusable` for a folder that is not there."""
 
     def __init__(self, workspace: Path, floor: Floor | None = None) -> None:
         places = find_places(workspace, writable=False)
         self.known = known_tools(places.workspace)
-        self._explainer = Explainer(places.workspace, (places.state, places.config), self.known, floor)
+        level = cache(lambda: sandbox_level(places.workspace))
+        self._explainer = Explainer(places.workspace, (places.state, places.config), self.known, floor, level)
 
     def judge(self, call: GivenCall) -> Judged:
         """What would be said of a call. Raises `Misread` for a folder that cannot be one."""
@@ -70,6 +80,8 @@ class InForce:
     agents: Mapping[str, tuple[Mode, PermissionRules]]
     """Of each agent type: its mode, and its rules beside those of all. What the lead starts has no more than it."""
     hooks: HookRegistry
+    inert: str = ""
+    """What of the workspace does not count, since nobody trusted it: a line for a person."""
 
     @property
     def floor(self) -> Floor:
@@ -97,23 +109,26 @@ class InForce:
         return [one.by for one in self.hooks.about(event)]
 
 
-def in_force(workspace: Path, *, trust: bool) -> InForce:
+def in_force(workspace: Path, *, trust: bool = False) -> InForce:
     """Read settings, agent types and hooks. `trust`: as if the workspace were trusted.
 
     Raises `SettingsError`, `WorkspaceUnusable`.
     """
     places = find_places(workspace, writable=False)
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trust)
-    hooks = fill_registry(loaded, places.workspace, dict(os.environ), trusted=trust)
-    return InForce(places, loaded, trust, _agents(places, loaded, trusted=trust), hooks)
+    standing_now = standing(places.workspace, places.config)
+    trusted, brought = trust or standing_now.trusted, standing_now.brought
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=brought)
+    files = FilePlaces(places.workspace, places.config, Path.home(), trusted=trusted, brought=brought)
+    definitions = load_agents(files).items
+    hooks = fill_registry(loaded, places.workspace, dict(os.environ), trusted=trusted, brought=brought)
+    add_front_matter(hooks, loaded, files, definitions.values())
+    return InForce(places, loaded, trusted, _rights(definitions, loaded), hooks, "" if trusted else standing_now.inert)
 
 
-def _agents(places: Places, loaded: Loaded, *, trusted: bool) -> dict[str, tuple[Mode, PermissionRules]]:
-    where = FilePlaces(workspace=places.workspace, config=places.config, home=Path.home(), trusted=trusted)
+def _rights(definitions: Mapping[str, AgentFile], loaded: Loaded) -> dict[str, tuple[Mode, PermissionRules]]:
     permission = loaded.settings.permission
     lead: tuple[Mode, PermissionRules] = (permission.mode, PermissionRules())
     found: dict[str, tuple[Mode, PermissionRules]] = {}
-    definitions = load_agents(where).items
     for name in sorted(definitions, key=lambda each: each != "lead"):
         mine = permission.agents.get(name, ProfileSettings())
         asked = mine.mode or definitions[name].permission_mode

@@ -101,5 +101,17 @@ def test_nothing_of_a_call_reaches_the_screen_raw(command: Command, tmp_path: Pa
     assert not {"\x1b", "\x07", "\u202e"} & set(ran.out)
 
 
+def test_what_the_workspace_brings_counts_only_once_it_is_trusted(tmp_path: Path) -> None:
+    command = Command(tmp_path)
+    (command.workspace / ".callboard").mkdir()
+    settings = command.workspace / ".callboard" / "settings.yaml"
+    settings.write_text("permission: {allow: ['Bash(make:*)'], deny: ['Bash(ls:*)']}\n")
+    assert explained(command, "make")["decision"] == "ask"
+    assert explained(command, "ls")["decision"] == "deny"
+    assert "not trusted" in command.here("policy", "explain", "make").out
+    assert explained(command, "make", "--trust")["decision"] == "allow"
+    assert "not trusted" not in command.here("policy", "explain", "make", "--trust").out
+
+
 def test_a_call_is_needed(command: Command) -> None:
     assert command.here("policy", "explain").code == 2

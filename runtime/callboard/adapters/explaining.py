@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,12 +47,21 @@ class Judged:
 
 
 class Explainer:
-    """Answers for one workspace. `own`: the runtime's folders. Used by one thread."""
+    """Answers for one workspace. `own`: the runtime's folders. `level`: the sandbox level that commands would have; it
+    is asked for only where it decides. Used by one thread."""
 
-    def __init__(self, workspace: Path, own: Sequence[Path], known: Mapping[str, Known], floor: Floor | None) -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        own: Sequence[Path],
+        known: Mapping[str, Known],
+        floor: Floor | None = None,
+        level: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._paths = PathJudge(workspace, (), own)
         self._known = known
         self._floor = floor or Floor()
+        self._level = level
         self._parser = BashParser()
         self._parsed: dict[str, Parsed] = {}
 
@@ -78,6 +87,7 @@ class Explainer:
             home=self._paths.home,
             git_quiet=call.name == "bash" and self._quiet(base),
             destructive=known.destructive,
+            sandbox=self._level() if policy.mode == "sandboxed" else 0,
         )
 
         def look(queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:
@@ -100,10 +110,7 @@ class Explainer:
 
     def _anchored(self, rule: Rule, folder: str) -> Rule:
         """`/x` is meant of the workspace, also for an agent that works elsewhere."""
-        text = rule.specifier
-        if not folder or rule.tool not in ("Read", "Edit") or text is None or text[:1] != "/" or text[:2] == "//":
-            return rule
-        return replace(rule, specifier=f"/{self._paths.root}{text}")
+        return replace(rule, base=self._paths.root) if folder and not rule.base else rule
 
     def _quiet(self, base: str) -> bool:
         """Whether git runs nothing of the repositories that `base` can lie in, up to the workspace."""

@@ -119,7 +119,9 @@ def _explain(given: Given, force: InForce, text: str, asked: dict[str, str | Non
         if json_:
             terminal.record(json.dumps(call_json(told, agent_type, hooks), indent=2))
         else:
-            terminal.rows(call_block(told, text, agent_type, count, hooks))
+            terminal.rows(
+                call_block(told, text, f"agent type {agent_type}, {count} rules in force", hooks, force.inert)
+            )
 
 
 def _answer_lines(explaining: Explaining) -> None:

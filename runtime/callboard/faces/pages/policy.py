@@ -28,17 +28,19 @@ _CALL = 100
 _MOST_PARTS = 40
 
 
-def call_block(told: CallTold, shown: str, agent_type: str, rules: int, hooks: Sequence[str]) -> Block:
+def call_block(told: CallTold, shown: str, whose: str, hooks: Sequence[str], inert: str = "") -> Block:
     """The decision, why, then each part of the call, the hooks that come first, and what "always" would mean.
 
-    `shown`: the call in one line. `rules`: how many are in force.
+    `shown`: the call in one line. `whose`: whose rules, and how many. `inert`: what does not count.
     """
     lines = [
         Line(f"{told.decision}  {told.tool}  {shorten(first_line(shown), _CALL)}", _STYLES[told.decision]),
         Line(f"  why    {told.why}"),
         Line(f"  by     {_by(told.by)}"),
-        Line(f"  in     mode {told.mode}, agent type {agent_type}, {rules} rules in force"),
+        Line(f"  in     mode {told.mode}, {whose}"),
     ]
+    if inert:
+        lines.append(Line(f"  {inert}", "dim"))
     for number, part in enumerate(told.parts[:_MOST_PARTS], 1):
         lines += _part(number, part)
     if len(told.parts) > _MOST_PARTS:
