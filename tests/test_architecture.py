@@ -28,8 +28,8 @@ ONE_IMPORTER = {
     "croniter": "callboard.core.schedule.cron",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.faces.repl",
-    "tree_sitter": "callboard.adapters.shell",
-    "tree_sitter_bash": "callboard.adapters.shell",
+    "tree_sitter": "callboard.adapters.shell_plain",
+    "tree_sitter_bash": "callboard.adapters.shell_plain",
     "yaml": "callboard.adapters.yaml_files",
 }
 """A library of others, and the one module or package of ours that may import it."""

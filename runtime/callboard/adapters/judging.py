@@ -135,7 +135,8 @@ class PolicyJudge:
 
     def _facts(self, call: Judged, tool: ToolSpec, folders: Folders) -> CallFacts:
         paths = self._paths_of(folders)
-        quiet = call.name == "bash" and paths.git_quiet  # only a command can start git: nobody else reads its settings
+        starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in pieces only asks
+        quiet = starts_git and paths.git_quiet
         start = CallFacts(
             root=paths.root,
             home=paths.home,

@@ -200,7 +200,7 @@ def _word(word: Json, depth: int, quotes: str = "none") -> Word:
 def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | Dynamic]:
     kind: str = part["Type"]
     if kind == "Lit":
-        yield from _literal(part.get("Value", ""), quotes)
+        yield from literal_parts(part.get("Value", ""), quotes)
     elif kind == "SglQuoted":
         yield from _single(part)
     elif kind == "DblQuoted":
@@ -221,7 +221,8 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | Dynamic]:
         raise NotUnderstood(kind)
 
 
-def _literal(value: str, quotes: str) -> Iterator[Text]:
+def literal_parts(value: str, quotes: str) -> Iterator[Text]:
+    """Yield literal text in pieces, its escapes taken off as they mean within these quotes."""
     if quotes == "raw" or "\\" not in value:
         yield Text(value, quoted=quotes != "none")
         return
