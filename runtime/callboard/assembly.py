@@ -25,6 +25,7 @@ from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
 from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
+from callboard.core.permission.values import Rule
 from callboard.core.team.moving import worktree_in_use
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
 from callboard.ports.model import Model
@@ -193,13 +194,15 @@ def own_stages(loaded: Loaded, places: Places) -> dict[str, OwnStage]:
     return found
 
 
-def all_tools(types: Mapping[str, str], workspace: Path) -> dict[str, Tool]:
-    """Every tool of the runtime. `types`: the agent types and when to use each, for the model to read."""
+def all_tools(types: Mapping[str, str], workspace: Path, unread: Sequence[Rule] = ()) -> dict[str, Tool]:
+    """Every tool of the runtime. `types`: the agent types and when to use each, for the model to read. `unread`: the
+    rules that deny reading files or ask for it."""
     from callboard.adapters.tools.background import background_tools
     from callboard.adapters.tools.board import board_tools
     from callboard.adapters.tools.control import control_tools
     from callboard.adapters.tools.cron import cron_tools
     from callboard.adapters.tools.files import file_tools
+    from callboard.adapters.tools.places import Grounds
     from callboard.adapters.tools.plan import plan_tools
     from callboard.adapters.tools.search import search_tools
     from callboard.adapters.tools.shell import shell_tools
@@ -208,14 +211,15 @@ def all_tools(types: Mapping[str, str], workspace: Path) -> dict[str, Tool]:
     from callboard.adapters.tools.todo import todo_tools
     from callboard.adapters.tools.worktrees import worktree_tools
 
+    grounds = Grounds(workspace)
     families = (
         background_tools(),
         board_tools(),
         control_tools(types),
         cron_tools(),
-        file_tools(),
+        file_tools(grounds),
         plan_tools(),
-        search_tools(workspace, os.environ),
+        search_tools(workspace, os.environ, unread, grounds),
         shell_tools(),
         skill_tools(),
         team_tools(types),

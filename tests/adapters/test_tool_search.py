@@ -65,9 +65,9 @@ def world(tmp_path: Path) -> OutsideWorld:
         os.utime(path, (2_000_000 - age, 2_000_000 - age))
     outside = world.base / "private"
     outside.mkdir()
-    (outside / "secret.txt").write_text("main SECRET\n")
+    (outside / "told.txt").write_text("main SECRET\n")
     (world.root / "link").symlink_to(outside)
-    (world.root / "linked.txt").symlink_to(outside / "secret.txt")
+    (world.root / "linked.txt").symlink_to(outside / "told.txt")
     os.mkfifo(world.root / "fifo")
     return world
 
@@ -131,7 +131,7 @@ async def test_what_is_no_glob_is_refused(world: OutsideWorld, pattern: str) -> 
 async def test_b15_nothing_outside_is_listed_or_searched(world: OutsideWorld, grep: Tool, path: str) -> None:
     for outcome in (await world.run(GLOB, pattern="**", path=path), await world.run(grep, pattern="main", path=path)):
         assert outcome.is_error
-        assert "secret.txt" not in text_of(outcome)
+        assert "told.txt" not in text_of(outcome)
         assert "SECRET" not in text_of(outcome)
 
 
@@ -286,7 +286,7 @@ async def test_a_cancelled_search_ends(world: OutsideWorld, grep: Tool) -> None:
 
 
 async def test_b15_a_link_swapped_in_meanwhile_shows_nothing(world: OutsideWorld, grep: Tool) -> None:
-    world.write("folder/secret.txt", "main open\n")
+    world.write("folder/told.txt", "main open\n")
     (world.root / "swap").symlink_to(world.base / "private")
     names = [os.fsencode(world.root / name) for name in ("folder", "swap")]
     here, exchanging = -100, 2
@@ -302,7 +302,7 @@ async def test_b15_a_link_swapped_in_meanwhile_shows_nothing(world: OutsideWorld
     told: set[str] = set()
     try:
         for _ in range(25):
-            told.add(text_of(await world.run(grep, pattern="main (open|SECRET)", glob="secret.txt")))
+            told.add(text_of(await world.run(grep, pattern="main (open|SECRET)", glob="told.txt")))
     finally:
         stop.set()
         swapper.join()

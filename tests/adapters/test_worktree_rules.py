@@ -9,7 +9,7 @@ from tests.adapters.worktree_world import LEAD, Trees
 
 from callboard.adapters.archive import FileArchive
 from callboard.adapters.judging import PolicyJudge
-from callboard.adapters.tools.places import find_spot
+from callboard.adapters.tools.places import Grounds
 from callboard.ports.tool import Effect, Folders, ToolSpec
 from callboard.ports.world import Ruling
 from callboard.words.errors import ToolRefused
@@ -113,8 +113,8 @@ async def test_b15_file_tools_stay_in_the_worktree_whatever_was_approved(judged:
         str(trees.workspace / ".git" / "config"),
     ):
         with pytest.raises(ToolRefused, match="outside your folder"):
-            find_spot(path, folders)
-    assert find_spot("a.txt", folders).path == trees.root / "one" / "a.txt"
+            Grounds().find(path, folders)
+    assert Grounds().find("a.txt", folders).path == trees.root / "one" / "a.txt"
 
 
 async def ruled(folders: Folders, tool: str, given: Json) -> Ruling:

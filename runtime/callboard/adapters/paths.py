@@ -30,6 +30,7 @@ _LONGEST = 4_095
 _WORST: Sequence[Place] = ("inside", "readable", "protected", "settings", "secret", "outside", "malformed", "own")
 _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -271,12 +272,26 @@ def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600) -> 
     return descriptor
 
 
-def _openat2(root_fd: int, relative: str, flags: int, mode: int) -> int | None:
+def open_folder(path: str) -> int:
+    """A descriptor of the folder at an absolute path in which nothing is a link. Raises OSError (`ELOOP`: one is)."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    top = os.open("/", flags)
+    try:
+        relative = path.lstrip("/") or "."
+        found = _openat2(top, relative, flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
+        return open_by_walking(top, relative, flags) if found is None else found
+    finally:
+        os.close(top)
+
+
+def _openat2(
+    root_fd: int, relative: str, flags: int, mode: int, resolve: int = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
+) -> int | None:
     """Return a descriptor, or None where the kernel has no such call."""
     if not sys.platform.startswith("linux"):
         return None
     creates = bool(flags & os.O_CREAT)
-    how = _OpenHow(flags, mode if creates else 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    how = _OpenHow(flags, mode if creates else 0, resolve)
     for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
         result = _LIBC.syscall(
             ctypes.c_long(_SYS_OPENAT2),

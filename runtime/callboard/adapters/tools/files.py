@@ -19,7 +19,7 @@ from pydantic import Field
 
 from callboard.adapters.tools.base import GivenTool, failed
 from callboard.adapters.tools.changes import replace_text, tell_change
-from callboard.adapters.tools.places import Spot, clear_part, find_spot, folder_of, part_name, put_in, read_in, telling
+from callboard.adapters.tools.places import Grounds, Spot, clear_part, folder_of, part_name, put_in, read_in, telling
 from callboard.adapters.tools.reading import ReadFile
 from callboard.adapters.tools.store_tool import Input
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
@@ -64,6 +64,7 @@ class _ChangeTool(GivenTool[Change]):
     """What writing and editing share: plan, compare, put, and tell after a crash."""
 
     lock: threading.Lock
+    grounds: Grounds
 
     def key(self, given: Json) -> str:
         return os.path.normpath(str(given.get("path", "")))
@@ -76,18 +77,18 @@ class _ChangeTool(GivenTool[Change]):
     async def prepare(self, given: Json, context: ToolContext) -> Json:
         """Digests before and after, and what will be said."""
         change = self.read(given)
-        spot = find_spot(change.path, context.folders, write=True)
+        spot = self.grounds.find(change.path, context.folders, write=True)
         plan = await anyio.to_thread.run_sync(self._look, change, spot, context)
         return {"path": str(spot.path), "before": plan.before, "after": plan.after, "said": plan.said}
 
     async def act(self, given: Change, context: ToolContext) -> ToolOutcome:
-        spot = find_spot(given.path, context.folders, write=True)
+        spot = self.grounds.find(given.path, context.folders, write=True)
         plan = await anyio.to_thread.run_sync(self._do, given, spot, context)
         return _done(str(spot.path), plan.before, plan.after, plan.said, context)
 
     async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
         """Told by the content that is there now: done, not done (run it), or neither (say so)."""
-        spot = find_spot(self.read(given).path, context.folders, write=True)
+        spot = self.grounds.find(self.read(given).path, context.folders, write=True)
         now = await anyio.to_thread.run_sync(_tidied, spot, context.call)
         path, before, after = (str(marks.get(name, "")) for name in ("path", "before", "after"))
         if now == after and path == str(spot.path):
@@ -116,8 +117,8 @@ class _ChangeTool(GivenTool[Change]):
 class WriteFile(_ChangeTool[ToWrite]):
     """Makes a file, or replaces one that the agent has read."""
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self.lock = lock
+    def __init__(self, lock: threading.Lock, grounds: Grounds) -> None:
+        self.lock, self.grounds = lock, grounds
         super().__init__(
             "write_file",
             "Write a file, all of it, making missing folders on the way. A file that is there already must have been "
@@ -144,8 +145,8 @@ class WriteFile(_ChangeTool[ToWrite]):
 class EditFile(_ChangeTool[ToEdit]):
     """Replaces an exact piece of text."""
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self.lock = lock
+    def __init__(self, lock: threading.Lock, grounds: Grounds) -> None:
+        self.lock, self.grounds = lock, grounds
         super().__init__(
             "edit_file",
             "Replace text in a file. `old_text` must stand there exactly once, unless `replace_all` is set; give as "
@@ -170,10 +171,10 @@ class EditFile(_ChangeTool[ToEdit]):
         return Plan(before, content, there[1], f"Edited {spot.shown}:\n{tell_change(old, new, spot.shown)}")
 
 
-def file_tools() -> tuple[Tool, ...]:
+def file_tools(grounds: Grounds | None = None) -> tuple[Tool, ...]:
     """The tools of this file. Made once in a process: all changes go through one lock."""
-    lock = threading.Lock()
-    return (ReadFile(), WriteFile(lock), EditFile(lock))
+    lock, grounds = threading.Lock(), grounds or Grounds()
+    return (ReadFile(grounds), WriteFile(lock, grounds), EditFile(lock, grounds))
 
 
 def _digest(content: bytes) -> str:

@@ -12,12 +12,14 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
-from callboard.adapters.paths import PathJudge, open_beneath
+from callboard.adapters.paths import PathJudge, open_beneath, open_folder
 from callboard.core.permission.values import PathQuery
 from callboard.ports.tool import Folders
 from callboard.words.errors import ToolRefused
@@ -33,6 +35,8 @@ class Spot:
     base: Path
     shown: str
     """Relative to the agent's folder where it lies in it, else absolute."""
+    open_base: Callable[[], int] = field(compare=False, repr=False)
+    """A descriptor of `base` as it was when it was first used. Raises OSError."""
 
     @property
     def relative(self) -> str:
@@ -40,12 +44,38 @@ class Spot:
         return str(self.path.relative_to(self.base))
 
 
+class Roots:
+    """Agents' folders, each held open from its first use on: what is put in its place later is never looked into."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, int] = {}
+        weakref.finalize(self, _close_all, self._held)
+
+    def open(self, root: Path) -> int:
+        """A descriptor of its own of a folder. Raises OSError (`ESTALE`: another folder or a link stands there now)."""
+        held = self._held.get(root)
+        if held is None or os.fstat(held).st_nlink == 0:  # it was removed: one that was made anew is another one
+            fresh = open_folder(str(root))
+            if held is not None:
+                os.close(held)
+            held = self._held[root] = fresh
+        there, kept = root.lstat(), os.fstat(held)
+        if (there.st_dev, there.st_ino) != (kept.st_dev, kept.st_ino):
+            raise OSError(errno.ESTALE, "the folder was replaced", str(root))
+        return os.dup(held)
+
+
+def _close_all(held: Mapping[Path, int]) -> None:
+    for descriptor in held.values():
+        os.close(descriptor)
+
+
 class Ground:
     """What file tools may use of an agent's folders. `Folders` are resolved for good, so this is looked up once."""
 
-    def __init__(self, folders: Folders, *, write: bool = False) -> None:
+    def __init__(self, folders: Folders, *, write: bool = False, roots: Roots | None = None) -> None:
         readable = () if write else (folders.tool_results, folders.transcripts)
-        self._folders, self._write = folders, write
+        self._folders, self._write, self._roots = folders, write, roots or Roots()
         self._judge = PathJudge(folders.root, readable, folders.own_state)
         self._root = Path(self._judge.root)
         self._bases = (self._root, *(Path(path) for path in self._judge.readable))
@@ -61,6 +91,8 @@ class Ground:
             raise ToolRefused(f"{text} belongs to the runtime: tools neither show nor change it")
         if fact.place == "malformed":
             raise ToolRefused(f"{text[:200]!r} cannot be used as a path: {fact.why}")
+        if fact.place == "settings" and self._write:
+            raise ToolRefused(f"{text} holds the runtime's settings: no tool changes them")
         if fact.device:
             raise ToolRefused(f"{text} is a device, not a file")
         path = Path(fact.resolved)
@@ -69,20 +101,37 @@ class Ground:
                 raise ToolRefused(f"{text} is your folder itself, not a file")
             if path.is_relative_to(base):
                 shown = path.relative_to(base) if base == self._root else path
-                return Spot(path, base, str(shown))
+                return Spot(path, base, str(shown), partial(self._open, base))
         raise ToolRefused(f"{text} lies outside your folder {self._folders.root}; file tools stay inside it")
 
+    def _open(self, base: Path) -> int:
+        return self._roots.open(base) if base == self._root else open_folder(str(base))
 
-def find_spot(text: str, folders: Folders, *, write: bool = False) -> Spot:
-    """Where the text leads. Raises `ToolRefused` when a tool has no business there."""
-    return Ground(folders, write=write).find(text)
+
+class Grounds:
+    """The grounds of all agents of a session: each is looked up once, so that their folders are held from then on; the
+    workspace, where one is named, from now on."""
+
+    def __init__(self, workspace: Path | None = None) -> None:
+        self._roots = Roots()
+        if workspace is not None:
+            with contextlib.suppress(OSError):  # who uses it is told why it cannot be
+                os.close(self._roots.open(workspace))
+        self._known: dict[tuple[Folders, bool], Ground] = {}
+
+    def find(self, text: str, folders: Folders, *, write: bool = False) -> Spot:
+        """Where the text leads. Raises `ToolRefused` when a tool has no business there."""
+        known = self._known.get((folders, write))
+        if known is None:
+            known = self._known[folders, write] = Ground(folders, write=write, roots=self._roots)
+        return known.find(text)
 
 
 @contextlib.contextmanager
 def opened(spot: Spot) -> Generator[int]:
     """A descriptor of the file, for reading. Raises `ToolRefused` when it is none, or cannot be read."""
     with telling(spot):
-        base = os.open(spot.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        base = spot.open_base()
         try:
             descriptor = open_beneath(base, spot.relative, os.O_RDONLY)
         finally:
@@ -97,7 +146,7 @@ def opened(spot: Spot) -> Generator[int]:
 def folder_of(spot: Spot, *, make: bool) -> Generator[int]:
     """A descriptor of the folder that the file stands in, made with its parents when asked to. Raises `ToolRefused`."""
     with telling(spot):
-        descriptor = os.open(spot.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = spot.open_base()
         try:
             for part in Path(spot.relative).parts[:-1]:
                 inner = _enter(descriptor, part, make=make)
@@ -185,6 +234,7 @@ _SAID = {
     errno.ENAMETOOLONG: "the name is too long",
     errno.EFBIG: "it is too large to be changed by this tool; use bash",
     errno.EACCES: "permission denied",
+    errno.ESTALE: "your folder was replaced by another one while the session runs",
     errno.EROFS: "the file system is read-only",
     errno.ENOSPC: "the disk is full",
 }

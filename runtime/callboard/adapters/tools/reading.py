@@ -20,9 +20,9 @@ import anyio.to_thread
 from pydantic import Field
 
 from callboard.adapters.tools.base import GivenTool
-from callboard.adapters.tools.places import Ground, Spot, opened
+from callboard.adapters.tools.places import Grounds, Spot, opened
 from callboard.adapters.tools.store_tool import Input
-from callboard.ports.tool import Folders, ToolContext, ToolOutcome
+from callboard.ports.tool import ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import FileSeen
 
@@ -65,8 +65,8 @@ class _Text:
 class ReadFile(GivenTool[FileWanted]):
     """See the module."""
 
-    def __init__(self) -> None:
-        self._grounds: dict[Folders, Ground] = {}
+    def __init__(self, grounds: Grounds) -> None:
+        self._grounds = grounds
         super().__init__(
             "read_file",
             "Read a file: its lines with their numbers, at most 2,000 at a time (`offset` and `limit` for the rest), "
@@ -78,17 +78,12 @@ class ReadFile(GivenTool[FileWanted]):
         )
 
     async def act(self, given: FileWanted, context: ToolContext) -> ToolOutcome:
-        spot = self._ground(context.folders).find(given.path)
+        spot = self._grounds.find(given.path, context.folders)
         with opened(spot) as descriptor:
             content = _in_memory(descriptor)
         if content is not None:
             return _tell(io.BytesIO(content), content[:_START], len(content), spot, given, context)
         return await anyio.to_thread.run_sync(_read, spot, given, context)
-
-    def _ground(self, folders: Folders) -> Ground:
-        if folders not in self._grounds:
-            self._grounds[folders] = Ground(folders)
-        return self._grounds[folders]
 
 
 def _in_memory(descriptor: int) -> bytes | None:

@@ -21,9 +21,11 @@ from callboard.adapters.searching import BadPattern, Hits, Searcher, find_rg
 from callboard.adapters.tools.base import GivenTool, failed
 from callboard.adapters.tools.found import Page, Pages, page_of
 from callboard.adapters.tools.globs import matcher
-from callboard.adapters.tools.places import Spot, find_spot
+from callboard.adapters.tools.places import Grounds, Spot
 from callboard.adapters.tools.store_tool import Input
 from callboard.adapters.tools.walking import MOST_FILES, FoundFile, Walk
+from callboard.core.permission.unread import is_left_out, readable_rules, rules_on_reading
+from callboard.core.permission.values import Rule
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.values import Json
@@ -55,7 +57,8 @@ class GrepWanted(Input):
 class Glob(GivenTool[GlobWanted]):
     """Finds files by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, grounds: Grounds | None = None) -> None:
+        self._grounds = grounds or Grounds()
         super().__init__(
             "glob",
             "Find files by a glob pattern, newest first. `*` stays within a name, `**` goes through folders; hidden "
@@ -67,7 +70,7 @@ class Glob(GivenTool[GlobWanted]):
 
     async def act(self, given: GlobWanted, context: ToolContext) -> ToolOutcome:
         fits = _matcher(given.pattern, "pattern")
-        spot = find_spot(given.path, context.folders)
+        spot = self._grounds.find(given.path, context.folders)
         with anyio.move_on_after(SECONDS):
             found, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
             paths = [file.path for file in found]
@@ -80,12 +83,12 @@ class Glob(GivenTool[GlobWanted]):
 class Grep(GivenTool[GrepWanted]):
     """Finds lines by a regular expression."""
 
-    def __init__(self, searcher: Searcher) -> None:
-        self._searcher = searcher
+    def __init__(self, searcher: Searcher, grounds: Grounds | None = None, unread: Sequence[Rule] = ()) -> None:
+        self._searcher, self._grounds, self._unread = searcher, grounds or Grounds(), unread
         super().__init__(
             "grep",
             "Search the content of files with a regular expression, newest files first. Hidden files are searched; "
-            "what git ignores and binary files are not. Lines come as path:number:text.",
+            "what git ignores, binary files and files of secrets are not. Lines come as path:number:text.",
             GrepWanted,
             "read",
             "shared",
@@ -94,16 +97,23 @@ class Grep(GivenTool[GrepWanted]):
     async def act(self, given: GrepWanted, context: ToolContext) -> ToolOutcome:
         glob = given.glob or "**"
         fits = _matcher(glob if "/" in glob else f"**/{glob}", "glob")
-        spot = find_spot(given.path, context.folders)
+        spot = self._grounds.find(given.path, context.folders)
         with anyio.move_on_after(SECONDS):
             found, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
-            paths = [file.path for file in found if not file.link]
+            files = [file.path for file in found if not file.link]
+            paths = await _in_thread(lambda stop: self._shown(files, spot, context))
             hits = await self._find(given, spot, paths)
             matched = [path for path in paths if path in hits.lines]
             text, data = await _in_thread(lambda stop: _tell(given, spot, context, (matched, hits), stop))
             more = "\n[There were too many matches; the search was stopped.]" if hits.cut else ""
-            return ToolOutcome(text + more + _cut(cut), data=data)
+            return ToolOutcome(text + more + _cut(cut) + _left_out(len(files) - len(paths)), data=data)
         return _out_of_time("grep")
+
+    def _shown(self, files: Sequence[str], spot: Spot, context: ToolContext) -> list[str]:
+        """A search through many files shows none that would be asked for or denied by itself."""
+        unread = [*self._unread, *rules_on_reading(readable_rules(context.spec.rules.deny), ())]
+        asked, root, home = str(spot.path), os.path.realpath(context.folders.root), str(Path.home())
+        return [path for path in files if not is_left_out(f"{spot.base}/{path}", asked, unread, root, home)]
 
     async def _find(self, given: GrepWanted, spot: Spot, paths: Sequence[str]) -> Hits:
         try:
@@ -113,9 +123,16 @@ class Grep(GivenTool[GrepWanted]):
             raise ToolRefused(f"pattern is not a regular expression: {error}") from error
 
 
-def search_tools(workspace: Path, environment: Mapping[str, str]) -> tuple[Tool, ...]:
-    """The tools of this file, with ripgrep if it is found outside the workspace."""
-    return (Glob(), Grep(Searcher(environment, find_rg(workspace, environment))))
+def search_tools(
+    workspace: Path,
+    environment: Mapping[str, str],
+    unread: Sequence[Rule] = (),
+    grounds: Grounds | None = None,
+) -> tuple[Tool, ...]:
+    """The tools of this file, with ripgrep if it is found outside the workspace. `unread`: the rules that deny reading
+    files or ask for it. `grounds`: shared with the tools that read and change files."""
+    grounds = grounds or Grounds()
+    return (Glob(grounds), Grep(Searcher(environment, find_rg(workspace, environment)), grounds, unread))
 
 
 async def _in_thread(work: Callable[[threading.Event], T]) -> T:
@@ -133,7 +150,7 @@ def _walk(spot: Spot, fits: Callable[[str], bool], stop: threading.Event) -> tup
         told = os.lstat(spot.path)
         if stat.S_ISREG(told.st_mode):
             return [FoundFile(spot.relative, told.st_mtime_ns)], False
-        walk = Walk(str(spot.base), stop)
+        walk = Walk(spot.open_base, stop)
         found = walk.files("" if spot.relative == "." else spot.relative)
         return [file for file in found if fits(_from(spot, file.path))], walk.cut
     except OSError as error:
@@ -145,7 +162,7 @@ def _tell(
 ) -> tuple[str, Json]:
     """The answer of grep, and its numbers."""
     paths, hits = found
-    folder = os.open(spot.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = spot.open_base()
     try:
         pages = Pages(folder, lambda path: _named(path, spot, context), stop)
         texts = pages.texts(paths)
@@ -186,6 +203,17 @@ def _named(path: str, spot: Spot, context: ToolContext) -> str:
 
 def _cut(cut: bool) -> str:
     return f"\n[Only the first {MOST_FILES} files were looked at. Narrow it by path.]" if cut else ""
+
+
+def _left_out(number: int) -> str:
+    if not number:
+        return ""
+    files = (
+        "1 file that may hold secrets or is not read unasked was"
+        if number == 1
+        else (f"{number} files that may hold secrets or are not read unasked were")
+    )
+    return f"\n[{files} left out. Name one as the path to have it searched.]"
 
 
 def _out_of_time(name: str) -> ToolOutcome:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pathspec import GitIgnoreSpec
@@ -47,9 +47,10 @@ class _Rules:
 
 @dataclass
 class Walk:
-    """One walk beneath `root`. `cut` says that there were more files than were looked at."""
+    """One walk beneath the folder that `open_root` gives a descriptor of. `cut` says that there were more files than
+    were looked at."""
 
-    root: str
+    open_root: Callable[[], int]
     stop: threading.Event
     cut: bool = False
     _seen: int = 0
@@ -60,7 +61,7 @@ class Walk:
 
         Ignore files from the root down to the folder hold too. Raises OSError when the folder cannot be read, `Gone`.
         """
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self.open_root()
         try:
             self._rules = self._start(descriptor)
             parts = folder.split("/") if folder else []
