@@ -19,6 +19,7 @@ from callboard.assembly import Places, open_store
 from callboard.core.names import host_lease
 from callboard.engine.governor import Governors
 from callboard.engine.sessions import find_session
+from callboard.hooking import hook_notes
 from callboard.ports.store import Store
 from callboard.settings import Loaded, load_settings
 from callboard.taking_over import TakeOver
@@ -109,7 +110,9 @@ def _load(options: Options, places: Places, trust: Trust, kept: Mapping[str, obj
     """The settings in force. `kept`: the flags that the session was begun with; what is said now wins."""
     flags = {**kept, **{name: value for name, value in options.flags.items() if value is not None}}
     brought, trusted = trust.brought, trust.trusted
-    return load_settings(os.environ, workspace=places.workspace, trusted=trusted, flags=flags, brought=brought)
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, flags=flags, brought=brought)
+    told = tuple(str(note) for note in hook_notes(loaded, places.workspace, dict(os.environ)))
+    return replace(loaded, notes=(*loaded.notes, *told))
 
 
 def wiring_of(options: Options, opened: Opened) -> AbstractAsyncContextManager[Wiring]:

@@ -47,6 +47,14 @@ async def test_nobody_waits_for_it_and_it_decides_nothing() -> None:
     assert said == [Late("hook handler (person)", Caller(), ("lint is red",), ("for the person",))]
 
 
+def test_its_time_is_no_time_that_anybody_waits() -> None:
+    registry = HookRegistry(timeout=10, grace=1)
+    registry.add("PreToolUse", answering(timeout=600), terms=IN_BACKGROUND)
+    assert registry.longest() == 1
+    registry.add("PreToolUse", answering(timeout=20))
+    assert registry.longest() == 21
+
+
 async def test_only_exit_code_2_of_one_that_may_wake_wakes() -> None:
     said: dict[str, Late] = {}
 

@@ -145,6 +145,7 @@ class HookRegistry:
         return max(moments, default=self._timeout)
 
     def _longest(self, registrations: tuple[Registration, ...]) -> float:
+        registrations = tuple(one for one in registrations if not one.terms.background)
         handlers = [one.handler for one in registrations if hasattr(cast("object", one.handler), "run")]
         times = [cast("HookHandler", one).timeout for one in handlers]
         together = max((self._timeout if time is None else time for time in times), default=0.0)
