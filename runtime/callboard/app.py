@@ -29,6 +29,7 @@ from callboard.hosting import host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
 from callboard.ports.store import Fence, Put
 from callboard.ports.world import Approver, Observer
+from callboard.sandboxing import launcher_of, with_told
 from callboard.session import OpenSession
 from callboard.taking_over import TakeOver, announced, take_lease
 from callboard.taping import Wiring
@@ -48,6 +49,8 @@ class Session(OpenSession):
         self.model = wiring.chosen.name
         self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
         self._notes = opened.loaded.notes
+        self.level = 0
+        """The sandbox level of its commands, 0 to 3."""
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         return self._team.state(name, incarnation)
@@ -140,7 +143,9 @@ async def open_session(
         mine = await stack.enter_async_context(announced(opened.store, row.id, lease, SystemClock().now()))
         make_private(places.session_data(row.id))
         wiring = await stack.enter_async_context(wiring_of(options, opened))
-        host = await host_of(options, opened, wiring, lease)
+        launcher = await launcher_of(places, opened.loaded, row.id, attended=opened.attended, runs=opened.runs(options))
+        opened = replace(opened, loaded=with_told(opened.loaded, launcher))
+        host = await host_of(options, opened, wiring, lease, launcher)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
         lines = EventLog(row.id, stack.enter_context(logging_to(log / f"{row.id}.jsonl")))
         host.ports = wiring.wrap(replace(host.ports, observers=(*observers, lines), approvers=approvers))
@@ -148,6 +153,7 @@ async def open_session(
         team = Team(host, os.getpid())
         await host.load()  # what a face asks at once, it is told
         session = Session(opened, host, team, wiring, cut_short=cut_short)
+        session.level = launcher.level
         carries = options.resume and options.carry
         if carries:
             await session.command("new", text="carry")

@@ -25,7 +25,8 @@ from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.adapters.worktrees import worktrees_of
 from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget
 from callboard.core.names import session_key
-from callboard.core.permission.values import Floor
+from callboard.core.permission.unread import rules_on_reading
+from callboard.core.permission.values import Floor, Rule
 from callboard.engine.governor import Governors
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
@@ -42,7 +43,7 @@ from callboard.words.errors import heart_of
 from callboard.words.values import HostRow
 
 
-async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease) -> Host:
+async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease, launcher: ShellLauncher) -> Host:
     """Everything that the agents of the session share; a new session gets its first records."""
     places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
     settings = loaded.settings
@@ -60,6 +61,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
             first = prompt_envelope(row.id, options.prompt, now=SystemClock().now(), nonce=nonce)
         await create_session(store, row, spec, lease.fence, first)
     permission = settings.permission
+    rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
     floor = Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
     skills = SkillLibrary(files)
     ports = Ports(
@@ -67,18 +69,19 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         model=wiring.chosen.model,
         clock=SystemClock(),
         dice=SystemDice(),
-        tools=all_tools(types.descriptions(), places.workspace),
+        tools=all_tools(types.descriptions(), places.workspace, rules_on_reading(rules["deny"], rules["ask"])),
         judge=PolicyJudge(
-            parse_rules(permission.allow, "permission.allow"),
-            parse_rules(permission.ask, "permission.ask"),
-            parse_rules(permission.deny, "permission.deny"),
+            rules["allow"],
+            rules["ask"],
+            rules["deny"],
             floor,
             scheduled=TurnRights(permission.schedules.mode, permission.schedules.rules),
+            sandbox=lambda: launcher.level,
         ),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
         prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
-        launcher=ShellLauncher(places.workspace, os.environ),
+        launcher=launcher,
         skills=skills,
         hooks=hooks_of(opened, files, types.definitions.values()),
         stages=own_stages(loaded, places),
@@ -90,6 +93,11 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
     return host
+
+
+def rules_in_force(loaded: Loaded, kind: str) -> tuple[Rule, ...]:
+    """The rules of a kind, each with the folder that a leading `/` means in it."""
+    return parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
 
 
 def files_of(opened: Opened) -> FilePlaces:

@@ -79,6 +79,10 @@ class Opened:
     """Whether a person is there to answer, or was when it was recorded."""
     replay: Replay | None = None
 
+    def runs(self, options: Options) -> bool:
+        """Whether tools really run; a replay takes their recorded results."""
+        return self.replay is None or options.live_tools
+
 
 async def open_row(options: Options, places: Places, stack: AsyncExitStack) -> Opened:
     """The session to be hosted: a replay, a new one or the one to be resumed. Raises `UsageError` for two at once."""

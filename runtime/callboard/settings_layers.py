@@ -22,8 +22,8 @@ from callboard.words.errors import SettingsError
 
 Tree = dict[str, object]
 
-_PERSONS_ONLY = ("base_url",)
-"""What a workspace may not say: where the key and the conversation go."""
+_PERSONS_ONLY = ("base_url", "sandbox")
+"""What a workspace may not say: where the key and the conversation go, what its commands may touch."""
 _TIGHTEN = ("ask", "deny", "never", "always_ask")
 _LARGEST = 1_000_000
 

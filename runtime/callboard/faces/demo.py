@@ -90,8 +90,7 @@ class _Show:
         folder = project_folder(self._demo.resume)
         self._say(f"The sample project is in {folder}", "strong")
         self._say(
-            "A rehearsed model answers on a loopback port: no key, no network; costs are what a service would charge. "
-            "Commands run at level L0, without a sandbox."
+            "A rehearsed model answers on a loopback port: no key, no network; costs are what a service would charge."
         )
         await anyio.to_thread.run_sync(prepare, folder)
         async with anyio.create_task_group() as group:
@@ -109,6 +108,7 @@ class _Show:
             session = self._session = await self._open(folder, stack)
             if self._person is not None:
                 self._person.attach(session)
+            self._say(f"Commands run at sandbox level {session.level} of 0 to 3 (`callboard doctor` says more).")
             if not session.schedules():  # it is new, or was cut off at its very beginning
                 await self._begin(session)
             end = await session.finished()
@@ -122,7 +122,11 @@ class _Show:
         for resume in (True, False) if there else (False,):
             options = Options(
                 workspace=folder,
-                flags={"permission.mode": "acceptEdits", "permission.allow": list(ALLOWED)},
+                flags={
+                    "permission.mode": "acceptEdits",
+                    "permission.allow": list(ALLOWED),
+                    "sandbox.unattended": "any",  # its own commands only, on a folder of its own
+                },
                 resume=resume,
                 record=self._demo.record,
                 model=f"rehearsal:{DATA / 'demo.yaml'}",

@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from callboard.adapters.sandbox.machine import examine
 from callboard.faces.terminal import Block, Line, Style
+from callboard.sandboxing import choice_of
+from callboard.settings import Loaded
+from callboard.words.errors import SettingsError
 
 State = Literal["found", "missing", "damaged", "broken"]
 """`missing`: Callboard works without it, less well. `damaged`: it works with what is left. `broken`: it does not work
@@ -51,7 +55,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def examine_machine(environ: Mapping[str, str], workspace: Path) -> Iterator[Finding]:
-    """Programs, credentials, terminal, sandbox. Programs are looked for outside the workspace only."""
+    """Programs, credentials, terminal. Programs are looked for outside the workspace only."""
     version = platform.python_version()
     fits: State = "found" if sys.version_info >= (3, 11) else "broken"
     yield Finding("python", fits, version, "Python 3.11 or newer is needed")
@@ -59,7 +63,6 @@ def examine_machine(environ: Mapping[str, str], workspace: Path) -> Iterator[Fin
         yield _program(name, state, advice, environ, workspace)
     yield _key(environ)
     yield _terminal(environ)
-    yield _sandbox(environ, workspace)
 
 
 def examine_folder(what: str, folder: Path, advice: str) -> Finding:
@@ -129,13 +132,34 @@ def _terminal(environ: Mapping[str, str]) -> Finding:
     return Finding("terminal", "found", kind)
 
 
-def _sandbox(environ: Mapping[str, str], workspace: Path) -> Finding:
-    there = _which("bwrap", environ, workspace)
-    also = f" ({there} is there, and not used yet)" if there else ""
-    return Finding(
-        "sandbox",
-        "missing",
-        f"level L0: commands run with your rights, without your keys, and are ended with all that they start{also}",
-        "L0 does not stop a command that was allowed from reading your files or using the network: "
-        "for a repository that you do not trust, run Callboard in a container",
-    )
+def examine_sandbox(loaded: Loaded, workspace: Path, environ: Mapping[str, str]) -> Finding:
+    """The level in force for a session with a person, and what it does not stop. Tries bubblewrap once."""
+    machine = examine(workspace, environ)
+    try:
+        choice = choice_of(loaded, machine, attended=True)
+    except SettingsError as error:
+        return Finding("sandbox", "broken", str(error), "docs/sandbox.md tells what each level needs")
+    alone = choice_of(loaded, machine, attended=False)
+    network = "the machine's network is open" if choice.network else _NETWORK[choice.level]
+    without = "; where nobody is there no command runs" if alone.refusal else ""
+    detail = f"level {choice.level}: {_WALLS[choice.level]}; {network}{without}"
+    reason = "" if choice.level >= 2 else f"{machine.reason(2) or 'sandbox.level is set'}. "
+    open_ = f"it does not stop: {_OPEN[choice.level]}"
+    if choice.level >= 2:
+        return Finding("sandbox", "found", f"{detail}; {open_}")
+    return Finding("sandbox", "missing", detail, f"{reason}{open_[0].upper()}{open_[1:]}")
+
+
+_WALLS = (
+    "commands run with your rights, without your keys, and are ended with all that they start",
+    "commands change their folder only and cannot read credentials (Landlock, seccomp)",
+    "commands change their folder only, see no home and no other process (bubblewrap)",
+    "commands change their folder only, see no home and no other process (bubblewrap)",
+)
+_NETWORK = ("the machine's network is open", "no network", "no network", "the allowed hosts only")
+_OPEN = (
+    "a command that was allowed from reading your files, changing them, using the network",
+    "writes to files of the workspace that other tools run (.git/hooks, .mcp.json); changes of permission bits outside",
+    "protected names in deeper folders; use of disk and processor within the limits; faults of the kernel",
+    "what is sent to allowed hosts; protected names in deeper folders; use of disk and processor; faults of the kernel",
+)

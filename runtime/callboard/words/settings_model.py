@@ -24,6 +24,11 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+def _number(value: object) -> object:
+    """A variable of the environment is text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
 class Section(BaseModel):
     """A branch of the tree."""
 
@@ -223,6 +228,40 @@ class BackgroundSettings(Section):
     """A command that runs longer is ended; null: never."""
 
 
+class NetworkSettings(Section):
+    """What commands reach."""
+
+    allow: tuple[str, ...] = ()
+    """Hosts (`example.org`, `example.org:8443`; ports 80 and 443 if none is named) that level 3 lets through; `*`: the
+    machine's whole network, at every level."""
+
+
+class SandboxSettings(Section):
+    """What stands round the commands of tools. Never from a workspace."""
+
+    level: Annotated[Literal["auto", 0, 1, 2, 3], BeforeValidator(_number)] = "auto"
+    """`auto`: the best that the machine can do. A level that it cannot do is refused."""
+    unattended: Literal["refuse", "any"] = "refuse"
+    """Of `auto`, where nobody is there and the machine has no sandbox: run no commands, or run them anyhow."""
+    network: NetworkSettings = NetworkSettings()
+    writable: tuple[str, ...] = ()
+    """Paths that commands may change beside their folder, or in it though other tools run what stands there."""
+    readable: tuple[str, ...] = ()
+    """Paths in hidden folders (a home) that commands may read."""
+    hidden: tuple[str, ...] = ()
+    """Paths that they may not read, beside the known places of credentials."""
+    processes: Count = 2_048
+    """Of one command at once; 0: no limit, here and below."""
+    memory: Count = 8_192
+    """MB of its own data that one process may have."""
+    file_size: Count = 16_384
+    """MB of one file."""
+    seconds: Count = 0
+    """Processor time of one process."""
+    env: tuple[str, ...] = ()
+    """Variables that pass, beside the built-in ones; never one whose name sounds like a credential."""
+
+
 class Settings(Section):
     """The whole tree."""
 
@@ -255,6 +294,7 @@ class Settings(Section):
     durability: Literal["full", "process"] = "full"
     """`full` survives a loss of power, `process` a killed process."""
     background: BackgroundSettings = BackgroundSettings()
+    sandbox: SandboxSettings = SandboxSettings()
 
     def limits_of(self, model: str) -> ModelLimits:
         """Limits and prices of a model; a dated snapshot and `-latest` are the model of that name. Never a guess.

@@ -13,11 +13,14 @@ import anyio
 import click
 
 from callboard.assembly import Places, damage_told, find_places, open_store
+from callboard.compatibility import told
+from callboard.core.trust.claims import shown
 from callboard.faces.cli.options import Given, as_json, everywhere, refuse_tools
 from callboard.faces.cli.run import terminal_of
-from callboard.faces.doctor import Finding, examine_folder, examine_machine, exit_code, findings_block
+from callboard.faces.doctor import Finding, examine_folder, examine_machine, examine_sandbox, exit_code, findings_block
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import table
+from callboard.faces.terminal import block
 from callboard.settings import load_settings
 from callboard.trusting import Trust, standing
 from callboard.words.errors import CallboardError
@@ -67,14 +70,17 @@ def demo(given: Given, /, **asked: Any) -> int:
 
 
 @click.command()
+@click.option("--compat", is_flag=True, help="Say what of files written for Claude Code is honoured, and why not.")
 @as_json
 @everywhere
 @click.pass_obj
-def doctor(given: Given, /, json_: bool) -> int:
+def doctor(given: Given, /, json_: bool, compat: bool) -> int:
     """Say what is found, what is missing and what to do.
 
     Exit code 3 when something must be mended first.
     """
+    if compat:
+        return _tell_compatible(given, json_=json_)
     findings = _examine(given.workspace)
     with terminal_of(given) as terminal:
         if json_:
@@ -82,6 +88,19 @@ def doctor(given: Given, /, json_: bool) -> int:
         else:
             terminal.rows(findings_block(findings))
     return exit_code(findings)
+
+
+def _tell_compatible(given: Given, *, json_: bool) -> int:
+    rows = told(find_places(given.workspace, writable=False))
+    with terminal_of(given) as terminal:
+        if json_:
+            terminal.record(json_of(rows))
+        elif not rows:
+            terminal.rows(block("there is no file that was written for Claude Code", "dim"))
+        for one in () if json_ else rows:
+            what = f"{shown(one.where)}{': ' if one.field else ''}{shown(one.field)}"
+            terminal.rows(block(f"{one.verdict:<8}  {what}{': ' if one.why else ''}{shown(one.why)}"))
+    return 0
 
 
 @click.command()
@@ -127,7 +146,8 @@ def _examine(workspace: Path) -> list[Finding]:
         loaded = load_settings(os.environ, workspace=places.workspace, trusted=now.trusted, brought=now.brought)
     except CallboardError as error:
         return [*findings, Finding("settings", "broken", str(error))]
-    return [*findings, Finding("settings", "found", f"model {loaded.settings.model}")]
+    findings.append(Finding("settings", "found", f"model {loaded.settings.model}"))
+    return [*findings, examine_sandbox(loaded, places.workspace, os.environ)]
 
 
 def _examine_trust(now: Trust) -> Finding:
