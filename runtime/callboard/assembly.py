@@ -27,7 +27,7 @@ from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
 from callboard.core.permission.values import Rule
 from callboard.core.team.moving import worktree_in_use
-from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
+from callboard.core.toolset import ALL_TOOLS, clashes, our_names, tools_for
 from callboard.ports.model import Model
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
@@ -226,7 +226,10 @@ def all_tools(types: Mapping[str, str], workspace: Path, unread: Sequence[Rule] 
         todo_tools(),
         worktree_tools(),
     )
-    return {tool.spec.name: tool for family in families for tool in family}
+    tools = [tool for family in families for tool in family]
+    if same := clashes(tool.spec.name for tool in tools):
+        raise SettingsError(f"two tools go by one name: {', '.join(same[0])}")
+    return {tool.spec.name: tool for tool in tools}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from callboard.core.bus.mail import sending
 from callboard.core.names import rows_prefix
 from callboard.desks.rules import RuleDesk
 from callboard.engine.memory import events_of
+from callboard.ports.tool import ToolSpec
 from callboard.ports.world import Answer
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, World, say, use
 from callboard.words.errors import UsageError
@@ -322,3 +323,29 @@ async def test_hooks_see_the_call_before_any_rule_does() -> None:
         (heard,) = seen.heard  # type: ignore[attr-defined]
         assert isinstance(heard, PreToolUse)
         assert await verdicts(team) == ["rule"]
+
+
+@dataclass
+class Odd(Echo):
+    """A tool whose arguments are named like variables of ours."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        names = ("self", "given", "context", "call", "agent", "tool", "name", "input", "kwargs", "__class__")
+        properties = {name: {"type": "string"} for name in names}
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        return ToolSpec(self.name, "Echo.", schema, "read", "shared")
+
+
+async def test_b30_arguments_named_like_our_variables_reach_their_tool_and_nobody_else() -> None:
+    tool = Odd(name="mcp__shop__list")
+    arguments = {name: f"<{name}>" for name in tool.spec.input_schema["properties"]}
+    world = World(ScriptedModel({"lead": [use(tool.name, arguments), say("done")]}), tools(tool))
+    seen = hooked("PreToolUse", None)
+    world.hooks.add("PreToolUse", seen, "mcp__shop__.*")
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert tool.ran == [arguments]
+        (heard,) = seen.heard  # type: ignore[attr-defined]
+        assert (heard.call.input, heard.call.name, heard.by.name) == (arguments, tool.name, "lead")

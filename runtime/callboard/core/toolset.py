@@ -70,6 +70,9 @@ COMPATIBLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Compatible name -> ours."""
 
+LONGEST_NAME = 64
+"""Characters of a tool's name (docs/tools.md)."""
+_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 _ENTRY = re.compile(r"\s*(?P<name>[^()\s]+)\s*(?:\((?P<inside>.*)\))?\s*$", re.DOTALL)
 
 
@@ -84,6 +87,20 @@ class Toolset:
     """Tools that were asked for by name and that this kind of agent never has."""
     kept: tuple[str, ...] = ()
     """Tools that were denied and that a teammate cannot work without: its plan and its report."""
+
+
+def normalised(name: str) -> str:
+    """The name that a model calls a tool by: what the service refuses in names becomes `_`, 64 characters at most."""
+    return _REFUSED.sub("_", name)[:LONGEST_NAME]
+
+
+def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Names of different tools that a model could not tell apart, each group sorted; none is the rule. A name that
+    stands twice clashes with itself: nobody could say which of the two a rule is about."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(normalised(name), []).append(name)
+    return tuple(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
 
 
 def our_names(entry: str) -> tuple[str, ...]:
