@@ -131,7 +131,7 @@ def test_every_field_is_told_as_honoured_ignored_or_refused(house: House) -> Non
     verdicts = [(one.name, one.verdict) for one in house.load().claude[0].told]
     assert verdicts == [
         ("permissions.allow[0] Bash(x)", "honoured"),
-        ("permissions.allow[1] ((", "ignored"),
+        ("permissions.allow[1] ((", "refused"),
         ("permissions.allow[2]", "ignored"),
         ("permissions.additionalDirectories", "ignored"),
         ("permissions.odd", "ignored"),

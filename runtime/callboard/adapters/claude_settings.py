@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from callboard.core.permission.rules import parse_rule
+from callboard.core.permission.grammar import Kind, rule_note
 from callboard.core.trust.nodes import Members, Node, json_node, plain
 from callboard.words.errors import SettingsError
 
@@ -30,7 +30,7 @@ MODES: Mapping[str, str] = MappingProxyType(
     }
 )
 _HOOK_FIELDS = frozenset({"hooks", "disableAllHooks", "allowedHttpHookUrls", "httpHookAllowedEnvVars"})
-_RUNS = "would run a program or send data elsewhere, and is never used: set it for Callboard itself"
+_RUNS = "would run a program, and Callboard runs none for it"
 _WHY: Mapping[str, str] = MappingProxyType(
     {
         "env": "variables for tools and hooks come from your own environment only",
@@ -66,7 +66,7 @@ class ClaudeSettings:
     path: str
     person: bool
     """It is the person's own (`~/.claude`), not the workspace's."""
-    rules: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict[str, Sequence[tuple[str, str]]])
+    rules: Mapping[Kind, Sequence[tuple[str, str]]] = field(default_factory=dict[Kind, Sequence[tuple[str, str]]])
     """`allow`, `ask`, `deny` -> rules, each with its place (`file:line: field`)."""
     mode: tuple[str, str] | None = None
     """Ours, and its place."""
@@ -102,7 +102,7 @@ class _Reading:
 
     def __init__(self, path: str, *, person: bool, trusted: bool) -> None:
         self._path, self._person, self._trusted = path, person, trusted
-        self.rules: dict[str, list[tuple[str, str]]] = {"allow": [], "ask": [], "deny": []}
+        self.rules: dict[Kind, list[tuple[str, str]]] = {"allow": [], "ask": [], "deny": []}
         self.mode: tuple[str, str] | None = None
         self.bypass_off = ""
         self.told: list[FieldTold] = []
@@ -123,7 +123,7 @@ class _Reading:
             return
         for name, inner in node.members:
             at = f"permissions.{name}"
-            if name in self.rules:
+            if name in ("allow", "ask", "deny"):
                 self._listed(name, inner, at)
             elif name == "defaultMode":
                 self._default_mode(inner, at)
@@ -134,28 +134,26 @@ class _Reading:
             else:
                 self._tell(inner, at, "ignored", "is not honoured in this version")
 
-    def _listed(self, kind: str, node: Node, at: str) -> None:
+    def _listed(self, kind: Kind, node: Node, at: str) -> None:
         if node.items is None:
             self._tell(node, at, "ignored", "has to be a list of rules")
             return
         for number, one in enumerate(node.items):
             self._rule(kind, one, f"{at}[{number}]")
 
-    def _rule(self, kind: str, node: Node, at: str) -> None:
+    def _rule(self, kind: Kind, node: Node, at: str) -> None:
         if not isinstance(node.value, str):
             self._tell(node, at, "ignored", "a rule is a text")
             return
-        at = f"{at} {node.value}"
-        try:
-            parse_rule(node.value)
-        except ValueError as error:
-            self._tell(node, at, "ignored", str(error))
-            return
-        if kind == "allow" and not self._trusted:
+        place, at = f"{self._path}:{node.line}: {at}", f"{at} {node.value}"
+        note = rule_note(node.value, kind)
+        if note.status == "refused":
+            self._tell(node, at, "refused", note.why)
+        elif kind == "allow" and not self._trusted:
             self._tell(node, at, *_UNTRUSTED)
-            return
-        self.rules[kind].append((node.value, f"{self._path}:{node.line}: {at.partition(' ')[0]}"))
-        self._tell(node, at, "honoured")
+        else:
+            self.rules[kind].append((node.value, place))
+            self._tell(node, at, note.status, note.why)
 
     def _default_mode(self, node: Node, at: str) -> None:
         written = node.value if isinstance(node.value, str) else str(plain(node))
