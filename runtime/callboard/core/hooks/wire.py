@@ -43,7 +43,8 @@ def _of_call(event: HookEvent) -> Json:
         case he.PermissionRequest():
             told = _call_json(event.call, event.by)
             del told["tool_use_id"]
-            return told | {"permission_rule": event.rule, "permission_reason": event.why}
+            told |= {"permission_rule": event.rule, "permission_reason": event.why}
+            return told | ({"permission_suggestions": list(event.suggestions)} if event.suggestions else {})
         case he.PostToolUse():
             told = _call_json(event.call, event.by)
             response = _response_json(event.call, event.result, event.by)
@@ -62,7 +63,12 @@ def _of_agent(event: HookEvent) -> Json:
         case he.UserPromptSubmit():
             return {"prompt": event.text}
         case he.Stop() | he.SubagentStop():
-            told: Json = {"stop_hook_active": event.blocks > 0, "last_assistant_message": event.text}
+            told: Json = {
+                "stop_hook_active": event.blocks > 0,
+                "last_assistant_message": event.text,
+                "background_tasks": list(event.background),
+                "session_crons": list(event.schedules),
+            }
             of_subagent = {"agent_transcript_path": event.by.transcript} if isinstance(event, he.SubagentStop) else {}
             return told | of_subagent
         case he.StopFailure():
