@@ -86,6 +86,14 @@ def test_every_event_that_there_is_is_told() -> None:
     assert here == set(hk.FITTING) == {kind.__name__ for kind in get_args(HookEvent)}
 
 
+def test_an_end_says_what_goes_on() -> None:
+    shell = {"id": "b1", "type": "shell", "status": "running", "description": "make", "command": "make"}
+    cron = {"id": "s1", "schedule": "0 9 * * *", "recurring": True, "prompt": "report"}
+    for kind in (hk.Stop, hk.SubagentStop):
+        told = event_json(kind(background=(shell,), schedules=(cron,)))
+        assert (told["background_tasks"], told["session_crons"]) == ([shell], [cron])
+
+
 def test_what_is_not_told_of_a_question_and_what_is_of_a_batch() -> None:
     assert "tool_use_id" not in event_json(hk.PermissionRequest(CALL, by=MATE))
     (done,) = event_json(hk.PostToolBatch((hk.CallDone(CALL, DONE),), MATE))["tool_calls"]

@@ -7,15 +7,19 @@ import pytest
 from tests.engine.hook_handlers import Handler, answering, call
 from tests.engine.test_one_agent import Echo, texts, tools
 
+from callboard.core.names import schedule_key
 from callboard.engine.hooks import background
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.ports.hooks import Late, Terms
+from callboard.ports.store import Put
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.words.hooks import AddContext, Caller, Deny, GoOn, HandlerResult, SessionStart, Stop
+from callboard.words.values import Schedule
 
 pytestmark = pytest.mark.anyio
 
 IN_BACKGROUND = Terms(fail_open=True, background=True)
+OTHERS = Schedule(id="s2", cron="0 3 * * *", prompt="x", target="coder")
 REWAKES = Terms(fail_open=True, background=True, wakes=True)
 
 
@@ -137,3 +141,17 @@ async def test_a_skills_hook_is_heard_by_those_that_have_loaded_it_and_once_wher
         (Caller(agent_type="coder", skills=("release",)), 2),
     ):
         assert len((await registry.fire(SessionStart(by=by))).context) == times
+
+
+async def test_a_stop_hook_reads_what_begins_by_itself() -> None:
+    world = World(ScriptedModel({"lead": [say("done")]}), tools(Echo()))
+    seen: list[Stop] = []
+    world.hooks.add("Stop", seen.append)
+    nightly = Schedule(id="s1", cron="0 3 * * *", prompt="check the backups")
+    async with world.session() as team:
+        await world.store.commit(*(Put(schedule_key("s1", one.id), one.encode()) for one in (nightly, OTHERS)))
+        await team.prompt("go")
+        await team.quiet()
+    (event,) = seen
+    assert event.schedules == ({"id": "s1", "schedule": "0 3 * * *", "recurring": True, "prompt": "check the backups"},)
+    assert event.background == ()

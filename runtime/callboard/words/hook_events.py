@@ -127,6 +127,10 @@ class Stop:
     """The last text of the model."""
     blocks: int = 0
     """How often in a row a hook has kept it going in this turn."""
+    background: tuple[Json, ...] = ()
+    """What of it still runs: `id`, `type` (`shell`, `teammate`, `subagent`), `status`, `description`, `command`."""
+    schedules: tuple[Json, ...] = ()
+    """What begins by itself: `id`, `schedule` (five fields), `recurring`, `prompt`."""
     by: Caller = Caller()
 
 
@@ -138,6 +142,10 @@ class SubagentStop:
     text: str = ""
     blocks: int = 0
     """How often in a row a hook has kept it going in this turn."""
+    background: tuple[Json, ...] = ()
+    """What of it still runs: `id`, `type` (`shell`, `teammate`, `subagent`), `status`, `description`, `command`."""
+    schedules: tuple[Json, ...] = ()
+    """What begins by itself: `id`, `schedule` (five fields), `recurring`, `prompt`."""
     by: Caller = Caller()
 
 

@@ -15,13 +15,14 @@ from callboard.core.bus.mail import injected
 from callboard.core.hooks.moments import BATCH_HOOKS, PROMPT_HOOKS, START_HOOKS, STOP_HOOKS
 from callboard.core.recovery.turns import model_in_use
 from callboard.engine.bus.delivering import delivered
+from callboard.engine.host import AT_WORK
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, notice
 from callboard.words import events as ev
 from callboard.words import hooks as hk
 from callboard.words import steps as st
 from callboard.words.context import Injection
-from callboard.words.values import Envelope
+from callboard.words.values import Envelope, Json
 
 PROMPTS = frozenset({"prompt", "scheduled"})
 
@@ -167,7 +168,7 @@ async def _stop_hooks(agent: Agent) -> None:
     by, hooks = caller(agent), agent.host.ports.hooks
     event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
     view = tuple(state.conversation.messages)
-    verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, by))
+    verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_left(agent), by))
     notice(agent, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
     go_on, halt = verdict.go_on, verdict.halt
     if not go_on and not halt and state.me.kind == "teammate" and hooks.has("TeammateIdle"):
@@ -179,6 +180,27 @@ async def _stop_hooks(agent: Agent) -> None:
             return
     ran = ev.StopHookRan(at=agent.host.clock.now(), go_on="" if halt else go_on)
     await agent.record(ran, unless=lambda now: now.turn is None or now.turn.id != turn.id)
+
+
+def _left(agent: Agent) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
+    """What of an agent goes on when its turn ends, and what begins by itself, in the documented fields."""
+    board, name = agent.host.board, agent.name
+    commands: list[Json] = [
+        {"id": id, "type": "shell", "status": "running", "description": one.began.command, "command": one.began.command}
+        for id, one in agent.state.background.items()
+        if one.status == "running"
+    ]
+    agents: list[Json] = [
+        {"id": one.name, "type": one.kind, "status": one.life, "description": "", "agent_type": one.agent_type}
+        for one in board.agents()
+        if one.parent == name and one.life in AT_WORK
+    ]
+    crons: list[Json] = [
+        {"id": one.id, "schedule": one.cron, "recurring": one.recurring, "prompt": one.prompt}
+        for one in board.schedules()
+        if one.state == "active" and one.enabled and one.target == name
+    ]
+    return (*commands, *agents), tuple(crons)
 
 
 async def _stop_teammate(agent: Agent, why: str, turn: str) -> None:
