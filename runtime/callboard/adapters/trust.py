@@ -184,12 +184,16 @@ class _Reading:
         """Files that a command names; a folder that git is told to take hooks from counts with its files."""
         for claim in [one for one in self._claims if one.kind in _RUNS]:
             for path in named_files(claim.text, self._root):
-                full = Path(self._root, path)
-                if claim.kind == "git" and full.is_dir():
-                    for inner in self._below(path, ""):
-                        self._script(inner)
-                elif os.path.lexists(full) and not full.is_dir():
-                    self._script(path)
+                self._named(path, folders=claim.kind == "git")
+
+    def _named(self, path: str, *, folders: bool) -> None:
+        full = os.path.join(self._root, path)  # noqa: PTH118 - a path that the kernel joins
+        if not os.path.isdir(full):  # noqa: PTH112
+            if os.path.lexists(full):
+                self._script(path)
+        elif folders:
+            for inner in self._below(path, ""):
+                self._script(inner)
 
     def _git(self) -> None:
         for path in _git_configurations(Path(self._root)):
