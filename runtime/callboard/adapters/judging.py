@@ -140,6 +140,7 @@ class PolicyJudge:
         start = CallFacts(
             root=paths.root,
             home=paths.home,
+            folds=paths.folds,
             git_quiet=quiet,
             destructive=tool.destructive,
             sandbox=self._sandbox(),

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from callboard.core.permission.git import config_is_quiet
+from callboard.core.permission.gitignore import folded
 from callboard.core.permission.never import critical, harmless_device
 from callboard.core.permission.paths import is_protected, is_secret
 from callboard.core.permission.values import PathFact, PathQuery, Place
@@ -28,6 +29,8 @@ MOST_ENTRIES = 5_000
 
 _LONGEST = 4_095
 _WORST: Sequence[Place] = ("inside", "readable", "protected", "settings", "secret", "outside", "malformed", "own")
+_OWN_PROCESS = ("/proc/", "/dev/fd/")
+"""Another process that opens such a path gets something else than we do."""
 _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
@@ -64,6 +67,8 @@ class PathJudge:
         guarded = [root / ".callboard"] if settings is None else settings
         self._settings = tuple(real(path) for path in guarded)
         self._home = str(home or Path.home())
+        self.folds = _folds(self._root)
+        """The file system does not tell upper from lower case."""
 
     @property
     def root(self) -> str:
@@ -132,7 +137,9 @@ class PathJudge:
             device=kind is not None and (stat.S_ISBLK(kind) or stat.S_ISCHR(kind)),
             directory=directory,
             exists=kind is not None,
-            holds_own=any(_within(o, resolved) is not None and os.path.lexists(o) for o in self._own + self._settings),
+            holds_own=any(
+                self._within(o, resolved) is not None and os.path.lexists(o) for o in self._own + self._settings
+            ),
             beneath=beneath,
             beneath_cut=cut,
             why=why,
@@ -140,18 +147,18 @@ class PathJudge:
 
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
         both = (resolved,) if resolved == written else (resolved, written)
-        if any(_within(path, own) is not None for own in self._own for path in both):
+        if any(self._within(path, own) is not None for own in self._own for path in both):
             return "own", "it belongs to the runtime"
-        if any(_within(path, kept) is not None for kept in self._settings for path in both):
+        if any(self._within(path, kept) is not None for kept in self._settings for path in both):
             return "settings", "it holds the runtime's settings"
-        parts = _within(resolved, self._root)
-        if parts is None:
-            if any(_within(resolved, git) is not None for git in self._git):
+        parts = self._within(resolved, self._root)
+        if parts is None or any(path.startswith(_OWN_PROCESS) for path in both):
+            if any(self._within(resolved, git) is not None for git in self._git):
                 return "protected", "it is git's own"
-            if any(_within(resolved, readable) is not None for readable in self._readable):
+            if any(self._within(resolved, readable) is not None for readable in self._readable):
                 return "readable", ""
             return "outside", "it lies outside the workspace"
-        written_parts = (_within(written, self._root) or ()) if resolved != written else ()
+        written_parts = (self._within(written, self._root) or ()) if resolved != written else ()
         if is_secret(parts) or is_secret(written_parts):
             return "secret", "its name is one of those that hold secrets"
         if is_protected(parts) or is_protected(written_parts):
@@ -173,6 +180,18 @@ class PathJudge:
                     worst = ("secret", f"it holds {entry.name!r}")
             todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         return tuple(found), bool(todo), worst
+
+    def _within(self, path: str, folder: str) -> tuple[str, ...] | None:
+        return _within(folded(path), folded(folder)) if self.folds else _within(path, folder)
+
+
+def _folds(folder: str) -> bool:
+    """Whether the file system of a folder takes another case of its name for the same; no, where that is not known."""
+    other = folder.swapcase()
+    try:
+        return other != folder and Path(folder).samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 def _within(path: str, folder: str) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,4 +43,6 @@ def named_paths(call: ToolCall) -> tuple[Named, ...] | Unparsed:
             return Unparsed("the pattern is not text")
         if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
             named.append(Named(access, PathQuery(posixpath.join(path, pattern), glob=True)))
+        elif ".." in re.split(r"[/{},]", pattern):
+            named.append(Named(access, PathQuery(posixpath.join(path, ".."))))
     return tuple(named)

@@ -18,6 +18,7 @@ from callboard.core.permission.filetools import FILE_TOOLS, named_paths
 from callboard.core.permission.git import GIT_PREMISE
 from callboard.core.permission.modes import SANDBOX_NEEDED
 from callboard.core.permission.never import critical, harmless_device, raw_device
+from callboard.core.permission.paths import hard_to_see
 from callboard.core.permission.scopes import (
     UNKNOWN,
     absolute,
@@ -188,6 +189,8 @@ def _judge_files(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     if bad := next((fact for _, fact in found if fact.place == "malformed" or fact.device), None):
         return Verdict("deny", "path", f"the path cannot be used: {bad.why or 'it is no file'}")
     findings = [d for n, fact in found for d in _of_touch(Touch(n.access, n.query), fact, facts)]
+    if odd := next((seen for n, _ in found if (seen := hard_to_see(n.query.text))), ""):
+        findings.append(Does("M", f"its path holds a character that is hard to see: {odd}", "bypass"))
     if denied := _worst([d for d in findings if d.ease == "never"]):
         return Verdict("deny", denied.letter, denied.why)
     if rule := first_on_files(policy.deny, call, found, facts, allow=False):
@@ -226,7 +229,7 @@ def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
 # The mode.
 
 
-_LEAVES_SANDBOX = frozenset({"N", "O", "H"})
+_LEAVES_SANDBOX = frozenset({"N", "O", "H", "M"})
 """What a sandbox is not there to allow: the network, what lies outside, secrets, and what others run later."""
 
 

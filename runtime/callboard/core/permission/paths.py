@@ -7,6 +7,7 @@ settings). A name is compared without regard to case, since some file systems do
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -56,3 +57,10 @@ def is_protected(parts: Sequence[str]) -> bool:
     if any(f"{a}/{b}" in _PROTECTED_FOLDERS for a, b in pairwise(lower)):
         return True
     return bool(lower) and lower[-1] in _PROTECTED_FILES
+
+
+def hard_to_see(text: str) -> str:
+    """The first character of a path that a person would not see as it is (invisible, turning the direction, odd white
+    space, no character at all), by its number; empty when there is none."""
+    odd = (c for c in text if c != " " and unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
+    return next((f"U+{ord(c):04X}" for c in odd), "")
