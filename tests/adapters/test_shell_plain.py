@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +11,6 @@ from callboard.adapters.shell import BashParser
 from callboard.adapters.shell_plain import PlainReader, plain_script
 from callboard.core.permission.values import Script, Unparsed
 
-SOAK = int(os.environ.get("SOAK", "1"))
 WORDS = [
     "ls",
     "a",
@@ -78,8 +76,8 @@ def test_what_is_plain_is_read_as_shfmt_reads_it() -> None:
 
 
 @pytest.mark.soak
-def test_what_is_plain_is_read_as_shfmt_reads_it_soak() -> None:
-    for seed in range(10 * SOAK):
+def test_what_is_plain_is_read_as_shfmt_reads_it_soak(soak: int) -> None:
+    for seed in range(10 * soak):
         assert disagreements(100 + seed, 2_000) == []
 
 

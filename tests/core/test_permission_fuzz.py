@@ -25,7 +25,6 @@ from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call
 from callboard.core.permission.values import CallFacts, Floor, Policy, ToolCall
 
-SOAK = int(os.environ.get("SOAK", "1"))
 PARSER = BashParser()
 HOME = Path("/home/me")
 
@@ -130,8 +129,8 @@ def test_every_case_of_the_tables_keeps_the_law(judge: PathJudge) -> None:
 
 
 @pytest.mark.soak
-def test_no_mutated_command_runs_what_was_not_judged_soak(judge: PathJudge) -> None:
-    for seed in range(20 * SOAK):
+def test_no_mutated_command_runs_what_was_not_judged_soak(judge: PathJudge, soak: int) -> None:
+    for seed in range(20 * soak):
         fuzz_commands(seed, 5_000, judge)
         fuzz_paths(seed, 5_000, judge)
 

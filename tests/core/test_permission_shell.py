@@ -48,17 +48,39 @@ def judged(command: str, root: Path, policy: Policy | None = None) -> Verdict:
     return judge_call(ToolCall("bash", {"command": command}, "unknown"), policy or Policy(), facts_of(command, root))
 
 
+@pytest.fixture(scope="module")
+def found(workspace: Path) -> dict[str, CallFacts]:
+    """The facts of every command of the tables: they are found out once for all tests."""
+    return {command: facts_of(command, workspace) for d in ("allow", "ask", "deny") for command in table(d)}
+
+
 @pytest.mark.parametrize("decision", ["allow", "ask", "deny"])
-def test_b14_every_command_of_the_tables_gets_its_decision(decision: str, workspace: Path) -> None:
+def test_b14_every_command_of_the_tables_gets_its_decision(decision: str, found: dict[str, CallFacts]) -> None:
     commands = table(decision)
-    assert len(commands) > 150
-    wrong = {command: judged(command, workspace) for command in commands}
-    assert {c: v for c, v in wrong.items() if v.decision != decision} == {}
+    assert len(commands) > 500
+    verdicts = {c: judge_call(ToolCall("bash", {"command": c}, "unknown"), Policy(), found[c]) for c in commands}
+    assert {c: v for c, v in verdicts.items() if v.decision != decision} == {}
 
 
-def test_rule_r_for_the_plan_gate_is_what_is_allowed_by_default(workspace: Path) -> None:
-    assert all(only_reads(command, facts_of(command, workspace)) for command in table("allow"))
-    assert not any(only_reads(command, facts_of(command, workspace)) for command in table("ask") + table("deny"))
+def test_rule_r_for_the_plan_gate_is_what_is_allowed_by_default(found: dict[str, CallFacts]) -> None:
+    assert {command for command in found if only_reads(command, found[command])} == set(table("allow"))
+
+
+EVERYDAY_THAT_ASK = ("cd src && cat a.py && cd ..", "cd src; ls; cd ..", "grep -rn foo .")
+"""Plainly read-only commands that ask all the same: of a line with `cd` each part is judged in every folder it may have
+been in, and the workspace of the tests holds a secret that a search of everything would show."""
+
+
+def test_b14_no_dangerous_command_runs_unasked_and_few_reading_ones_ask(
+    found: dict[str, CallFacts], workspace: Path
+) -> None:
+    dangerous, everyday = [*table("ask"), *table("deny")], [*table("allow"), *EVERYDAY_THAT_ASK]
+    unasked = [command for command in dangerous if only_reads(command, found[command])]
+    assert not unasked, f"{len(unasked)} of {len(dangerous)} dangerous commands run unasked: {unasked}"
+    every = found | {command: facts_of(command, workspace) for command in EVERYDAY_THAT_ASK}
+    asking = [command for command in everyday if not only_reads(command, every[command])]
+    assert len(asking) <= 0.03 * len(everyday), f"{len(asking)} of {len(everyday)} reading commands ask: {asking}"
+    assert asking == list(EVERYDAY_THAT_ASK)
 
 
 def test_a_command_without_facts_is_never_taken_for_reading() -> None:
