@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -60,9 +60,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
             nonce = wiring.nonce(secrets.token_hex(8))
             first = prompt_envelope(row.id, options.prompt, now=SystemClock().now(), nonce=nonce)
         await create_session(store, row, spec, lease.fence, first)
-    permission = settings.permission
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
-    floor = Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
     skills = SkillLibrary(files)
     ports = Ports(
         store=store,
@@ -70,14 +68,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         clock=SystemClock(),
         dice=SystemDice(),
         tools=all_tools(types.descriptions(), places.workspace, rules_on_reading(rules["deny"], rules["ask"])),
-        judge=PolicyJudge(
-            rules["allow"],
-            rules["ask"],
-            rules["deny"],
-            floor,
-            scheduled=TurnRights(permission.schedules.mode, permission.schedules.rules),
-            sandbox=lambda: launcher.level,
-        ),
+        judge=judge_of(opened, rules, launcher),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
         prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
@@ -93,6 +84,21 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
     return host
+
+
+def judge_of(opened: Opened, rules: Mapping[str, Sequence[Rule]], launcher: ShellLauncher) -> PolicyJudge:
+    """The judge of all calls of the session."""
+    permission = opened.loaded.settings.permission
+    judge = PolicyJudge(
+        rules["allow"],
+        rules["ask"],
+        rules["deny"],
+        Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd),
+        scheduled=TurnRights(permission.schedules.mode, permission.schedules.rules),
+        sandbox=lambda: launcher.level,
+    )
+    judge.git_trusted = opened.trust.git
+    return judge
 
 
 def rules_in_force(loaded: Loaded, kind: str) -> tuple[Rule, ...]:

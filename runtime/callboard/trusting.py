@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.programs import TOOL_MARK
-from callboard.adapters.trust import read_brought
+from callboard.adapters.trust import git_as_trusted, read_brought
 from callboard.adapters.trust_store import Kept, TrustFile
 from callboard.core.trust.claims import Brought, Changes, Decision, changes_since
 from callboard.words.errors import UsageError
@@ -49,6 +49,10 @@ class Trust:
         """The text of a file that the workspace brings (`.mcp.json`), as it was trusted. None: not trusted, not there,
         or no text. Whoever runs or obeys something of a workspace asks here and takes this text, not the file's."""
         return self.brought.text(path) if self.trusted else None
+
+    def git(self, folder: str) -> bool:
+        """Whether git may run what the configuration of the repository at a folder names: it is what was trusted."""
+        return self.trusted and git_as_trusted(self.brought, folder)
 
     @property
     def inert(self) -> str:

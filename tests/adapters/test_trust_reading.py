@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from callboard.adapters.paths import git_is_quiet
-from callboard.adapters.trust import LARGEST_FILE, read_brought, scripts_as_trusted
+from callboard.adapters.trust import LARGEST_FILE, git_as_trusted, read_brought, scripts_as_trusted
+from callboard.core.trust.git import git_settings
 
 HOOK = "hooks: {PreToolUse: [{hooks: [{type: command, command: ./tools/check.sh}]}]}\n"
 FILES = {
@@ -157,3 +160,63 @@ def test_a_folder_of_git_hooks_counts_with_its_files(tmp_path: Path) -> None:
     (tmp_path / ".husky").mkdir()
     (tmp_path / ".husky/pre-commit").write_text("npm test\n")
     assert ".husky/pre-commit" in read_brought(tmp_path).scripts
+
+
+def test_trusted_git_settings_hold_until_they_or_their_scripts_change(tmp_path: Path) -> None:
+    git(tmp_path, "init", ".")
+    assert not git_as_trusted(read_brought(tmp_path), str(tmp_path))  # nothing was trusted
+    git(tmp_path, "config", "core.hooksPath", ".husky")
+    git(tmp_path, "config", "core.fsmonitor", "./mon.sh")
+    (tmp_path / "mon.sh").write_text("echo\n")
+    brought = read_brought(tmp_path)
+    assert git_as_trusted(brought, str(tmp_path))
+    assert not git_as_trusted(brought, str(tmp_path / ".git"))
+    (tmp_path / ".husky").mkdir()
+    (tmp_path / ".husky/post-index-change").write_text("echo\n")
+    assert not git_as_trusted(brought, str(tmp_path))
+    brought = read_brought(tmp_path)
+    (tmp_path / "mon.sh").write_text("echo changed\n")
+    assert not git_as_trusted(brought, str(tmp_path))
+    brought = read_brought(tmp_path)
+    git(tmp_path, "config", "core.pager", "evil")
+    assert not git_as_trusted(brought, str(tmp_path))
+
+
+def test_a_bare_repository_at_the_root_counts_too(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--bare", ".")
+    git(tmp_path, "config", "core.pager", "evil")
+    assert [claim.text for claim in read_brought(tmp_path).claims] == ["core.pager = evil"]
+
+
+PIECES = (
+    "[core]",
+    "\n",
+    "\tfsmonitor = x",
+    " pager=y",
+    "# c",
+    ";",
+    "\\",
+    '"',
+    '[diff "a"]',
+    " textconv",
+    "=",
+    "\t",
+    "q",
+    " = ",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+@settings(max_examples=60 * int(os.environ.get("SOAK", "1")), deadline=None)
+def test_no_setting_that_git_reads_is_missed(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    ran = subprocess.run(
+        ["git", "config", "--file", "-", "--name-only", "--list", "--null"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode == 0:
+        read = {one.name for one in git_settings(text)}
+        assert "" in read or {name for name in ran.stdout.split("\0") if name} <= read  # a nameless one is a claim

@@ -206,6 +206,9 @@ QUIET = '[core]\n\tfilemode = 0\n\tbare = false\n[remote "origin"]\n\turl = http
         '[core ""]\n\tfsmonitor = x',
         "[gpg]\n\tprogram = x",
         "[http]\n\tproxy = x",
+        "# a comment \\\n[core]\n\tfsmonitor = x",
+        "[core]\n\tbare = true ; told \\\n\tfsmonitor = x",
+        '[core]\n\teol = "a # b" \\\n\n\tfsmonitor = x',
     ],
 )
 def test_git_settings_that_may_run_something_are_claims(text: str) -> None:

@@ -71,6 +71,11 @@ class TurnRights:
 _NO_MORE = TurnRights()
 
 
+def _nobody(folder: str) -> bool:
+    """Nobody trusted the git settings of that repository."""
+    return not folder
+
+
 class PolicyJudge:
     """One set of rules for all agents of a session; each agent's mode and further rules are its own.
 
@@ -91,6 +96,8 @@ class PolicyJudge:
         self._sandbox, self._scheduled = sandbox, scheduled or TurnRights()
         self._parser = BashParser()
         self._paths: dict[Folders, PathJudge] = {}
+        self.git_trusted: Callable[[str], bool] = _nobody
+        """Whether a person trusted the git settings of the repository at a folder. Asked where they are not quiet."""
 
     async def judge(
         self,
@@ -136,7 +143,7 @@ class PolicyJudge:
     def _facts(self, call: Judged, tool: ToolSpec, folders: Folders) -> CallFacts:
         paths = self._paths_of(folders)
         starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in pieces only asks
-        quiet = starts_git and paths.git_quiet
+        quiet = starts_git and (paths.git_quiet or self.git_trusted(paths.root))
         start = CallFacts(
             root=paths.root,
             home=paths.home,

@@ -81,6 +81,18 @@ def scripts_as_trusted(brought: Brought) -> str:
     return ""
 
 
+def git_as_trusted(brought: Brought, folder: str) -> bool:
+    """Whether the repository at a folder has git settings, and scripts that these name, which are all trusted.
+
+    In a worktree they would lead to other files: only the workspace itself can be.
+    """
+    known = set(brought.claims)
+    if os.path.realpath(folder) != brought.workspace or not any(claim.kind == "git" for claim in known):
+        return False
+    now = read_brought(Path(folder)).claims
+    return {claim for claim in now if claim.kind in ("git", "script", "unread")} <= known
+
+
 class _Reading:
     """One look at a workspace, open at `descriptor`."""
 
@@ -238,7 +250,8 @@ def _git_configurations(root: Path) -> list[Path]:
         modules = sorted(one for deep in ("*", "*/*", "*/*/*") for one in (folder / "modules").glob(f"{deep}/config"))
     except (OSError, ValueError):
         modules = []
-    return [folder / "config", folder / "config.worktree", *own, *modules[:100]]
+    bare = [root / "config"] if (root / "HEAD").exists() else []
+    return [folder / "config", folder / "config.worktree", *own, *bare, *modules]
 
 
 def _bytes(descriptor: int | None, path: str, most: int) -> bytes:

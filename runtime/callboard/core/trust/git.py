@@ -70,17 +70,32 @@ def loud(settings: list[Setting]) -> Iterator[Setting]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without the blanks round them, those that a backslash continues joined."""
+    """Lines without the blanks round them, those that a backslash continues joined; in a comment none does."""
     kept, begun = "", 0
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         begun = begun or number
-        if (len(line) - len(line.rstrip("\\"))) % 2:
+        if _continues(kept + line):
             kept += line[:-1]
             continue
         yield begun, (kept + line).strip()
         kept, begun = "", 0
     if kept:
         yield begun, kept.strip()
+
+
+def _continues(line: str) -> bool:
+    """Whether it ends with a backslash that neither a comment nor another backslash takes its meaning from."""
+    quoted = escaped = False
+    for one in line:
+        if escaped:
+            escaped = False
+        elif one == "\\":
+            escaped = True
+        elif one == '"':
+            quoted = not quoted
+        elif one in "#;" and not quoted:
+            return False
+    return escaped
 
 
 def _value(text: str) -> str:
