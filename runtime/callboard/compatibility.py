@@ -10,12 +10,18 @@ from pathlib import Path
 from callboard.adapters.agent_files import load_agents
 from callboard.adapters.files import Note
 from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.front_matter_hooks import front_matter_hooks
+from callboard.adapters.hook_files import HookEntry
 from callboard.adapters.skill_files import load_skills
 from callboard.adapters.trust import SERVERS
 from callboard.assembly import Places
-from callboard.hooking import hook_notes
+from callboard.hooking import hook_entries, hook_notes
 from callboard.settings import load_settings
 from callboard.trusting import standing
+
+FAILS_OPEN = (
+    "a crash, a time-out or an exit code but 0 and 2 lets the call proceed, as documented: `onFailure: block` closes it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ def told(places: Places) -> list[Told]:
         Told(f"{one.path}:{one.line}", one.name, one.verdict, one.why) for file in loaded.claude for one in file.told
     ]
     found += [Told(one.path, "", "refused", one.broken) for one in loaded.claude if one.broken]
+    found += _hooks(hook_entries(loaded, places.workspace, environ))
     found += _notes(hook_notes(loaded, places.workspace, environ))
     files = FilePlaces(places.workspace, places.config, Path.home(), trusted=trusted, brought=brought)
     agents, skills = load_agents(files), load_skills(files)
@@ -47,9 +54,23 @@ def told(places: Places) -> list[Told]:
         if "/.claude/" in path:
             found.append(Told(path, "", "honoured"))
     found += _notes((*agents.notes, *skills.notes))
+    for one in front_matter_hooks(agents.items.values(), skills.items.values(), str(places.workspace)):
+        found += (*_hooks(one.read.entries), *_notes(one.read.notes))
     if SERVERS in brought.content:
         found.append(Told(str(places.workspace / SERVERS), "", "ignored", "no MCP server is connected in this version"))
     return found
+
+
+def _hooks(entries: Iterable[HookEntry]) -> Iterator[Told]:
+    """Each hook of a compatible file; of a guard that a fault of its own opens, what to write."""
+    seen: set[tuple[str, str]] = set()
+    for one in entries:
+        path, field = one.place
+        if "/.claude/" not in path or one.place in seen:
+            continue
+        seen.add(one.place)
+        opens = one.fail_open and one.event == "PreToolUse" and not one.terms.background
+        yield Told(path, field, "honoured", FAILS_OPEN if opens else "")
 
 
 def _notes(notes: Iterable[Note]) -> Iterator[Told]:

@@ -78,6 +78,11 @@ def hook_notes(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> list
     return [note for source, read in _read(loaded, workspace, environ) if source != "builtin" for note in read.notes]
 
 
+def hook_entries(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> list[HookEntry]:
+    """The hooks of the settings files that are honoured, for the doctor."""
+    return [one for source, read in _read(loaded, workspace, environ) if source != "builtin" for one in read.entries]
+
+
 def _read(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> Iterator[tuple[HookSource, HooksRead]]:
     """Each file of hooks, in the order in which they speak; of hooks that are the same in one scope only the first."""
     ours = HookOrigin(str(workspace), compatible=False)

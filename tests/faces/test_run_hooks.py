@@ -91,3 +91,11 @@ def test_b33_nothing_of_it_runs_in_a_folder_that_nobody_trusted(command: Command
     ran = command.here("run", "--model", command.scenario(scenario), "Go.")
     assert ran.out == "Done.\n", ran.err
     assert not (command.workspace / "all").exists()
+
+
+def test_the_doctor_names_each_hook_and_the_guards_that_a_fault_opens(command: Command) -> None:
+    command.here("trust", "--yes")
+    told = {one["field"]: one for one in json.loads(command.here("doctor", "--compat", "--json").out)}
+    opens, closed = told["hooks.PreToolUse[0].hooks[0]"], told["hooks.Stop[0].hooks[0]"]
+    assert (opens["verdict"], "onFailure: block" in opens["why"]) == ("honoured", True)
+    assert (closed["verdict"], closed["why"]) == ("honoured", "")

@@ -49,6 +49,8 @@ class HookEntry:
     handler: HookHandler
     matcher: str = ""
     terms: Terms = Terms(fail_open=True)
+    place: tuple[str, str] = field(default=("", ""), compare=False)
+    """File and field."""
 
     @property
     def fail_open(self) -> bool:
@@ -128,11 +130,10 @@ class _Reading:
 
     def _handler(self, event: str, matcher: str, handler: object, at: Address) -> None:
         made, terms = HandlerFields(event, mapping(handler, at), at, self.origin, self.ignore).read()
-        self.entries.append(HookEntry(event, made, matcher, terms))
-        if (
-            event == "Stop" and self.origin.agent_type
-        ):  # a teammate's turn ends with `Stop`, a subagent's with the other
-            self.entries.append(HookEntry("SubagentStop", made, matcher, terms))
+        # A teammate's turn ends with `Stop`, a subagent's with the other.
+        both = event == "Stop" and self.origin.agent_type
+        for name in (event, "SubagentStop") if both else (event,):
+            self.entries.append(HookEntry(name, made, matcher, terms, (self.path, dotted(at))))
 
 
 def read_hooks(hooks: object, path: str, origin: HookOrigin) -> HooksRead:
