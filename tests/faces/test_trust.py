@@ -66,7 +66,7 @@ def test_the_flag_trusts_for_one_run_only(command: Command) -> None:
 
 def test_a_kept_decision_holds_until_the_content_changes_and_until_it_is_revoked(command: Command) -> None:
     assert command.here("trust", "--yes").code == 0
-    assert go(command) == (True, True, go(command)[2])
+    assert go(command)[:2] == (True, True)
     assert "not trusted" not in go(command)[2]
     write(command, "tools/guard.sh", "#!/bin/sh\ntouch hook-ran\n# changed\n")
     assert go(command)[:2] == (False, False)
