@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Literal
 
 import anyio
@@ -195,8 +196,13 @@ class AttachedSession(OpenSession):
 
     async def _ask(self, approver: Approver, request: Request) -> None:
         answer = await approver.answer(request)
-        if answer is not None:
-            await answer_request(self._store, self.id, request.id, answer, self._now)
+        if answer is None:
+            return
+        answer = replace(answer, word=replace(answer.word, seen=request.digest))
+        with anyio.CancelScope(shield=True):  # it was given: whoever gave it hears what came of it
+            lost = await answer_request(self._store, self.id, request.id, answer, self._now)
+            if lost is not None:
+                answer.refused(lost)
 
     # The host
 

@@ -154,6 +154,45 @@ def test_what_no_rule_allows_says_so(command: Command) -> None:
     assert "what no rule allows needs a person" in ran.err
 
 
+DECIDES = """\
+#!/bin/sh
+given=$(cat)
+printf '%s\\n' "$given" >> '{log}'
+case "$given" in
+*"make one"* | *rm*)
+  echo '{{"hookSpecificOutput":{{"hookEventName":"PermissionRequest","decision":{{"behavior":"allow"}}}}}}' ;;
+esac
+"""
+
+
+def test_a_permission_request_hook_of_a_persons_settings_answers_and_never_for_the_floor(command: Command) -> None:
+    folder = command.workspace.parent
+    hook, log = folder / "hook.sh", folder / "heard"
+    hook.write_text(DECIDES.format(log=log))
+    hook.chmod(0o755)
+    config = folder / "config" / "callboard"
+    config.mkdir(parents=True)
+    handlers = [{"type": "command", "command": str(hook)}]
+    settings = {"hooks": {"PermissionRequest": [{"matcher": "Bash", "hooks": handlers}]}}
+    (config / "settings.yaml").write_text(json.dumps(settings))
+    model = command.scenario(SCENARIO)
+    assert command.here("run", "--model", model, "make it").code == 0
+    assert (command.workspace / "one").exists()
+    assert command.here("run", "--model", model, "remove it").code == 4
+    assert (command.workspace / "one").exists()
+    made, removed = [json.loads(line) for line in log.read_text().splitlines()]
+    assert made["permission_suggestions"] == [
+        {
+            "type": "addRules",
+            "rules": [{"toolName": "Bash", "ruleContent": "make one"}],
+            "behavior": "allow",
+            "destination": "session",
+        }
+    ]
+    assert (made["tool_input"]["command"], "tool_use_id" in made) == ("make one", False)
+    assert "permission_suggestions" not in removed
+
+
 # Terminals
 
 
