@@ -61,18 +61,20 @@ def end_all(watch: Watch) -> None:
             return
 
 
-def become_shell(pipe: int, keeper: keeping.Keeper | None, walls: Walls) -> None:
+def become_shell(watch: Watch, keeper: keeping.Keeper | None, group: walling.Group | None, walls: Walls) -> None:
     """Turn this forked process into the command, behind its walls. Does not return."""
     folder, shell, command = sys.argv[4:7]
     program, words = shell, ["bash", "--noprofile", "--norc", "-c", command]
     try:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)
-        os.dup2(pipe, 1)
-        os.dup2(pipe, 2)
+        os.dup2(watch.writer, 1)
+        os.dup2(watch.writer, 2)
+        if group:
+            group.enter()
         if keeper:
             keeper.place()
-            program, words = walls["bwrap"][0], walls["bwrap"]
+            program, words = walls["bwrap"][0], keeping.words_of(walls["bwrap"], walls["cover"])
         os.closerange(6 if keeper else 3, OPEN_FILES)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -230,14 +232,19 @@ def main() -> int:
 def run(watch: Watch, walls: Walls) -> int:
     """Start the command and see it through; its exit code."""
     unwanted = [path for path in walls["unwanted"] if not os.path.lexists(path)]
+    group = walling.Group(*walls["group"][0].rsplit(":", 1)) if walls["group"] else None
     keeper = keeping.Keeper(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
     watch.shell = os.fork()
     if not watch.shell:
-        become_shell(watch.writer, keeper, walls)
+        become_shell(watch, keeper, group, walls)
     os.close(watch.writer)
     if keeper:
         keeper.attach(watch)
-    return see_through(watch, unwanted)
+    try:
+        return see_through(watch, unwanted)
+    finally:
+        if group:
+            group.leave()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def find_ground(
         shown=tuple(os.path.realpath(one) for one in shown),
         scratch=os.path.realpath(scratch) if scratch else "",
         locks=os.path.realpath(locks) if locks else "",
-        tools=tuple(dict.fromkeys(_tools(home, root, environment))) if homes else (),
+        tools=tuple(dict.fromkeys(_tools(homes, root, environment))),
         hidden=tuple(dict.fromkeys((*credentials, *OF_THE_MACHINE, *_host_keys()))),
         repository=find_repository(root),
     )
@@ -122,24 +122,26 @@ def _host_keys() -> list[str]:
     return [str(one) for one in folder.glob("ssh_host_*_key")] if os.access(folder, os.R_OK) else []
 
 
-def _tools(home: str, workspace: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Folders in the home without which programs on PATH do not run."""
+def _tools(homes: Sequence[str], workspace: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """Folders in homes without which programs on PATH do not run."""
     given = [environment.get(name, "") for name in _TOOLS_OF_ENVIRONMENT]
     pythons = [*given[:1], f"{workspace}/.venv", f"{workspace}/venv", sys.prefix]
     bases = [base for one in pythons if one for base in _base_of(one)]
     for one in (*given, *bases, sys.prefix, sys.base_prefix):
-        if one and _is_inside(real := os.path.realpath(one), home):
+        if one and _home_of(real := os.path.realpath(one), homes):
             yield real
     for entry in environment.get("PATH", os.defpath).split(os.pathsep):
-        if _is_inside(real := os.path.realpath(entry), home) and entry.startswith("/"):
+        real = os.path.realpath(entry)
+        if entry.startswith("/") and (home := _home_of(real, homes)):
             yield _tool_of(real, home)
-    for name in (*_TOOLS_OF_HOME, *_SHOWN_OF_HOME):
-        if os.path.exists(f"{home}/{name}"):
-            yield os.path.realpath(f"{home}/{name}")
+    for path in (f"{home}/{name}" for home in homes[:1] for name in (*_TOOLS_OF_HOME, *_SHOWN_OF_HOME)):
+        if os.path.exists(path):
+            yield os.path.realpath(path)
 
 
-def _is_inside(path: str, folder: str) -> bool:
-    return path != folder and is_within(path, folder)
+def _home_of(path: str, homes: Sequence[str]) -> str:
+    """The home that a path lies in; empty: none."""
+    return next((home for home in homes if path != home and is_within(path, home)), "")
 
 
 def _tool_of(entry: str, home: str) -> str:

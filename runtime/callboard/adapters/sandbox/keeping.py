@@ -4,7 +4,7 @@ bubblewrap is three processes: outside, the first inside, and ours, which starts
 many processes are left, and stays until it is told to go. When the one outside ends the kernel ends all of them.
 Loaded by `launch_child.py`, which imports nothing but the standard library, so this file does the same.
 """
-# ruff: noqa: PTH102, PTH106, PTH108, PTH123
+# ruff: noqa: PTH102, PTH106, PTH108, PTH110, PTH123
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ from callboard.adapters.sandbox.watching import Watch, descendants
 STATUS, HOLD, FILTER = 3, 4, 5
 """Descriptors inside: our process says how the command ended; it stays while this is open; bubblewrap reads the filter.
 """
+COVERED = "@covered"
+"""Stands in the words of bubblewrap where the covers belong."""
 EVERYONE = 2
 """Processes of a namespace in which the command has left nobody: the first and ours."""
+
+
+def words_of(words: list[str], cover: list[str]) -> list[str]:
+    """The words of bubblewrap, with a cover over each socket that is still there: services come and go."""
+    covers = [word for path in cover if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)]
+    place = words.index(COVERED)
+    return [*words[:place], *covers, *words[place + 1 :]]
 
 
 class Keeper:
@@ -72,7 +81,7 @@ def until_alone(watch: Watch, seconds: float) -> int:
         del ended[descriptor], watch.heard[descriptor]
         os.close(descriptor)
 
-    while living := inhabitants(watch):
+    while living := inhabitants(watch) or inhabitants(watch):  # who is orphaned while we look is seen the second time
         for pid in set(living) - set(ended.values()):
             descriptor = _pid_opened(pid)
             if descriptor is not None:

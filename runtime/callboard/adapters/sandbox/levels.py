@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from callboard.adapters.programs import is_within
 from callboard.adapters.sandbox.calls import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
 from callboard.adapters.sandbox.ground import CROWDED, Ground, repository_of_worktree, services
+from callboard.adapters.sandbox.keeping import COVERED
 from callboard.adapters.sandbox.protected import Protection, protect
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -75,7 +76,7 @@ def find_spot(ground: Ground, folder: str) -> Spot:
 # Level 1
 
 
-def landlock_walls(ground: Ground, folder: str, abi: int, limits: Limits, *, network: bool) -> list[str]:
+def landlock_walls(ground: Ground, folder: str, abi: int, *, network: bool) -> list[str]:
     """Level 1. Landlock grants by folder, so what is shut in a folder that may be changed is not shut."""
     spot = find_spot(ground, folder)
     hidden = [*ground.hidden, *ground.own]
@@ -87,20 +88,27 @@ def landlock_walls(ground: Ground, folder: str, abi: int, limits: Limits, *, net
         *around("/", outside),
         *(one for path in (*ground.tools, *ground.readable) for one in around(path, hidden)),
         *ground.shown,
-        *([] if is_within(ground.workspace, spot.folder) else around(ground.workspace, hidden)),
+        *(
+            []
+            if is_within(ground.workspace, spot.folder)
+            else around(ground.workspace, _beneath(hidden, ground.workspace))
+        ),
         *DEVICES,
         "/proc",
     ]
     program = call_filter(OPEN_FAMILIES if network else NO_FAMILIES, alone=False)
     return [
-        *limits.walls(),
-        *([f"limit=NPROC:{limits.processes}"] if limits.processes else ()),
         f"abi={abi}",
         *([] if not network else ["network=on"]),
         f"filter={program.hex()}",
         *(f"read={path}" for path in read),
-        *(f"write={one}" for path in write if path for one in around(path, hidden)),
+        *(f"write={one}" for path in write if path for one in around(path, _beneath(hidden, path))),
     ]
+
+
+def _beneath(hidden: Sequence[str], path: str) -> list[str]:
+    """Of what is hidden, what stands in a folder that is open by itself though it may lie in a hidden one."""
+    return [one for one in hidden if one != path and is_within(one, path)]
 
 
 def around(path: str, hidden: Iterable[str]) -> Iterator[str]:
@@ -130,6 +138,8 @@ class _View:
     arguments: list[str] = field(default_factory=list[str])
     covers: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
     """Each path that something was laid over, and whether what is of the machine shows there."""
+    sealed: list[str] = field(default_factory=list[str])
+    """What is to be read-only in the end, when all that belongs in there stands."""
 
     def empty(self, path: str, *, mode: str = "0700") -> None:
         self.arguments += ["--perms", mode, "--size", str(ROOM), "--tmpfs", path]
@@ -153,7 +163,7 @@ class _View:
             return
         if stat.S_ISDIR(kind):
             self.empty(path)
-            self.arguments += ["--remount-ro", path]
+            self.sealed.append(path)
         else:
             self.arguments += ["--ro-bind", "/dev/null", path]
             self.covers.append((path, False))
@@ -188,6 +198,7 @@ def bubblewrap_walls(
     walls = [f"filter={program.hex()}", f"lock={_lock(ground, spot)}"]
     walls += [f"place={path}" for path in spot.shut.place]
     walls += [f"unwanted={path}" for path in spot.shut.unwanted]
+    walls += [f"cover={path}" for path in services() if view.shows(path)]
     return walls, [*words, *(["--seccomp", "5"] if program else [])]
 
 
@@ -204,10 +215,13 @@ def _view(ground: Ground, spot: Spot, inside: Inside, *, network: bool) -> _View
         view.show(ground.scratch, write=True, at="/tmp")
     view.arguments += rest.arguments
     view.covers += rest.covers
-    for path in (*ground.hidden, *services()):
+    for path in ground.hidden:
         view.hide(path)
+    view.arguments.append(COVERED)
     for source, place in inside.sockets:
         view.show(source, write=True, at=place)
+    for path in (*rest.sealed, *view.sealed):
+        view.arguments += ["--remount-ro", path]
     return view
 
 

@@ -34,6 +34,8 @@ class Machine:
     bwrap: str = ""
     """The program, where it works."""
     why_not: Mapping[int, str] | None = None
+    group: str = ""
+    """For root, whose processes the kernel does not count: a control group in which others can be made."""
 
     @property
     def best(self) -> int:
@@ -61,7 +63,32 @@ def examine(workspace: Path, environment: Mapping[str, str]) -> Machine:
             "have to be allowed (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, or the container's "
             "security profile)"
         )
-    return Machine(abi, "" if 2 in why else bwrap or "", why)
+    return Machine(abi, "" if 2 in why else bwrap or "", why, find_group() if os.geteuid() == 0 else "")
+
+
+def find_group() -> str:
+    """A control group that bounds the number of processes and in which we can make others; empty: there is none.
+
+    Of version 1 it is our own; of version 2 the one around it, since a group that holds processes has no children.
+    """
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if "pids" in controllers.split(","):
+            return _usable(f"/sys/fs/cgroup/pids{path}")
+        if not controllers and "pids" in " ".join(_lines(f"/sys/fs/cgroup{Path(path).parent}/cgroup.subtree_control")):
+            return _usable(f"/sys/fs/cgroup{Path(path).parent}")
+    return ""
+
+
+def _usable(folder: str) -> str:
+    return folder.rstrip("/") if os.access(folder, os.W_OK) else ""
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _tried(bwrap: str) -> str:

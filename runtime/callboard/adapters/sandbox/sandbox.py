@@ -112,20 +112,24 @@ class Sandbox:
     def walls(self, folder: str, shell: str, command: str) -> list[str]:
         """The WALL arguments of `launch_child.py` for one command. Looks at the disk."""
         ground = self.ground
+        limits = [*self.limits.walls()]
+        if self.limits.processes and self.machine.group:
+            limits.append(f"group={self.machine.group}:{self.limits.processes}")
+        elif self.limits.processes and self.level < 2:
+            limits.append(f"limit=NPROC:{self.limits.processes}")
         if ground is None or not self.level:
-            processes = [f"limit=NPROC:{self.limits.processes}"] if self.limits.processes else []
-            return [*self.limits.walls(), *processes]
+            return limits
         for made in (ground.scratch, ground.locks):
             if made:
                 Path(made).mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.level == 1:
-            return landlock_walls(ground, folder, self.machine.abi, self.limits, network=self.choice.network)
+            return [*limits, *landlock_walls(ground, folder, self.machine.abi, network=self.choice.network)]
         spot = find_spot(ground, folder)
         inside = self._inside(shell)
         walls, words = bubblewrap_walls(ground, spot, self.machine.bwrap, inside, network=self.choice.network)
         most = str(self.limits.processes or "unlimited")
         words += ["--chdir", folder, "--", *inside.program, shell, command, most]
-        return [*self.limits.walls(), *walls, *(f"bwrap={word}" for word in words)]
+        return [*limits, *walls, *(f"bwrap={word}" for word in words)]
 
     def _inside(self, shell: str) -> Inside:
         return Inside((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))

@@ -3,7 +3,7 @@
 Loaded by `launch_child.py`, which imports nothing but the standard library, so this file does the same. All of it takes
 about half a millisecond. Refuses to go on (OSError) when a wall does not stand: the command is then not run.
 """
-# ruff: noqa: PTH112, PTH123
+# ruff: noqa: PTH102, PTH106, PTH112, PTH123
 # Importing pathlib would take longer than all the rest of the start.
 
 from __future__ import annotations
@@ -100,3 +100,32 @@ def limit(limits: list[str]) -> None:
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
+
+
+class Group:
+    """A control group for one command, which bounds its processes also for root. Where none can be made there is none:
+    the resource limit has to do."""
+
+    def __init__(self, parent: str, most: str) -> None:
+        self.path = f"{parent}/callboard-{os.getpid()}"
+        try:
+            os.mkdir(self.path)
+            with open(f"{self.path}/pids.max", "w", encoding="ascii") as file:
+                file.write(most)
+        except OSError:
+            self.leave()
+
+    def enter(self) -> None:
+        """This process, and what it starts from now on."""
+        if self.path:
+            with open(f"{self.path}/cgroup.procs", "w", encoding="ascii") as file:
+                file.write("0")
+
+    def leave(self) -> None:
+        """Nothing lives in it any more."""
+        try:
+            os.rmdir(self.path)
+        except OSError:
+            return  # it was never made
+        finally:
+            self.path = ""
