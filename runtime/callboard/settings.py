@@ -21,6 +21,7 @@ from callboard.adapters.trust import read_brought
 from callboard.adapters.yaml_files import Address, dotted, load_yaml
 from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.presets import PRESETS
+from callboard.core.permission.grammar import Kind, rule_note
 from callboard.core.permission.rules import parse_rule
 from callboard.core.trust.claims import Brought
 from callboard.settings_layers import (
@@ -28,6 +29,7 @@ from callboard.settings_layers import (
     Tree,
     claude_files,
     claude_layer,
+    claude_notes,
     file_layer,
     origin,
     parts,
@@ -131,8 +133,8 @@ def load_settings(
     hooks: dict[HookSource, Any] = {"person": person.values.get("hooks", {}), "workspace": ours.values.get("hooks", {})}
     bypass_off = next((one.bypass_off for one in claude if one.bypass_off), "")
     _check_bypass(values, origins, bypass_off)
-    told = (str(field) for one in claude for field in one.told if field.verdict != "honoured")
-    notes = (*_read_otherwise(values, origins), *ours.notes, *(one.broken for one in claude if one.broken), *told)
+    said = (*_read_otherwise(values, origins), *_idle_rules(settings, origins, [f"{one.path}:" for one in claude]))
+    notes = (*said, *ours.notes, *claude_notes(claude))
     bases = {one.path: str(Path(one.path).parent) for one in claude if one.person}
     return Loaded(settings, origins, hooks, notes, tuple(claude), bypass_off, bases)
 
@@ -149,6 +151,14 @@ def _read_otherwise(values: Tree, origins: Mapping[Address, str]) -> Iterator[st
         if address[-1] == "mode" and value == "auto":
             place = where(origins, address)
             yield f"{place}: the mode auto is read as default: no classifier decides here, a person is asked"
+
+
+def _idle_rules(settings: Settings, origins: Mapping[Address, str], told: Sequence[str]) -> Iterator[str]:
+    """The rules that will never do anything, and why; without those of places that begin with one of `told`."""
+    for address, text in rules_of(settings):
+        note, place = rule_note(text, cast("Kind", address[-2])), where(origins, address)
+        if note.status != "honoured" and not place.startswith(tuple(told)):
+            yield f"{place}: the rule {text} does nothing: {note.why}"
 
 
 def _alias_layer(environ: Mapping[str, str]) -> Layer:

@@ -7,12 +7,12 @@ go, its own `bypassPermissions`, Python callables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from callboard.adapters.claude_settings import ClaudeSettings, read_claude
+from callboard.adapters.claude_settings import UNTRUSTED, ClaudeSettings, read_claude
 from callboard.adapters.trust import CLAUDE, SETTINGS
 from callboard.adapters.yaml_files import Address, YamlDocument, dotted, load_document
 from callboard.core.context.stages.own import is_own
@@ -158,6 +158,20 @@ def claude_files(home: str, brought: Brought | None, *, trusted: bool) -> list[C
                 raise
             found.append(ClaudeSettings(name, person=False, broken=f"{error}: none of its rules holds"))
     return found
+
+
+def claude_notes(files: Iterable[ClaudeSettings]) -> Iterator[str]:
+    """What a person hears at a session's start: a line for what would have changed a permission, and one for the rest
+    of a file. What waits for trust is told by the question."""
+    for one in files:
+        if one.broken:
+            yield one.broken
+        lost = [field for field in one.told if field.verdict != "honoured" and field.why != UNTRUSTED]
+        grave = [field for field in lost if field.name.startswith("permissions.")]
+        yield from map(str, grave)
+        others = ", ".join(field.name for field in lost if field not in grave)
+        if others:
+            yield f"{one.path}: not used: {others} (`callboard doctor --compat` says why)"
 
 
 def claude_layer(one: ClaudeSettings) -> Layer:

@@ -42,6 +42,7 @@ _WHY: Mapping[str, str] = MappingProxyType(
         "allowManagedHooksOnly": "counts in managed settings only",
     }
 )
+UNTRUSTED = "nobody has trusted this workspace's content"
 _DIRECTORIES = "what lies outside the workspace is asked for; allow it by a rule, such as Read(//path/**)"
 
 
@@ -180,4 +181,4 @@ class _Reading:
         self.told.append(FieldTold(self._path, node.line, name, verdict, why))
 
 
-_UNTRUSTED: tuple[Verdict, str] = ("ignored", "nobody has trusted this workspace's content")
+_UNTRUSTED: tuple[Verdict, str] = ("ignored", UNTRUSTED)
