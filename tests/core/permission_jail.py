@@ -1,12 +1,12 @@
 """A jail in which bash really runs commands: every program is a stub that notes its name, and nothing else is there.
 
-bubblewrap unshares everything; the root is empty but for libraries, a shell, the stubs and a workspace in memory. `sh`,
-`bash` and the wrappers that start others are noted, and then really start them.
+bubblewrap unshares everything; the root is empty but for libraries, a shell, the stubs and a workspace that cannot be
+written. `sh`, `bash` and the wrappers that start others are noted, and then really start them. A stub writes to a
+descriptor that it inherits, so that each start counts for the command it came from, however late it is.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,12 @@ BWRAP = shutil.which("bwrap")
 STARTERS = ("env", "nice", "nohup", "timeout", "stdbuf", "setsid")
 FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin")
 SECONDS = 120
-STUB = '#!/jail/bash\nprintf "%s\\n" "${0##*/}" >> /out/log\n'
+STUB = '#!/jail/bash\nprintf "%s\\n" "${0##*/}" >&9\n'
 FILES = ("README.md", "src/a.py", ".env", "a.tar", "package.json")
 RUNNABLE = ("x.sh", "x", "evil.sh", "run.sh", "src/run")
 DRIVER = """\
 for s in /scripts/*; do
-  printf '== %s\\n' "${s##*/}" >> /out/log
-  cd /work; HOME=/home/me /jail/timeout 5 /jail/bash -c "$(< "$s")" < /dev/null > /dev/null 2>&1
+  cd /work; HOME=/home/me /jail/timeout 5 /jail/bash -c "$(< "$s")" < /dev/null > /dev/null 2>&1 9>> "/out/${s##*/}"
 done
 """
 
@@ -68,14 +67,14 @@ class Jail:
         scripts = self._folder / "scripts"
         for at, command in enumerate(commands):
             (scripts / f"{at:06}").write_text(command)
-        (self._folder / "out/log").write_text("")
         done = subprocess.run(self._command(), capture_output=True, text=True, timeout=SECONDS, check=False)
-        for script in scripts.iterdir():
-            script.unlink()
         assert done.returncode in (0, 124, 127), done.stderr
-        sections = re.split(r"^== \d+\n", (self._folder / "out/log").read_text(errors="replace"), flags=re.MULTILINE)
-        assert len(sections) == len(commands) + 1, done.stderr
-        return [set(section.split("\n")) - {""} for section in sections[1:]]
+        logs = [self._folder / f"out/{at:06}" for at in range(len(commands))]
+        started = [set(log.read_text(errors="replace").split("\n")) - {""} for log in logs]
+        for at, log in enumerate(logs):
+            log.unlink()
+            (scripts / f"{at:06}").unlink()
+        return started
 
     def _command(self) -> list[str]:
         libraries = [path for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64") if Path(path).exists()]

@@ -57,12 +57,12 @@ def judged_names(analysis: Analysis) -> set[str]:
 
 
 def sample(draw: random.Random, count: int, judge: PathJudge) -> list[tuple[str, set[str]]]:
-    """Commands to run, each with the names it was judged by. One that waits for others for ever is none of them."""
+    """Commands to run, each with the names it was judged by. One that may never end is none of them."""
     cases, chosen = [*table("allow"), *table("ask")], list[tuple[str, set[str]]]()
     while len(chosen) < count:
         command = draw.choice(cases) if draw.random() < 0.3 else mutant(draw, cases)
-        if re.search(r"\b(?:while|until|yes|exec)\b|&(?![&>\d])|coproc|>\(", command):
-            continue  # endless, or still running when the next one begins
+        if re.search(r"\b(?:while|until)\b", command):
+            continue
         analysis = understood(command, judge)
         if analysis is not None:
             chosen.append((command, judged_names(analysis)))
@@ -83,7 +83,7 @@ def test_whatever_bash_starts_had_been_judged(jail: Jail, judge: PathJudge) -> N
 @needs_jail
 def test_every_allowed_case_starts_what_it_was_judged_by(jail: Jail, judge: PathJudge) -> None:
     draw = random.Random(8)
-    cases = [case for case in draw.sample(table("allow"), 150) if not re.search(r"\b(?:while|yes)\b|&(?![&>\d])", case)]
+    cases = [case for case in draw.sample(table("allow"), 150) if not re.search(r"\bwhile\b", case)]
     chosen = [(case, judged_names(found)) for case in cases if (found := understood(case, judge))]
     assert len(chosen) > 100
     assert unjudged(jail, chosen) == []

@@ -21,7 +21,7 @@ from callboard.core.permission.judge import judge_call, only_reads
 from callboard.core.permission.lifts import Lift
 from callboard.core.permission.modes import of_turn
 from callboard.core.permission.rules import parse_rule
-from callboard.core.permission.values import CallFacts, Floor, Policy, Rule
+from callboard.core.permission.values import CallFacts, Floor, Policy, Rule, Verdict
 from callboard.core.permission.values import ToolCall as Judged
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.ports.world import Ruling
@@ -74,6 +74,14 @@ _NO_MORE = TurnRights()
 def _nobody(folder: str) -> bool:
     """Nobody trusted the git settings of that repository."""
     return not folder
+
+
+def _only_reads(call: Judged, facts: CallFacts, verdict: Verdict) -> bool:
+    """Whether a command only reads. A letter of the policy says so at once: R does, and no other."""
+    command = call.input.get("command")
+    if len(verdict.rule) == 1:
+        return verdict.rule == "R"
+    return isinstance(command, str) and only_reads(command, facts)
 
 
 class PolicyJudge:
@@ -164,8 +172,7 @@ class PolicyJudge:
         verdict = judge_call(call, policy, facts)
         if lifts:
             verdict = lifted(call, policy, facts, verdict, lifts)
-        command = call.input.get("command")
-        reads = call.name == "bash" and isinstance(command, str) and only_reads(command, facts)
+        reads = call.name == "bash" and _only_reads(call, facts, verdict)
         theirs = verdict.rule == "T" or bool(for_person(call.name, call.input))
         return Ruling(verdict.decision, verdict.rule, verdict.why, reads, theirs, policy.mode, facts.sandbox)
 

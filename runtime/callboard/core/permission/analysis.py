@@ -348,6 +348,8 @@ class _Reader:
 
     def placed(self, part: Part, folders: tuple[str, ...]) -> Part:
         """Put relative paths into every folder that the script may work in."""
+        if folders == ("",) and not self.lost:
+            return part
         effects: list[Effect] = []
         for effect in part.effects:
             if isinstance(effect, Touch) and not effect.query.text.startswith("/"):

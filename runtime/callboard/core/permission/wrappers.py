@@ -80,12 +80,22 @@ def peel(name: str, args: Sequence[Arg], stdin: str | None) -> Peeled:
         return _env(list(args))
     if name == "xargs":
         return _xargs(args, stdin)
-    if name == "command" and any(re.fullmatch(r"-p?[vV]+", arg.text) for arg in args[:2]):
+    if name == "command" and _looks_up(args):
         return Peeled(())
     at, sure = _skip_options(args, _WRAPPERS[name])
     inner = tuple(args[at + _WRAPPERS[name].skip :])
     sure &= _fixed(args[: len(args) - len(inner)])
     return Peeled(inner, () if sure else (_unclear(name),), sure=sure)
+
+
+def _looks_up(args: Sequence[Arg]) -> bool:
+    """Whether `command` has `-v` before the program's name, and so only says where that is."""
+    for arg in args:
+        if not re.fullmatch(r"-[pvV]+", arg.text):
+            return False
+        if arg.text.strip("-p"):
+            return all(word.known for word in args)
+    return False
 
 
 def _fixed(words: Sequence[Arg]) -> bool:
