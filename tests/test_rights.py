@@ -67,7 +67,9 @@ def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(house: H
 
 
 def test_a_type_that_is_not_there_is_told_with_its_place(house: House) -> None:
-    with pytest.raises(SettingsError, match=r"settings.yaml:3: permission.agents.explorer.mode: there is no agent type"):
+    with pytest.raises(
+        SettingsError, match=r"settings.yaml:3: permission.agents.explorer.mode: there is no agent type"
+    ):
         house.types("permission:\n  agents:\n    explorer: {mode: plan}\n")
 
 
@@ -99,6 +101,17 @@ def test_modes_of_claude_code_are_read_and_what_is_read_otherwise_is_told(house:
     assert len(auto.notes) == 1
     assert "settings.yaml:1: permission.agents.lead.mode: the mode auto is read as default" in auto.notes[0]
     assert "CALLBOARD_PERMISSION__MODE" in house.load("", CALLBOARD_PERMISSION__MODE="auto").notes[0]
+
+
+def test_a_rule_that_does_nothing_is_told_with_its_place_and_what_to_write(house: House) -> None:
+    notes = house.load(
+        "permission:\n  allow: ['Bash(make)', 'B*']\n  agents: {lead: {deny: ['Write(src/**)']}}\n"
+    ).notes
+    assert [note.partition("settings.yaml:")[2] for note in notes] == [
+        "2: permission.allow[1]: the rule B* does nothing: a star in a tool's name holds in deny and ask rules only",
+        "3: permission.agents.lead.deny[0]: the rule Write(src/**) does nothing: "
+        "Write with a path is never consulted: write Edit(src/**)",
+    ]
 
 
 async def ruling(
