@@ -20,8 +20,9 @@ from callboard.faces.cli.options import Given, as_json, everywhere, of_session
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.cli.session_rules import revoke, rules
 from callboard.faces.cli.team import at_desk, print_rows
-from callboard.faces.pages.policy import call_block, call_json, log_table, tried_block, tried_json
+from callboard.faces.pages.policy import call_block, call_json, lint_block, log_table, tried_block, tried_json
 from callboard.policy_checks import tried
+from callboard.policy_lint import lint
 from callboard.words.errors import UsageError
 
 
@@ -79,6 +80,22 @@ def test(given: Given, /, json_: bool) -> int:
         else:
             terminal.rows(tried_block(found))
     return 1 if not found or any(each.wrong for each in found) else 0
+
+
+@policy.command(name="lint")
+@as_json
+@everywhere
+@click.pass_obj
+def lint_(given: Given, /, json_: bool) -> int:
+    """Look for rules and hooks that do not do what they seem to. Exit code 1 when there are any.
+
+    Rules that never match or are covered by others, unknown tools, matchers that mean something else, hooks whose
+    scripts are not there. The workspace's files are read whether it is trusted or not; nothing is run.
+    """
+    force = in_force(given.workspace, trust=True)
+    found = lint(force, Explaining(given.workspace, force.floor))
+    print_rows(given, found, lint_block, json_=json_)
+    return 1 if any(one.code != "note" for one in found) else 0
 
 
 @policy.command()

@@ -8,6 +8,7 @@ from datetime import datetime
 from callboard.core.asking.decided import Decision
 from callboard.core.permission.examples import Tried
 from callboard.core.permission.letters import meaning_of
+from callboard.core.permission.lint import Found
 from callboard.core.permission.told import CallTold, PartTold, TouchTold
 from callboard.faces.lines import first_line, shorten
 from callboard.faces.pages.listings import plain_row, table
@@ -88,6 +89,19 @@ def tried_json(tried: Tried) -> Json:
         "got": {"decision": got.decision, "by": got.rule, "reason": got.why},
         "holds": not tried.wrong,
     }
+
+
+def lint_block(found: Sequence[Found]) -> Block:
+    """Each finding with its place and why; then how many. Notes are told and are none."""
+    lines: list[Line] = []
+    for one in found:
+        lines.append(Line(f"{one.code} {one.place}", "dim" if one.code == "note" else "warn"))
+        if one.text:
+            lines.append(Line(f"  {shorten(first_line(one.text), _CALL)}"))
+        lines.append(Line(f"  {one.why}", "dim"))
+    wrong = sum(one.code != "note" for one in found)
+    said = f"{wrong} to look at" if wrong else "nothing to look at"
+    return Block((*lines, Line(said, "warn" if wrong else "good")))
 
 
 def log_table(found: Sequence[Decision]) -> Block:
