@@ -93,8 +93,8 @@ def text_of(node: Node, home: str, piped: str | None) -> str | None:
         return stdin_of(node.redirects, home, piped)
     if name == "echo":
         return _echo(texts)
-    if name == "printf" and texts:
-        return _printf(texts[1:] if texts[0] == "--" else texts)
+    if name == "printf":
+        return _printf(texts[1:] if texts[:1] == ["--"] else texts)
     return None
 
 
@@ -125,6 +125,8 @@ def _echo(texts: list[str]) -> str | None:
 
 
 def _printf(texts: list[str]) -> str | None:
+    if not texts:
+        return None
     form = texts[0].replace("\\n", "\n").replace("\\t", "\t")
     if "\\" in form:
         return None
