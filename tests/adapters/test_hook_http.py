@@ -98,6 +98,22 @@ async def test_no_connection_no_http_and_silence_are_faults() -> None:
             assert await anyio.to_thread.run_sync(ended.wait, 20), "the connection ends with the time"
 
 
+async def test_who_is_cancelled_leaves_no_connection() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def silent(request: BaseHTTPRequestHandler) -> None:
+        begun.set()
+        request.connection.recv(1)
+        ended.set()
+
+    with serving(silent) as server:
+        async with anyio.create_task_group() as group:
+            group.start_soon(HttpHandler(server.url()).run, EVENT, 600)
+            assert await anyio.to_thread.run_sync(begun.wait, 60)
+            group.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(ended.wait, 60), "its thread waits for nothing any more"
+
+
 async def test_headers_hold_listed_variables_and_no_others() -> None:
     headers = (("Authorization", "Bearer $TOKEN"), ("X-Two", "${TOKEN}/${SECRET}/$"), ("X-Plain", "a"))
     handler = HttpHandler("", headers, ("TOKEN",), environment={"TOKEN": "t0p", "SECRET": "hidden"})

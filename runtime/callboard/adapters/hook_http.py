@@ -26,6 +26,9 @@ from callboard.words.values import Json
 MOST_BYTES = 1_000_000
 """Of one answer; a longer one is a fault."""
 
+GRACE = 5.0
+"""Seconds after which a socket gives up by itself, where nobody could end it any more: while it connects."""
+
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
@@ -65,7 +68,7 @@ class HttpHandler:
 
     async def _asked(self, event_json: Json, timeout: float) -> tuple[int, str]:
         """Status and body. Raises OSError, HTTPException, ValueError."""
-        call = _Call(self.url, timeout)
+        call = _Call(self.url, timeout + GRACE)
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self._filled()}
         own = anyio.CapacityLimiter(1)  # a slow address takes no thread from the tools
         try:
