@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from callboard.adapters.trust import read_brought
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.hooking import fill_registry, hook_notes
 from callboard.settings import Loaded, load_settings
 from callboard.words.errors import SettingsError
-from callboard.words.hook_events import Stop
+from callboard.words.hook_events import Caller, PreToolUse, Stop
+from callboard.words.values import ToolCall
 
 
 class House:
@@ -32,9 +35,12 @@ class House:
         flags = {"permission.mode": mode}
         return load_settings(self.environ, workspace=self.workspace, trusted=trusted, flags=flags)
 
+    def registry(self, *, trusted: bool = True) -> HookRegistry:
+        brought = read_brought(self.workspace)
+        return fill_registry(self.load(trusted=trusted), self.workspace, self.environ, trusted=trusted, brought=brought)
+
     def hooks(self, *, trusted: bool = True) -> list[str]:
-        loaded = self.load(trusted=trusted)
-        registry = fill_registry(loaded, self.workspace, self.environ, trusted=trusted)
+        registry = self.registry(trusted=trusted)
         return [one.by for one in registry.about(Stop()) if one.source != "builtin"]
 
 
@@ -173,6 +179,32 @@ def test_a_workspace_cannot_switch_a_persons_hooks_off(house: House) -> None:
     assert house.hooks() == []
     notes = hook_notes(house.load(), house.workspace, house.environ)
     assert any(note.field == "disableAllHooks" for note in notes)
+
+
+def test_hooks_json_beside_our_settings_is_read_in_both_scopes(house: House) -> None:
+    for folder, command in ((house.person.parent, "mine"), (house.ours.parent, "project")):
+        (folder / "hooks").mkdir()
+        hooks(folder / "hooks" / "hooks.json", command)
+    assert house.hooks() == ["hook mine (person)", "hook project (workspace)"]
+    assert house.hooks(trusted=False) == ["hook mine (person)"]
+
+
+@pytest.mark.anyio
+async def test_a_hook_whose_script_was_written_since_is_not_run(house: House) -> None:
+    script = house.workspace / "guard.sh"
+    script.write_text("#!/bin/sh\necho guarded >&2\nexit 2\n")
+    script.chmod(0o755)
+    group = {"matcher": "Bash", "hooks": [{"type": "command", "command": "./guard.sh"}]}
+    house.project.write_text(json.dumps({"hooks": {"PreToolUse": [group]}}))
+    call = ToolCall(id="c", use_id="u", name="bash", input={"command": "ls"})
+    event = PreToolUse(call, Caller(folder=str(house.workspace)))
+    registry = house.registry()
+    assert (await registry.pre_tool_use(event)).decision == "deny"
+    script.write_text("#!/bin/sh\ntouch ran\n")
+    verdict = await registry.pre_tool_use(event)
+    assert verdict.decision is None
+    assert any("guard.sh is not what was trusted any more" in notice for notice in verdict.notices)
+    assert not (house.workspace / "ran").exists()
 
 
 def test_no_dotenv_of_a_workspace_is_read(house: House) -> None:

@@ -33,11 +33,12 @@ def fill_registry(
 
     `brought`: what the workspace brings, as it was trusted; its scripts are held to that before each run.
     """
-    registry = HookRegistry()
+    registry, persons = HookRegistry(), list[HookEntry]()
     for source, read in _read(loaded, workspace, environ):
         if source == "workspace" and not trusted:
             continue
-        entries = read.entries
+        entries = tuple(one for one in read.entries if one not in persons)  # the same in two scopes runs once
+        persons += entries if source == "person" else ()
         if source == "builtin":
             named = [(one, one.handler.name) for one in entries]
             off = loaded.settings.hooks_off
@@ -95,12 +96,21 @@ def _read(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> Iterator[
     for source in ("person", "workspace"):
         path = workspace_file(workspace) if source == "workspace" else user_file(environ)
         found = [read_hooks(loaded.hooks.get(source, {}), str(path), ours)]
+        found.append(_own_file(source, path.parent / "hooks" / "hooks.json", ours, loaded.hooks_file))
         files = [one for one in loaded.claude if one.raw and one.person == (source == "person")]
         read = [load_hooks(Path(one.path), theirs, one.raw) for one in files]
         quiet = off or any(one.all_off for one in read)  # no file of a workspace switches off what a person's says
         found += [replace(one, entries=()) if quiet else one for one in read]
         for one in _once(found):
             yield source, one
+
+
+def _own_file(source: HookSource, path: Path, ours: HookOrigin, trusted: bytes) -> HooksRead:
+    """A `hooks/hooks.json` beside the settings: the person's, or the workspace's as it was `trusted`."""
+    origin = replace(ours, root=str(path.parent))
+    if source == "person":
+        return load_hooks(path, origin)
+    return load_hooks(path, origin, trusted) if trusted else HooksRead()
 
 
 def _all_off(one: ClaudeSettings, origin: HookOrigin) -> bool:

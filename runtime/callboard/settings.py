@@ -17,7 +17,7 @@ import platformdirs
 from pydantic import ValidationError
 
 from callboard.adapters.claude_settings import ClaudeSettings
-from callboard.adapters.trust import read_brought
+from callboard.adapters.trust import HOOKS, read_brought
 from callboard.adapters.yaml_files import Address, dotted, load_yaml
 from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.presets import PRESETS
@@ -71,6 +71,8 @@ class Loaded:
     """The place that switches the mode `bypassPermissions` off for everybody; empty: none does."""
     bases: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings file -> the folder that `/x` means in a rule of it, where that is not the agent's own."""
+    hooks_file: bytes = b""
+    """The workspace's `.callboard/hooks/hooks.json`; empty where there is none or nobody trusted it."""
 
     def rule_bases(self, kind: str) -> tuple[str, ...]:
         """For each rule of `permission.allow`, `ask` or `deny`: the absolute folder that `/x` means in it; empty: the
@@ -136,7 +138,8 @@ def load_settings(
     said = (*_read_otherwise(values, origins), *_idle_rules(settings, origins, [f"{one.path}:" for one in claude]))
     notes = (*said, *ours.notes, *claude_notes(claude))
     bases = {one.path: str(Path(one.path).parent) for one in claude if one.person}
-    return Loaded(settings, origins, hooks, notes, tuple(claude), bypass_off, bases)
+    hooks_file = brought.content.get(HOOKS, b"") if brought is not None and trusted else b""
+    return Loaded(settings, origins, hooks, notes, tuple(claude), bypass_off, bases, hooks_file)
 
 
 def _check_bypass(values: Tree, origins: Mapping[Address, str], off: str) -> None:

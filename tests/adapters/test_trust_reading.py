@@ -22,6 +22,7 @@ FILES = {
     ".callboard/skills/s/SKILL.md": "---\nname: s\n---\nbody\n",
     ".callboard/schedules/nightly.md": "---\ncron: '0 3 * * *'\n---\nTidy up.\n",
     ".callboard/hooks/one.sh": "echo\n",
+    ".callboard/hooks/hooks.json": json.dumps({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x"}]}]}}),
     ".claude/agents/deep/er/b.md": "---\nname: b\ndescription: d\nhooks: {Stop: []}\n---\n",
     ".claude/skills/t/SKILL.md": "no front matter, !`date`\n",
     ".claude/settings.json": json.dumps({"permissions": {"allow": ["Bash"]}}),

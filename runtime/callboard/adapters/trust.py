@@ -22,6 +22,7 @@ from callboard.core.trust.scripts import named_files
 from callboard.core.trust.settings_claims import (
     agent_claims,
     claude_claims,
+    hook_claims,
     schedule_claims,
     server_claims,
     settings_claims,
@@ -32,6 +33,7 @@ from callboard.words.errors import SettingsError
 SETTINGS = ".callboard/settings.yaml"
 CLAUDE = (".claude/settings.json", ".claude/settings.local.json")
 SERVERS = ".mcp.json"
+HOOKS = ".callboard/hooks/hooks.json"
 
 LARGEST_FILE = 1_000_000
 """Bytes of a file of configuration; a larger one is not used."""
@@ -109,6 +111,7 @@ class _Reading:
         for path in CLAUDE:
             self._configuration(path, _claude)
         self._configuration(SERVERS, _servers)
+        self._configuration(HOOKS, _hooks)
         for folder in (".callboard", ".claude"):
             for path in self._below(f"{folder}/agents", ".md"):
                 self._configuration(path, _agent)
@@ -285,6 +288,11 @@ def _servers(path: str, text: str) -> list[Claim]:
     document = json_node(text)
     members = dict(document.members or ())
     return server_claims(path, members["mcpServers"]) if "mcpServers" in members else []
+
+
+def _hooks(path: str, text: str) -> list[Claim]:
+    members = dict(json_node(text).members or ())
+    return hook_claims(path, members["hooks"]) if "hooks" in members else []
 
 
 def _agent(path: str, text: str) -> list[Claim]:
