@@ -74,6 +74,9 @@ def command(tmp_path: Path) -> Command:
 
 
 def test_settings_guard_all_and_front_matter_guards_its_own(command: Command) -> None:
+    same = (command.workspace / ".claude/settings.json").read_text()  # the same hook of the person's runs once
+    (command.workspace.parent / ".claude").mkdir()
+    (command.workspace.parent / ".claude/settings.json").write_text(same)
     ran = command.here("run", "--trust", "--model", command.scenario(SCENARIO), "Go.")
     assert ran.out == "Done.\n", ran.err
     log = (command.workspace / "log").read_text()
