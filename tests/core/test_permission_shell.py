@@ -220,6 +220,21 @@ def test_git_reads_only_where_its_configuration_is_quiet(workspace: Path, tmp_pa
     assert judged("git status", loud).decision == "ask"
 
 
+def test_git_in_a_folder_asks_where_that_is_another_repository(workspace: Path, tmp_path: Path) -> None:
+    root = tmp_path / "nested"
+    for folder in ("src/deep", "vendored/.git", "vendored/inner", "bare", ".git"):
+        (root / folder).mkdir(parents=True)
+    (root / ".git/config").write_text("[core]\n\tbare = false\n")
+    (root / "bare/HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "outside").mkdir()
+    (root / "link").symlink_to(tmp_path / "outside")
+    for command in ("cd src && git log", "git -C src/deep status", f"cd {root}/src && git diff", "git -C . status"):
+        assert judged(command, root).decision == "allow", command
+    for folder in ("vendored", "vendored/inner", "bare", "link", "..", "/", f"{root}/vendored", "src/../vendored"):
+        for command in (f"cd {folder} && git status", f"git -C {folder} status", f"env -C {folder} git status"):
+            assert judged(command, root).decision == "ask", command
+
+
 def test_b15_links_out_of_the_workspace_are_followed(workspace: Path, tmp_path: Path) -> None:
     root = tmp_path / "ws"
     root.mkdir()

@@ -115,13 +115,13 @@ class _Read:
             self.tree = True
             self.linked |= name.startswith(("deref", "follow", "directories"))
         value = value if equals else after.text if after else ""
+        if name in self.spec.long_values:
+            self.value(name, value)
+            return not equals
         if names_long(text, self.spec.pattern_long):
             self.pattern_given = True
             self.file(value, names_long(text, ("file",)))
             return not equals and names_long(text, ("regexp", "file")) and name != "files"
-        if name in self.spec.long_values:
-            self.value(name, value)
-            return not equals
         if equals and value:
             self.effects.append(read(Arg(value)))
         return False
