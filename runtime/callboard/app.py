@@ -160,5 +160,5 @@ async def open_session(
         if options.resume and (carries or options.prompt is not None):
             await session.say(options.prompt or GO_ON)
         stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
-        async with hosting(team, wiring, mine):
+        async with hosting(team, wiring, mine, launcher):
             yield session

@@ -36,6 +36,7 @@ from callboard.hooking import add_front_matter, fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.store import Lease, Put
 from callboard.ports.worktrees import WorktreeKeeper
+from callboard.sandboxing import serve_way_out
 from callboard.settings import Loaded
 from callboard.taking_over import heed_take_over
 from callboard.taping import Wiring
@@ -145,11 +146,12 @@ async def worktrees_for(opened: Opened, *, live: bool) -> WorktreeKeeper:
 
 
 @asynccontextmanager
-async def hosting(team: Team, wiring: Wiring, mine: HostRow) -> AsyncGenerator[None]:
+async def hosting(team: Team, wiring: Wiring, mine: HostRow, launcher: ShellLauncher) -> AsyncGenerator[None]:
     """The team lives while the block lasts. What nobody can act on, and the word to leave, are raised as themselves and
     not as a group."""
     try:
         async with anyio.create_task_group() as group:
+            await group.start(serve_way_out, launcher)
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, team.host)
             group.start_soon(heed_take_over, team.host.ports.store, team.host.session, mine)

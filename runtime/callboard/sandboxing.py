@@ -6,16 +6,20 @@ Part of the composition root. Refuses a level that the machine cannot do, with w
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
+from anyio.abc import TaskStatus
 
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.sandbox.ground import Ground, find_ground
 from callboard.adapters.sandbox.levels import Limits
 from callboard.adapters.sandbox.machine import Machine, examine
+from callboard.adapters.sandbox.proxy import Proxy
 from callboard.adapters.sandbox.sandbox import Choice, Sandbox, choose
 from callboard.assembly import Places
 from callboard.settings import Loaded
@@ -34,6 +38,18 @@ async def launcher_of(
     return await anyio.to_thread.run_sync(_launcher, places, loaded, session, attended)
 
 
+async def serve_way_out(launcher: ShellLauncher, *, task_status: TaskStatus[None]) -> None:
+    """The proxy of level 3, as long as the session lives; nothing at other levels."""
+    sandbox = launcher.sandbox
+    if not sandbox.way_out:
+        task_status.started()
+        return
+    try:
+        await Proxy(sandbox.way_out, sandbox.hosts).serve(task_status=task_status)
+    finally:
+        shutil.rmtree(Path(sandbox.way_out).parent, ignore_errors=True)
+
+
 def with_told(loaded: Loaded, launcher: ShellLauncher) -> Loaded:
     """The settings with what has to be said of the level that came of them."""
     told = launcher.sandbox.choice.told
@@ -44,13 +60,10 @@ def _launcher(places: Places, loaded: Loaded, session: str, attended: bool) -> S
     settings = loaded.settings.sandbox
     machine = Machine() if settings.level == 0 else examine(places.workspace, os.environ)
     limits = Limits(settings.processes, settings.memory, settings.file_size, settings.seconds)
-    sandbox = Sandbox(
-        choice_of(loaded, machine, attended=attended),
-        machine,
-        _ground(places, loaded, session),
-        limits,
-        settings.network.allow,
-    )
+    choice = choice_of(loaded, machine, attended=attended)
+    sandbox = Sandbox(choice, machine, _ground(places, loaded, session), limits, settings.network.allow)
+    if choice.level == 3:  # a socket's path is short
+        sandbox = replace(sandbox, way_out=f"{tempfile.mkdtemp(prefix='callboard-')}/out")
     return ShellLauncher(places.workspace, os.environ, settings.env, sandbox)
 
 

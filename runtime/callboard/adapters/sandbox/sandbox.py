@@ -6,6 +6,8 @@ to put up, unless that was asked for.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +85,19 @@ def _refusal(machine: Machine) -> str:
     )
 
 
+_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_PROXIED: Mapping[str, str] = {
+    **{name: f"http://127.0.0.1:{PORT}" for one in _NAMES for name in (one, one.lower())},
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+}
+"""What tells programs of the way out."""
+
+
+def _text_inside() -> str:
+    """The program of our process inside: given as text, so that nothing inside has to hold its file."""
+    return Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
+
+
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """What stands round the commands of a session. Without arguments: nothing (level 0)."""
@@ -132,10 +147,15 @@ class Sandbox:
         return [*limits, *walls, *(f"bwrap={word}" for word in words)]
 
     def _inside(self, shell: str) -> Inside:
-        return Inside((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))
+        if self.level < 3:
+            return Inside((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))
+        python = os.path.realpath(sys.executable)
+        program = (python, "-I", "-S", "-c", _text_inside(), SOCKET, str(PORT))
+        return Inside(program, ((self.way_out, SOCKET),), (sys.base_prefix,))
 
     def told(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, with what the sandbox changes in it."""
         if self.ground is None or not self.level:
             return dict(environment)
-        return {**environment, "TMPDIR": TEMPORARY if self.level >= 2 else self.ground.scratch or TEMPORARY}
+        proxied = dict(_PROXIED) if self.level == 3 else dict[str, str]()
+        return {**environment, **proxied, "TMPDIR": TEMPORARY if self.level >= 2 else self.ground.scratch or TEMPORARY}
