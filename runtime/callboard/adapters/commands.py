@@ -40,7 +40,7 @@ class CommandHandler:
     args: tuple[str, ...] | None = None
     timeout: float | None = None
     root: str = ""
-    """`CLAUDE_PLUGIN_ROOT`: the folder of the file that brings the hook along; empty: there is none."""
+    """`CLAUDE_PLUGIN_ROOT`: the folder of the bundle that brings the hook along; empty: there is none."""
     environment: Mapping[str, str] | None = field(default=None, compare=False)
     """What it knows besides; None: what `clean_environment` lets pass of ours."""
 
