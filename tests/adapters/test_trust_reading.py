@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callboard.adapters.agent_files import load_agents
+from callboard.adapters.files import Places
 from callboard.adapters.paths import git_is_quiet
+from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.trust import LARGEST_FILE, git_as_trusted, read_brought, scripts_as_trusted
 from callboard.core.trust.git import git_settings
 
@@ -77,6 +80,21 @@ def test_a_script_that_was_written_since_is_told_before_it_runs(workspace: Path)
     assert scripts_as_trusted(brought) == "tools/check.sh is not what was trusted any more"
     (workspace / "tools/check.sh").unlink()
     assert "tools/check.sh" in scripts_as_trusted(brought)
+
+
+def test_agents_and_skills_are_used_as_they_were_trusted(workspace: Path) -> None:
+    brought = read_brought(workspace)
+    places = Places(workspace, trusted=True, bundled=False, brought=brought)
+    library = SkillLibrary(places)
+    (workspace / ".callboard/agents/a.md").write_text("---\nname: a\ndescription: d\n---\nEVIL\n")
+    (workspace / ".callboard/agents/new.md").write_text("---\nname: new\ndescription: d\n---\nEVIL\n")
+    (workspace / ".callboard/skills/s/SKILL.md").write_text("EVIL\n")
+    (workspace / ".claude/skills/t/SKILL.md").unlink()
+    agents = load_agents(places).items
+    assert {name: one.instructions for name, one in agents.items()} == {"a": "body", "b": ""}
+    assert [one.name for one in library.catalogue()] == ["s", "t"]
+    assert library.load("s").body == "body\n"
+    assert load_agents(Places(workspace, bundled=False, brought=brought)).items == {}
 
 
 def test_a_linked_workspace_is_the_same_one(workspace: Path) -> None:
