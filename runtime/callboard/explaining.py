@@ -6,8 +6,8 @@ Nobody hosts anything here, and no hook is run: they are named.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from callboard.adapters.sandbox.sandbox import choose
 from callboard.assembly import Places, all_tools, find_places
 from callboard.core.permission.given import GivenCall, GivenRules, Known, Misread, read_line
 from callboard.core.permission.modes import inherited, within
-from callboard.core.permission.values import Floor, Mode, Verdict
+from callboard.core.permission.values import Floor, Mode, Rule, Verdict
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.hooking import add_front_matter, fill_registry
 from callboard.settings import Loaded, load_settings
@@ -50,11 +50,15 @@ def sandbox_level(workspace: Path) -> int:
 class Explaining:
     """The judge of one workspace. Raises `WorkspaceUnusable` for a folder that is not there."""
 
-    def __init__(self, workspace: Path, floor: Floor | None = None) -> None:
+    def __init__(self, workspace: Path, force: InForce | None = None) -> None:
+        """`force`: what holds beside the rules of a call: programs of the floor, trust in git's settings."""
         places = find_places(workspace, writable=False)
         self.known = known_tools(places.workspace)
         level = cache(lambda: sandbox_level(places.workspace))
+        floor = None if force is None else force.floor
         self._explainer = Explainer(places.workspace, (places.state, places.config), self.known, floor, level)
+        if force is not None:
+            self._explainer.git_trusted = force.git
 
     def judge(self, call: GivenCall) -> Judged:
         """What would be said of a call. Raises `Misread` for a folder that cannot be one."""
@@ -80,6 +84,8 @@ class InForce:
     agents: Mapping[str, tuple[Mode, PermissionRules]]
     """Of each agent type: its mode, and its rules beside those of all. What the lead starts has no more than it."""
     hooks: HookRegistry
+    git: Callable[[str], bool]
+    """Whether a person trusted what git's settings of the repository at a folder run."""
     inert: str = ""
     """What of the workspace does not count, since nobody trusted it: a line for a person."""
 
@@ -94,12 +100,15 @@ class InForce:
         if agent_type not in self.agents:
             raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.agents)}")
         mode, own = self.agents[agent_type]
-        permission = self.loaded.settings.permission
         return mode, GivenRules(
-            allow=parse_rules((*permission.allow, *own.allow), "permission.allow"),
-            ask=parse_rules((*permission.ask, *own.ask), "permission.ask"),
-            deny=parse_rules((*permission.deny, *own.deny), "permission.deny"),
+            allow=(*self._of_all("allow"), *parse_rules(own.allow, f"permission.agents.{agent_type}")),
+            ask=(*self._of_all("ask"), *parse_rules(own.ask, f"permission.agents.{agent_type}")),
+            deny=(*self._of_all("deny"), *parse_rules(own.deny, f"permission.agents.{agent_type}")),
         )
+
+    def _of_all(self, kind: str) -> Sequence[Rule]:
+        texts: Sequence[str] = getattr(self.loaded.settings.permission, kind)
+        return parse_rules(texts, f"permission.{kind}", self.loaded.rule_bases(kind))
 
     def hooks_of(self, call: GivenCall, agent_type: str) -> Sequence[str]:
         """The hooks that would be asked before the call, in their order."""
@@ -115,14 +124,15 @@ def in_force(workspace: Path, *, trust: bool = False) -> InForce:
     Raises `SettingsError`, `WorkspaceUnusable`.
     """
     places = find_places(workspace, writable=False)
-    standing_now = standing(places.workspace, places.config)
-    trusted, brought = trust or standing_now.trusted, standing_now.brought
+    found = standing(places.workspace, places.config)
+    found = replace(found, how="flag") if trust else found
+    trusted, brought = found.trusted, found.brought
     loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=brought)
     files = FilePlaces(places.workspace, places.config, Path.home(), trusted=trusted, brought=brought)
     definitions = load_agents(files).items
     hooks = fill_registry(loaded, places.workspace, dict(os.environ), trusted=trusted, brought=brought)
     add_front_matter(hooks, loaded, files, definitions.values())
-    return InForce(places, loaded, trusted, _rights(definitions, loaded), hooks, "" if trusted else standing_now.inert)
+    return InForce(places, loaded, trusted, _rights(definitions, loaded), hooks, found.git, found.inert)
 
 
 def _rights(definitions: Mapping[str, AgentFile], loaded: Loaded) -> dict[str, tuple[Mode, PermissionRules]]:

@@ -64,6 +64,8 @@ class Explainer:
         self._level = level
         self._parser = BashParser()
         self._parsed: dict[str, Parsed] = {}
+        self.git_trusted: Callable[[str], bool] = lambda _: False
+        """Whether a person trusted what git's settings of the repository at this folder run."""
 
     def judge(self, given: GivenCall) -> Judged:
         """What would be said of the call, by the rules that came with it alone. Raises `Misread` for a folder that can
@@ -85,6 +87,7 @@ class Explainer:
         start = CallFacts(
             root=base,
             home=self._paths.home,
+            folds=self._paths.folds,
             git_quiet=call.name == "bash" and self._quiet(base),
             destructive=known.destructive,
             sandbox=self._level() if policy.mode == "sandboxed" else 0,
@@ -117,7 +120,8 @@ class Explainer:
         root = Path(self._paths.root)
         folder = Path(base)
         between = [folder, *folder.parents] if folder.is_relative_to(root) else [folder]
-        return all(git_is_quiet(each) for each in {root, *(f for f in between if f.is_relative_to(root)), folder})
+        looked = {root, folder, *(each for each in between if each.is_relative_to(root))}
+        return all(git_is_quiet(each) or self.git_trusted(str(each)) for each in looked)
 
     def _look(self, queries: Iterable[PathQuery], base: str) -> Mapping[PathQuery, PathFact]:
         if base == self._paths.root:

@@ -73,7 +73,7 @@ def test(given: Given, /, json_: bool) -> int:
     decision: ask}`. The workspace's files count whether it is trusted or not: nothing takes effect, nothing is run.
     """
     force = in_force(given.workspace, trust=True)
-    found = list(tried(force, Explaining(given.workspace, force.floor)))
+    found = list(tried(force, Explaining(given.workspace, force)))
     with terminal_of(given) as terminal:
         if json_:
             terminal.record(json.dumps([tried_json(each) for each in found], indent=2))
@@ -93,7 +93,7 @@ def lint_(given: Given, /, json_: bool) -> int:
     scripts are not there. The workspace's files are read whether it is trusted or not; nothing is run.
     """
     force = in_force(given.workspace, trust=True)
-    found = lint(force, Explaining(given.workspace, force.floor))
+    found = lint(force, Explaining(given.workspace, force))
     print_rows(given, found, lint_block, json_=json_)
     return 1 if any(one.code != "note" for one in found) else 0
 
@@ -120,7 +120,7 @@ def log(given: Given, /, agent: str | None, denied: bool, session: str | None, j
 
 
 def _explain(given: Given, force: InForce, text: str, asked: dict[str, str | None], *, json_: bool) -> None:
-    explaining = Explaining(given.workspace, force.floor)
+    explaining = Explaining(given.workspace, force)
     agent_type = asked["agent_type"] or "lead"
     mode, rules = force.rights(agent_type)
     try:
