@@ -19,7 +19,10 @@ _HARMLESS_DEVICES = re.compile(r"/dev/(?:null|zero|full|stdin|stdout|stderr|tty|
 _DEVICE_FOLDERS = re.compile(r"/dev/(?:shm|pts|tcp|udp)(?:/|$)|/dev/fd$")
 _KERNEL = re.compile(r"/(?:proc/sys|proc/sysrq-trigger|sys)(?:/|$)")
 _FORKERS = re.compile(r"perl|ruby|python[\d.]*")
-_FORKS = re.compile(r"(?s)\b(?:while|loop|for|until)\b.*\bfork\b|\bfork\b.*\b(?:while|until)\b")
+_FORKS = re.compile(
+    r"(?s)(?:\bwhile\s*\(?\s*(?:1|[Tt]rue)\b|\bloop\s*(?:do\b|\{)|\bfor\s*\(\s*;\s*;\s*\)).*\bfork\b"
+    r"|\bfork\b\s*(?:\(\s*\))?\s*while\b|\bwhile\s*\(?\s*fork\b"
+)
 _POWER_WORDS = re.compile(
     r"(?i)\b(?:poweroff|reboot|halt|kexec|suspend|hibernate|hybrid-sleep|emergency|rescue|soft-reboot)\b"
 )
