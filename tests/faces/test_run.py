@@ -66,6 +66,13 @@ def test_dash_p_is_a_run(command: Command) -> None:
     assert command.here("-p", "--model", command.scenario(GREET), "What?").out == "It says hello.\n"
 
 
+def test_modes_of_claude_code_are_taken_and_what_is_read_otherwise_is_told(command: Command) -> None:
+    for mode, told in (("manual", False), ("auto", True), ("sandboxed", False)):
+        ran = command.here("run", "--permission-mode", mode, "--model", command.scenario(GREET), "What does it say?")
+        assert (ran.code, ran.out) == (0, "It says hello.\n")
+        assert ("the mode auto is read as default" in ran.err) is told
+
+
 def test_without_a_prompt_it_says_what_to_do(command: Command) -> None:
     ran = command.run("run", "-", stdin="  \n")
     assert ran.code == 2
