@@ -23,7 +23,19 @@ from callboard.ports.world import Answer
 from callboard.testing import NoLauncher, SteadyClock
 from callboard.words.errors import ToolRefused
 from callboard.words.events import BackgroundEnded, BackgroundStarted, Event, SkillLoaded
-from callboard.words.hooks import AddContext, Ask, Deny, GoOn, Halt, PostToolUse, PreToolUse, Stop, UserPromptSubmit
+from callboard.words.hooks import (
+    FITTING,
+    AddContext,
+    Ask,
+    Deny,
+    GoOn,
+    Halt,
+    HookEvent,
+    PostToolUse,
+    PreToolUse,
+    Stop,
+    UserPromptSubmit,
+)
 from callboard.words.values import Envelope, Json, Request
 
 Draw = random.Random
@@ -213,6 +225,22 @@ class Bugs:
         """Its record tells the same."""
 
 
+MOMENTS = (
+    *("SessionStart", "SubagentStart", "EnvelopeDelivered", "PostToolBatch", "PostToolUseFailure", "SubagentStop"),
+    *(
+        "TeammateIdle",
+        "TaskCreated",
+        "TaskCompleted",
+        "PlanSubmitted",
+        "RequestAnswered",
+        "BudgetReached",
+        "PreCompact",
+    ),
+    *("PostCompact", "Notification", "StopFailure"),
+)
+"""What `moment` hears of; the events with a hook of their own are not among them."""
+
+
 def wild_hooks(seed: int) -> HookRegistry:
     """Hooks that take their time and deny, add, block, go on and halt as it comes."""
 
@@ -240,7 +268,17 @@ def wild_hooks(seed: int) -> HookRegistry:
         await anyio.sleep(1)
         return GoOn("one more thing") if draw("stop", event.by.name, len(event.view)) < 0.3 else None
 
+    async def moment(event: HookEvent) -> Deny | GoOn | AddContext | None:
+        name = type(event).__name__
+        about = [getattr(event, field, "") for field in ("id", "task", "subject", "text", "plan", "trigger", "blocks")]
+        chance = draw(name, event.by.name, *about)
+        await anyio.sleep(chance * 2)
+        answers = ((0.1, Deny("not so")), (0.1, GoOn("and one more")), (0.3, AddContext("mind this")))
+        return next((one for most, one in answers if chance < most and isinstance(one, FITTING[name])), None)
+
     hooks = HookRegistry()
+    for name in MOMENTS:
+        hooks.add(name, moment)
     for name, handler in (("PreToolUse", before), ("PostToolUse", after), ("UserPromptSubmit", prompt), ("Stop", stop)):
         hooks.add(name, handler)
     return hooks
