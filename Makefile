@@ -1,4 +1,5 @@
-# One venv, made once, by uv where there is one and by venv and pip where not.
+# One venv, made once, by uv where there is one and by venv and pip where not. ripgrep and bubblewrap are optional: what
+# wants them is slower, or its tests are skipped.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV   ?= .venv
