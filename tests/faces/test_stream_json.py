@@ -152,7 +152,10 @@ def test_the_result_counts_what_was_used_and_lists_what_was_denied() -> None:
     call = ToolCall(id="a", use_id="toolu_a", name="bash", input={"command": "rm x"})
     stream = Stream()
     stream.on("lead", started("lead"), replied(call, stop="tool_use"))
-    stream.on("lead", ev.CallJudged(at=1, call="a", verdict="deny", by="rule", why="no"), replied())
+    stream.on("lead", ev.CallJudged(at=1, call="a", verdict="deny", by="rule", why="no"), ev.ResultsMerged(at=1))
+    (refused,) = stream.said[-1]["message"]["content"]
+    assert (refused["content"], refused["is_error"]) == ("no", True)
+    stream.on("lead", replied())
     stream.on("bob", started("bob", "teammate"), replied())
     stream.stream.result(code=0, text="Done.", why="", seconds=1.5, cost_usd=0.75)
     result = stream.said[-1]

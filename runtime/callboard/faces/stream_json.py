@@ -199,14 +199,17 @@ class StreamJson:
     def _answered(self, event: AnswerTaken, agent: str) -> None:
         call = self._asking.pop(event.request_id, "")
         if event.kind == "permission" and event.status != "approved":
-            self._deny(agent, call, event.by or event.status, event.reason)
+            by = event.by or event.status
+            self._deny(agent, call, by, event.reason, f"Permission denied: {event.reason or by}")
 
-    def _deny(self, agent: str, call_id: str, by: str, why: str) -> None:
+    def _deny(self, agent: str, call_id: str, by: str, why: str, said: str = "") -> None:
+        """`said`: what the model reads, where it is more than `why`."""
         call = next((one for one in self._seen(agent).calls if one.id == call_id), None)
         if call is None or any(one["tool_use_id"] == call.use_id for one in self._denials):
             return
         what: Json = {"tool_name": call.name, "tool_use_id": call.use_id}
         self._denials.append({**what, "tool_input": call.input})
+        self._seen(agent).results.setdefault(call_id, (({"type": "text", "text": said or why},), True))
         self._system("permission_denied", agent, **what, message=why, decision_reason=by)
 
     @_tell.register
