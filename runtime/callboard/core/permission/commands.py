@@ -101,7 +101,9 @@ READERS: Mapping[str, Reader] = dict.fromkeys(
     "column": Reader(values="sco", long_values=("separator", "output-separator")),
     "wc": Reader("", ("files0-from",)),
     "du": Reader("", ("files0-from",), values="dt", long_values=("max-depth", "threshold", "exclude")),
-    "shuf": Reader("", ("random-source", "output"), values="oni", long_values=("output",), writes=("o",), glob_options=True),
+    "shuf": Reader(
+        "", ("random-source", "output"), values="oni", long_values=("output",), writes=("o",), glob_options=True
+    ),
     "sort": Reader(
         "T",
         ("output", "compress-program", "temporary-directory", "files0-from"),
