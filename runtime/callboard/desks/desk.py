@@ -164,7 +164,7 @@ class Desk:
         return session_budget(loaded, kept.get("max_cost_usd"))
 
     async def decisions(self, agent: str | None = None) -> list[Decision]:
-        """What was decided on the calls of all agents, or of one, oldest first. Raises `UsageError` as `context` does."""
+        """What was decided on all agents' calls, or on one's, oldest first. Raises `UsageError` as `context` does."""
         rows = self._board.agents() if agent is None else [self._row(agent)]
         return await decisions_of(self._store, self.session.id, rows)
 
