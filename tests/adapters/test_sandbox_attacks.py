@@ -376,35 +376,3 @@ async def test_a_fork_bomb_has_an_end(cage: Cage) -> None:
     ran = await tight.run(python(bomb))
     assert "Resource temporarily unavailable" in ran.output
     assert alive(mark) == []
-
-
-# What other tools run
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(".git/hooks/post-commit", ".git/config", ".git/info/attributes", ".git/modules/x/config"),
-        *(".mcp.json", ".callboard/settings.yaml", ".claude/settings.json", ".vscode/tasks.json", ".envrc"),
-    ],
-)
-async def test_what_other_tools_run_is_not_changed(base: Path, path: str) -> None:
-    need(2)
-    cage = Cage(base, 2)
-    before = (cage.workspace / path).read_bytes() if (cage.workspace / path).exists() else None
-    top = path.partition("/")[0]
-    await cage.run(
-        f"mkdir -p $(dirname {path}); echo x > {path}; echo x >> {path}; rm -rf {top}; mv {top} moved;"
-        f"echo y > new; mv -fT new {top}; mkdir -p $(dirname {path}); echo x > {path}; rm -f new; rm -rf moved"
-    )
-    after = (cage.workspace / path).read_bytes() if (cage.workspace / path).exists() else None
-    assert after == before
-
-
-async def test_nothing_is_left_in_the_workspace(base: Path) -> None:
-    need(2)
-    cage = Cage(base, 2)
-    before = sorted(str(path) for path in cage.workspace.rglob("*") if "objects" not in path.parts)
-    ran = await cage.run("ls -a; test -d .mcp.json")
-    assert ran.exit_code == 0
-    assert sorted(str(path) for path in cage.workspace.rglob("*") if "objects" not in path.parts) == before
