@@ -32,8 +32,8 @@ _PROTECTED_FILES = names(
     ".gitconfig .gitmodules .gitattributes .bashrc .bash_profile .bash_login .bash_logout .profile .zshrc "
     ".zshenv .zprofile .envrc .npmrc .yarnrc .yarnrc.yml .pnp.cjs .pnp.loader.mjs .pnpmfile.cjs bunfig.toml "
     ".bunfig.toml .bazelrc .bazelversion .bazeliskrc .pre-commit-config.yaml .pre-commit-hooks.yaml "
-    "lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml gradle-wrapper.properties maven- "
-    "wrapper.properties .devcontainer.json .ripgreprc pyrightconfig.json .mcp.json .claude.json agents.md "
+    "lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml gradle-wrapper.properties "
+    "maven-wrapper.properties .devcontainer.json .ripgreprc pyrightconfig.json .mcp.json .claude.json agents.md "
     "claude.md gemini.md .cursorrules .tool-versions .mise.toml mise.toml .python-version sitecustomize.py "
     "usercustomize.py .pypirc pip.conf .nvmrc .vimrc .exrc .editorconfig .gitlab-ci.yml"
 )
