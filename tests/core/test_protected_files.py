@@ -6,13 +6,37 @@ import pytest
 
 from callboard.core.permission.paths import is_protected
 
-FOLDERS = ".git .vscode .idea .husky .cargo .devcontainer .yarn .mvn .claude".split()
-FILES = """
-.gitconfig .gitmodules .bashrc .zshrc .profile .envrc .npmrc .yarnrc .yarnrc.yml .pnp.cjs .pnp.loader.mjs .pnpmfile.cjs
-bunfig.toml .bunfig.toml .bazelrc .bazelversion .bazeliskrc .pre-commit-config.yaml lefthook.yml
-gradle-wrapper.properties maven-wrapper.properties .devcontainer.json .ripgreprc pyrightconfig.json .mcp.json
-.claude.json AGENTS.md CLAUDE.md
-""".split()
+FOLDERS = [".git", ".vscode", ".idea", ".husky", ".cargo", ".devcontainer", ".yarn", ".mvn", ".claude"]
+FILES = [
+    ".gitconfig",
+    ".gitmodules",
+    ".bashrc",
+    ".zshrc",
+    ".profile",
+    ".envrc",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pnp.cjs",
+    ".pnp.loader.mjs",
+    ".pnpmfile.cjs",
+    "bunfig.toml",
+    ".bunfig.toml",
+    ".bazelrc",
+    ".bazelversion",
+    ".bazeliskrc",
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    "gradle-wrapper.properties",
+    "maven-wrapper.properties",
+    ".devcontainer.json",
+    ".ripgreprc",
+    "pyrightconfig.json",
+    ".mcp.json",
+    ".claude.json",
+    "AGENTS.md",
+    "CLAUDE.md",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
