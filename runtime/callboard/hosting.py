@@ -71,7 +71,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         tools=all_tools(types.descriptions(), places.workspace, rules_on_reading(rules["deny"], rules["ask"])),
         judge=judge_of(opened, rules, launcher),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
-        prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts),
+        prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words()),
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,
         skills=skills,

@@ -104,11 +104,13 @@ async def test_b16_a_child_sees_no_credentials(tmp_path: Path) -> None:
     assert "CALLBOARD_TOOL=1" in finished.output
 
 
-async def test_settings_may_add_a_name_but_never_a_credential() -> None:
-    source = {"PATH": "/bin:.:relative", "EDITOR": "vi", "NPM_TOKEN": "t", "HTTPS_PROXY": "http://proxy:80"}
-    kept = clean_environment(source, ["EDITOR", "NPM_TOKEN"])
+async def test_a_credential_passes_by_its_name_alone_and_the_services_own_never() -> None:
+    ours = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "CALLBOARD_MODEL": "m"}
+    source = {"PATH": "/bin:.:relative", "EDITOR": "vi", "NPM_TOKEN": "t", "HTTPS_PROXY": "http://proxy:80", **ours}
+    kept = clean_environment(source, ["EDITOR", *ours])
     assert kept["EDITOR"] == "vi"
-    assert "NPM_TOKEN" not in kept
+    assert not {"NPM_TOKEN", *ours} & set(kept)
+    assert clean_environment(source, ["NPM_TOKEN"])["NPM_TOKEN"] == "t", "a person named it"
     assert kept["HTTPS_PROXY"] == "http://proxy:80"
     assert kept["PATH"] == "/bin"
 

@@ -57,6 +57,8 @@ _ALLOWED = frozenset(
     }
 )
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"})
+_SERVICE = ("ANTHROPIC_", "CALLBOARD_")
+"""What is for the runtime alone: whoever has it spends its money."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -87,15 +89,19 @@ TOOL_MARK = "CALLBOARD_TOOL"
 def clean_environment(source: Mapping[str, str], extra: Iterable[str] = ()) -> dict[str, str]:
     """What a tool's process may know: the allow-list, `LC_*`, and the names in `extra` that a person's settings add.
 
-    A name that sounds like a credential never passes, not even by `extra`; a proxy passes unless its URL holds one.
-    `CALLBOARD_TOOL=1` marks the process: the command line refuses to answer requests for it.
+    A name that sounds like a credential passes by `extra` alone, where a person wrote it out; the model service's own
+    never do. A proxy passes unless its URL holds a credential. `CALLBOARD_TOOL=1` marks the process: the command line
+    refuses to answer requests for it.
     """
-    wanted = _ALLOWED | set(extra)
+    named = {name for name in extra if not name.startswith(_SERVICE)}
     kept = {
         name: value
         for name, value in source.items()
-        if (name in wanted or name.startswith("LC_") or (name in _PROXIES and "@" not in value))
-        and not _SECRET.search(name)
+        if name in named
+        or (
+            (name in _ALLOWED or name.startswith("LC_") or (name in _PROXIES and "@" not in value))
+            and not _SECRET.search(name)
+        )
     }
     entries = source.get("PATH", os.defpath).split(os.pathsep)
     kept["PATH"] = os.pathsep.join(entry for entry in entries if entry.startswith("/")) or os.defpath

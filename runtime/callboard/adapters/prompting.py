@@ -31,13 +31,20 @@ class WorkspacePrompts:
     """The port `Prompts`, for one workspace."""
 
     def __init__(
-        self, workspace: Path, skills: Skills, appended: str = "", facts: Facts = lambda _, real: real
+        self,
+        workspace: Path,
+        skills: Skills,
+        appended: str = "",
+        facts: Facts = lambda _, real: real,
+        walls: tuple[str, ...] = (),
     ) -> None:
-        """`facts`: what is said to an agent of the machine, given what is true of it."""
+        """`facts`: what is said to an agent of the machine, given what is true of it; `walls`: what is true of the
+        sandbox of its commands."""
         self._workspace = workspace
         self._skills = skills
         self._appended = appended
         self._facts = facts
+        self._walls = walls
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
         paths = _instruction_paths(self._workspace)  # two looks: what is read, is read in a thread
@@ -46,7 +53,7 @@ class WorkspacePrompts:
         can_load = any(tool.name == "load_skill" for tool in tools)
         facts = PromptFacts(
             workspace=str(self._workspace),
-            facts=self._facts(spec.name, _platform(self._workspace)),
+            facts=self._facts(spec.name, (*_platform(self._workspace), *self._walls)),
             instructions=files,
             skills=skills if can_load else (),
             appended=self._appended,

@@ -120,6 +120,18 @@ class Sandbox:
         """Whether commands reach anything outside of themselves."""
         return self.choice.network or (self.level == 3 and bool(self.hosts))
 
+    def words(self) -> tuple[str, ...]:
+        """What an agent is told of it: what fails for it need not be tried again. Nothing at level 0."""
+        if not self.level or self.refusal:
+            return ()
+        if self.choice.network:
+            reach = "have the machine's network"
+        elif self.network:
+            reach = f"reach these hosts alone: {', '.join(self.hosts)}"
+        else:
+            reach = "have no network"
+        return (f"Commands run in a sandbox: they change files of your folder and temporary files alone, and {reach}.",)
+
     @property
     def refusal(self) -> str:
         return self.choice.refusal
