@@ -26,7 +26,7 @@ from callboard.ports.tool import Finished
 
 PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 VISIBLE = Path(__file__).resolve().parents[2] / ".pytest_cache"
-"""Ignored by git, and no part of /tmp."""
+"""Ignored by git, and no part of /tmp where the checkout is none: there the walls shut it beside the rest of /tmp."""
 
 
 @cache

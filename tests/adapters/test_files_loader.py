@@ -126,7 +126,6 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(places: Places
     ("field", "verdict"),
     [
         ("mcpServers: [github]", "ignored"),
-        ("hooks: {}", "ignored"),
         ("color: red", "ignored"),
         ("frobnicate: yes", "ignored"),
         ("permissionMode: auto", "ignored"),

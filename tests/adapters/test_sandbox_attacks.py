@@ -91,7 +91,7 @@ def python(code: str) -> str:
 
 async def test_what_a_command_is_for_works(cage: Cage) -> None:
     ran = await cage.run(
-        "set -e; echo two > file; mkdir -p new; echo x > new/x; mv new/x new/y; rm -r new; git add file;"
+        f"set -e; echo {cage.level} > file; mkdir -p new; echo x > new/x; mv new/x new/y; rm -r new; git add file;"
         "git -c user.name=n -c user.email=n@example.org commit -qm two; git log --oneline | wc -l; git status --short;"
         f"echo t > $TMPDIR/t; cat $TMPDIR/t; {PYTHON} -c 'print(6 * 7)'; cat /etc/os-release > /dev/null; echo $HOME"
     )
@@ -121,7 +121,7 @@ async def test_b16_no_attack_is_stopped_at_level_0(open_cage: Cage) -> None:
         "echo x >> {out}/kept",
         ": > {out}/kept",
         "truncate -s 0 {out}/kept",
-        "rm -f {out}/kept",
+        "rm {out}/kept",
         "mv {out}/kept {out}/moved",
         "mkdir {out}/made",
         "cd ../outside && echo x > made",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callboard.adapters.shell import MOST_CHARACTERS, BashParser
+from callboard.adapters.shell_plain import PlainReader
 from callboard.core.permission.values import Script, Unparsed
 
 PARSER = BashParser()
@@ -75,13 +76,13 @@ def test_the_quick_way_and_the_whole_grammar_agree(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["if ls", "time ls", "a=b ls", "export x", "while x", "a=b", "[[ a"])
 def test_the_quick_way_leaves_grammar_to_the_grammar(line: str) -> None:
-    assert PARSER._plain_words(line) is None  # pyright: ignore[reportPrivateUsage]
+    assert PlainReader().read(line) is None
 
 
-def test_without_shfmt_only_plain_words_are_understood() -> None:
+def test_without_shfmt_only_what_is_plain_is_understood() -> None:
     parser = BashParser("/nonexistent/shfmt")
-    assert isinstance(parser.parse("ls -la"), Script)
-    assert isinstance(parser.parse("ls | cat"), Unparsed)
+    assert isinstance(parser.parse("ls -la 'a b' | cat"), Script)
+    assert isinstance(parser.parse("ls $(pwd)"), Unparsed)
 
 
 def test_the_same_text_gives_the_same_value() -> None:

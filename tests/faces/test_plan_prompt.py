@@ -11,6 +11,7 @@ from tests.faces.plan_rows import decided, plan, said
 
 from callboard.core.asking.plans import Word
 from callboard.core.asking.requests import withdraw
+from callboard.core.asking.session_rules import Always
 from callboard.faces.approvals import PersonApprover, TakenBack, question_of, read_answer, request_block, wants_edit
 from callboard.faces.commands import Here, perform
 from callboard.faces.terminal import Block, Terminal
@@ -197,8 +198,16 @@ class Session(Rows):
         super().__init__(*rows)
         self.given: list[tuple[object, ...]] = []
 
-    async def answer(self, request_id: str, status: str, reason: str = "", word: Word = Word()) -> str | None:  # noqa: B008
+    async def answer(
+        self,
+        request_id: str,
+        status: str,
+        reason: str = "",
+        word: Word = Word(),  # noqa: B008 - frozen
+        always: Always | None = None,
+    ) -> str | None:
         self.given.append((request_id, status, reason, word.plan or word.option))
+        assert always is None, "a plan is approved once"
         return None
 
 

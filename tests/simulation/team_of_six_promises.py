@@ -85,6 +85,8 @@ def _not_told(dead: Envelope, life: Life, evidence: Evidence) -> Iterator[str]:
         if not any(one.id == dead.id for other in later for one in other.mail):
             yield f"{dead.type} {dead.id} was not moved on to the next life of the lead"
         return
+    if life.state.me.kind == "subagent" and dead.metadata.get("assignment"):
+        return  # it was ended before it began: who called it has that as the call's result
     senders = [other for other in evidence.lives if other.name == dead.sender and other.state.spec is not None]
     if not senders or senders[-1].state.me.kind == "subagent":
         return  # a person, a schedule, the board or the runtime: the log and the screen have it

@@ -37,7 +37,8 @@ OF_THE_MACHINE = (
     "/etc/krb5.keytab",
 )
 """Files that only root can read; hidden for the case that the runtime runs as root."""
-CROWDED = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")
+_TEMPORARY = ("/tmp", "/var/tmp")
+CROWDED = (*_TEMPORARY, "/run", "/dev", "/proc")
 """Folders in which everything of the machine meets: a command gets its own ones, or a part of them."""
 
 _TOOLS_OF_ENVIRONMENT = (
@@ -73,7 +74,7 @@ class Ground:
     locks: str = ""
     """A folder of ours for locks."""
     tools: tuple[str, ...] = ()
-    """Inside a home: the programs that PATH leads to, with what belongs to them."""
+    """Inside a home or a temporary folder: the programs that PATH leads to, with what belongs to them."""
     writable: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -123,16 +124,18 @@ def _host_keys() -> list[str]:
 
 
 def _tools(homes: Sequence[str], workspace: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Folders in homes without which programs on PATH do not run."""
+    """Folders in homes, and in the temporary folders that a command has its own of, without which programs on PATH do
+    not run."""
+    covered = (*homes, *_TEMPORARY)
     given = [environment.get(name, "") for name in _TOOLS_OF_ENVIRONMENT]
     pythons = [*given[:1], f"{workspace}/.venv", f"{workspace}/venv", sys.prefix]
     bases = [base for one in pythons if one for base in _base_of(one)]
     for one in (*given, *bases, sys.prefix, sys.base_prefix):
-        if one and _home_of(real := os.path.realpath(one), homes):
+        if one and _home_of(real := os.path.realpath(one), covered):
             yield real
     for entry in environment.get("PATH", os.defpath).split(os.pathsep):
         real = os.path.realpath(entry)
-        if entry.startswith("/") and (home := _home_of(real, homes)):
+        if entry.startswith("/") and (home := _home_of(real, covered)):
             yield _tool_of(real, home)
     for path in (f"{home}/{name}" for home in homes[:1] for name in (*_TOOLS_OF_HOME, *_SHOWN_OF_HOME)):
         if os.path.exists(path):

@@ -1,4 +1,4 @@
-"""What in a workspace other tools run or obey (POLICY.md rule H), and how it is kept from changing.
+"""What in a workspace other tools run or obey (docs/permissions.md, letter H), and how it is kept from changing.
 
 By name at the top of the folder, and git's own files. Deeper ones are the permission rules' alone: nobody could shut
 every place in a tree where a name might come to be.

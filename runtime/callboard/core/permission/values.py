@@ -228,7 +228,7 @@ class CallFacts:
     folds: bool = False
     """The file system there does not tell upper from lower case."""
     git_quiet: bool = False
-    """The repository's own git configuration was trusted, or runs no program (POLICY rule G's premise)."""
+    """The repository's own git configuration was trusted, or runs no program: the premise of letter G."""
     destructive: bool = False
     """The tool's server annotates it as destructive."""
     sandbox: int = 0
