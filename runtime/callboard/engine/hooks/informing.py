@@ -193,8 +193,8 @@ class Informer:
             self.tell(hk.Notification(message, "agent_completed", "An agent has reported", self.caller(name)))
 
     def _stopped(self, name: str, event: ev.AgentStopped) -> None:
-        agent = self._agent_of(name)
-        if agent is not None and agent.state.me.kind == "lead" and agent.state.renew:
+        agent = self._agent_of(name) if name == "lead" else None
+        if agent is not None and agent.state.renew:
             self.tell(hk.SessionEnd("clear", self.caller(name)))
 
     def caller(self, name: str) -> hk.Caller:

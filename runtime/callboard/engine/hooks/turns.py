@@ -26,6 +26,12 @@ from callboard.words.values import Envelope, Json
 
 PROMPTS = frozenset({"prompt", "scheduled"})
 
+_SUBMITTED = Injection(kind="user-prompt-submit-hook", text="", source="hook")
+_DELIVERED = Injection(kind="envelope-delivered-hook", text="", source="hook")
+_BATCH = Injection(kind="post-tool-batch-hook", text="", source="hook")
+_SUBAGENT = Injection(kind="subagent-start-hook", text="", source="hook")
+_SESSION = Injection(kind="session-start-hook", text="", source="hook")
+
 
 def hooked(agent: Agent, envelopes: Sequence[Envelope]) -> bool:
     """Whether hooks are asked before these envelopes enter the conversation."""
@@ -75,7 +81,7 @@ async def _submitted(agent: Agent, envelope: Envelope) -> list[ev.Event]:
     blocked, now = verdict.block or verdict.halt, agent.host.clock.now()
     if blocked:
         return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}")]
-    return _notes(agent, "user-prompt-submit-hook", verdict.context, f"{envelope.id} ")
+    return _notes(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
 
 
 async def _told(agent: Agent, envelope: Envelope) -> list[ev.Event]:
@@ -89,13 +95,13 @@ async def _told(agent: Agent, envelope: Envelope) -> list[ev.Event]:
     )
     verdict = await agent.host.ports.hooks.fire(event)
     notice(agent, verdict.notices)
-    return _notes(agent, "envelope-delivered-hook", verdict.context, f"{envelope.id} ")
+    return _notes(agent, _DELIVERED, verdict.context, f"{envelope.id} ")
 
 
-def _notes(agent: Agent, kind: str, texts: Sequence[str], key: str = "") -> list[ev.Event]:
-    """Texts of hooks that wait for the next user message, each in the tag of its moment."""
+def _notes(agent: Agent, form: Injection, texts: Sequence[str], key: str = "") -> list[ev.Event]:
+    """Texts of hooks that wait for the next user message, each in the tag of its moment, as `form` has it."""
     now = agent.host.clock.now()
-    notes = [Injection(kind=kind, text=text, source="hook", key=f"{key}{n}") for n, text in enumerate(texts)]
+    notes = [form.model_copy(update={"text": text, "key": f"{key}{n}"}) for n, text in enumerate(texts)]
     return [ev.InjectionQueued(at=now, injection=one) for one in notes]
 
 
@@ -112,16 +118,16 @@ async def _start_hooks(agent: Agent, source: hk.StartSource) -> None:
     life = (agent.name, state.incarnation)
     event: hk.HookEvent
     if state.me.kind == "subagent":
-        event, kind = hk.SubagentStart(caller(agent)), "subagent-start-hook"
+        event, form = hk.SubagentStart(caller(agent)), _SUBAGENT
     else:
         model = model_in_use(state.recovery, state.me)
-        event, kind = hk.SessionStart(source, model, caller(agent)), "session-start-hook"
+        event, form = hk.SessionStart(source, model, caller(agent)), _SESSION
     host.begun[life] = True  # summarised meanwhile, it is asked once more
     asked = False
     try:
         verdict = await host.ports.hooks.fire(event)
         notice(agent, verdict.notices)
-        notes = _notes(agent, kind, verdict.context)
+        notes = _notes(agent, form, verdict.context)
         if notes:
             await agent.record(*notes)
         asked = True
@@ -145,7 +151,7 @@ async def _batch_hooks(agent: Agent, waits: bool) -> None:
     notice(agent, verdict.notices)
     now = agent.host.clock.now()
     events: list[ev.Event] = [ev.ResultsMerged(at=now, waits=waits)]
-    events += _notes(agent, "post-tool-batch-hook", verdict.context)
+    events += _notes(agent, _BATCH, verdict.context)
     stopped = verdict.halt or (f"{verdict.by}: {verdict.block}" if verdict.block else "")
     if stopped:
         events.append(ev.Interrupted(at=now, by=stopped))
