@@ -36,6 +36,8 @@ def named_paths(call: ToolCall) -> tuple[Named, ...] | Unparsed:
         path = "."
     if not isinstance(path, str) or not path or "\0" in path:
         return Unparsed("the path is not text, is empty, or holds a NUL character")
+    if path.startswith("~"):
+        return Unparsed("a `~` at its beginning is a home to a shell alone: write the whole path, or `./~` for a file")
     named = [Named(access, PathQuery(path))]
     pattern = call.input.get("pattern") if call.name == "glob" else None
     if pattern is not None:
