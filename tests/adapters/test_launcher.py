@@ -108,11 +108,9 @@ async def test_a_credential_passes_by_its_name_alone_and_the_services_own_never(
     ours = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "CALLBOARD_MODEL": "m"}
     source = {"PATH": "/bin:.:relative", "EDITOR": "vi", "NPM_TOKEN": "t", "HTTPS_PROXY": "http://proxy:80", **ours}
     kept = clean_environment(source, ["EDITOR", *ours])
-    assert kept["EDITOR"] == "vi"
     assert not {"NPM_TOKEN", *ours} & set(kept)
     assert clean_environment(source, ["NPM_TOKEN"])["NPM_TOKEN"] == "t", "a person named it"
-    assert kept["HTTPS_PROXY"] == "http://proxy:80"
-    assert kept["PATH"] == "/bin"
+    assert (kept["EDITOR"], kept["HTTPS_PROXY"], kept["PATH"]) == ("vi", "http://proxy:80", "/bin")
 
 
 async def test_the_command_runs_at_level_l0(place: Place, tmp_path: Path) -> None:

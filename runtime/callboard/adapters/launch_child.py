@@ -247,10 +247,20 @@ def run(watch: Watch, walls: Walls) -> int:
             group.leave()
 
 
+def tell(output: str, error: BaseException) -> None:
+    """Why there is no more of the output, at its end; where even that cannot be written, the exit code has to do."""
+    try:
+        with open(output, "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"The command could not be started or watched: {type(error).__name__}: {error}\n")
+    except OSError:
+        return
+
+
 if __name__ == "__main__":
     try:
         outcome = main()
-    except BaseException:  # noqa: BLE001 - the host reads it from the exit code; there is nowhere to print to
+    except BaseException as error:  # noqa: BLE001 - the host reads it from the exit code, a person from the output
         signal_all(signal.SIGKILL)
+        tell(sys.argv[1], error)
         outcome = NOT_RUN
     os._exit(outcome)

@@ -174,8 +174,8 @@ def find_repository(checkout: str) -> Repository | None:
     marker = f"{checkout}/.git"
     try:
         kind = os.lstat(marker).st_mode
-        if stat.S_ISDIR(kind):
-            return Repository(marker, marker)
+        if stat.S_ISDIR(kind):  # an empty one stands there while another command runs (`protected.py`)
+            return Repository(marker, marker) if os.path.lexists(f"{marker}/HEAD") else None
         own = os.path.realpath(os.path.join(checkout, _named(marker).removeprefix("gitdir:").strip()))
         common = (
             os.path.realpath(os.path.join(own, _named(f"{own}/commondir")))

@@ -3,7 +3,7 @@
 By name at the top of the folder, and git's own files. Deeper ones are the permission rules' alone: nobody could shut
 every place in a tree where a name might come to be.
 """
-# ruff: noqa: PTH110, PTH112, PTH114
+# ruff: noqa: PTH110, PTH112, PTH114, PTH208
 # Paths are text here: they become words of a command line, and are compared by the hundred.
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Protection:
                 self.shut.append(path)
             return
         if stat.S_ISDIR(kind) or stat.S_ISREG(kind):
+            if make and stat.S_ISDIR(kind) and not os.listdir(path):
+                self.place.append(path)  # perhaps another command's, and gone before this one starts
             self.shut.append(path)
         elif stat.S_ISLNK(kind) and is_within(real := os.path.realpath(path), self.folder) and os.path.exists(real):
             self.shut.append(real)
