@@ -21,6 +21,8 @@ from callboard.ports.store import Delete, Lease, LeaseHolder, Put, Store
 from callboard.words.errors import CallboardError, Conflict, SessionHosted, SessionTakenOver
 from callboard.words.values import HostRow
 
+LOOK = 1.0
+"""Seconds between two looks at a lease whose holder cannot be watched."""
 KILLED_WITHIN = 10.0
 """Seconds in which a killed process is gone; the kernel may still be writing for it."""
 
@@ -83,12 +85,15 @@ async def heed_take_over(store: Store, session: str, mine: HostRow) -> None:
 
 
 async def host_died(store: Store, session: str, holder: LeaseHolder) -> None:
-    """Return when the process that held the lease has ended. Never, where it lives and is not seen from here (in
-    another container): its row tells when it leaves."""
+    """Return when the process that held the lease has ended.
+
+    One that is not seen from here (in another container, or in its last moment) tells nobody of its end: as long as it
+    holds the lease it is looked at once a second.
+    """
     watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
     if watched is None:
-        if await store.holder(host_lease(session)) == holder:
-            await anyio.sleep_forever()
+        while await store.holder(host_lease(session)) == holder:  # noqa: ASYNC110 - its end rings no bell
+            await anyio.sleep(LOOK)
         return
     try:
         await anyio.wait_readable(watched)
