@@ -92,7 +92,7 @@ def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
         who = f"{life.name}.{life.incarnation}"
         for check in (_mail, _calls, _turns, _ordinals):
             found += [f"{who}: {fault}" for fault in check(life)]
-        if at_rest and not life.parked:
+        if at_rest and not life.parked and not _buried(life, evidence.rows):
             found += [f"{who}: {fault}" for fault in (*_unread(life), *_ends(life))]
         found += [f"{who}: {fault}" for fault in life.faults]
     found += [f"{task.id}: held by nobody alive" for task in evidence.tasks if _orphaned(task, evidence)]
@@ -143,6 +143,12 @@ def _calls(life: Life) -> Iterator[str]:
     yield from (
         f"call {call} started and never finished" for call in started if call not in finished and call not in open_now
     )
+
+
+def _buried(life: Life, rows: Sequence[AgentRow]) -> bool:
+    """It was killed, and a bug met its settling: its row alone says that it is over."""
+    over = {(row.name, row.incarnation) for row in rows if row.life == "stopped"}
+    return life.state.stop == "asked" and life.state.ended is None and (life.name, life.incarnation) in over
 
 
 def _turns(life: Life) -> Iterator[str]:
