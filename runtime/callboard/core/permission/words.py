@@ -103,6 +103,10 @@ def expand(word: Word, home: str) -> tuple[Arg, ...]:
         alternatives = _braces(chars) if _few_braces(chars) else [[_Char(HOLE, quoted=True)]]
     except (_TooMany, RecursionError):
         return (Arg(HOLE),)
+    if not all(alternatives):  # of `{-c,}` one word is left, since an empty one that nobody quoted is none
+        if any(isinstance(part, Text) and part.quoted for part in word.parts) or not any(alternatives):
+            return (Arg(HOLE),)
+        alternatives = [chars for chars in alternatives if chars]
     return tuple(_arg(chars, home, word) for chars in alternatives)
 
 
