@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callboard.adapters.paths import PathJudge
+from callboard.adapters.paths import MOST_MATCHES, PathJudge
 from callboard.adapters.shell import BashParser
 from callboard.core.permission.facts import find_facts
 from callboard.core.permission.gitignore import Anchors, names_path
@@ -180,7 +181,7 @@ def test_only_rules_on_whole_tools_take_them_away() -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("w")
+    root = tmp_path_factory.mktemp("w") / "ws"  # in a folder of its own: what lies beside it is judged too
     for name in ("src/x.py", "src/a/b.py", "lib/src/y.py", "docs/r.md"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
@@ -269,6 +270,19 @@ def test_b15_paths_that_lead_elsewhere_or_hide_something_ask(
 ) -> None:
     verdict = judged(root, tool, given)
     assert (verdict.decision, verdict.rule) == ("ask", rule)
+
+
+def test_a_pattern_that_matches_too_much_outside_or_a_pipe_asks_and_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    verdict = judged(tmp_path / "ws", "glob", {"pattern": "../*"})
+    assert (verdict.decision, verdict.rule) == ("ask", "M")
+    (tmp_path / "pipe").unlink()
+    for number in range(MOST_MATCHES + 1):
+        (tmp_path / f"x{number}").touch()
+    verdict = judged(tmp_path / "ws", "glob", {"pattern": "../*"})
+    assert (verdict.decision, verdict.rule) == ("ask", "M")
+    assert "too many" in verdict.why
 
 
 def test_b15_where_case_is_not_told_apart_the_runtimes_files_are_its_own_in_any_case(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ def _judge_files(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
     if isinstance(named, Unparsed):
         return Verdict("deny", "path", named.why)
     found = [(n, facts.paths.get(n.query, UNKNOWN)) for n in named]
-    if bad := next((fact for _, fact in found if fact.place == "malformed" or fact.device), None):
+    one = [fact for n, fact in found if not n.query.glob]  # what a pattern matches beside others is only listed: M
+    if bad := next((fact for fact in one if fact.place == "malformed" or fact.device), None):
         return Verdict("deny", "path", f"the path cannot be used: {bad.why or 'it is no file'}")
     findings = [d for n, fact in found for d in _of_touch(Touch(n.access, n.query), fact, facts)]
     if odd := next((seen for n, _ in found if (seen := hard_to_see(n.query.text))), ""):
