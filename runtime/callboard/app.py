@@ -33,7 +33,8 @@ from callboard.sandboxing import launcher_of, with_told
 from callboard.session import OpenSession
 from callboard.taking_over import TakeOver, announced, take_lease
 from callboard.taping import Wiring
-from callboard.words.values import Budget, Schedule, SessionRow
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget, SessionRow
 
 __all__ = ["AgentSummary", "End", "OpenSession", "Options", "Session", "TakeOver", "open_session"]
 

@@ -20,7 +20,8 @@ from callboard.engine.board import SessionBoard
 from callboard.engine.sessions import Action, Command, send_command
 from callboard.ports.store import Fence, Store
 from callboard.ports.world import Answer, Clock
-from callboard.words.values import Budget, Request, Schedule, SessionRow, Task, ToolCall, Usage
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget, Request, SessionRow, Task, ToolCall, Usage
 
 
 class OpenSession(ABC):

@@ -15,7 +15,8 @@ from callboard.core.asking.requests import digest_of
 from callboard.ports.tool import SkillText
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.events import CompactAsked, SkillLoaded
-from callboard.words.values import Budget, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget
 
 pytestmark = pytest.mark.anyio
 

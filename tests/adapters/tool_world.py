@@ -18,8 +18,9 @@ from callboard.ports.store import Put, Row, Write
 from callboard.ports.tool import BackgroundTask, Folders, Launcher, SkillText, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import BudgetReached
+from callboard.words.schedules import Schedule
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Budget, Envelope, Json, Request, Schedule, Task, Value
+from callboard.words.values import AgentRow, Budget, Envelope, Json, Request, Task, Value
 
 SESSION = "s1"
 NOON = 1_780_000_000.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from callboard.words import context, events, rates, specs, values, worktrees
+from callboard.words import context, events, rates, schedules, specs, values, worktrees
 from callboard.words.values import Value
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
@@ -18,7 +18,9 @@ ROWS = (
     values.Envelope,
     values.Request,
     values.Task,
-    values.Schedule,
+    schedules.ScheduleRights,
+    schedules.Schedule,
+    schedules.Fire,
     values.SessionRule,
     values.AgentRow,
     values.SessionRow,
@@ -74,6 +76,7 @@ tables a field without a default is required.
 | `s/<session>/task/<id>` | `Task` |
 | `s/<session>/request/<id>` | `Request` |
 | `s/<session>/schedule/<id>` | `Schedule` |
+| `fires/<session>/<schedule>/<time>` | `Fire` |
 | `s/<session>/rule/<id>` | `SessionRule` |
 | `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
 | `worktrees` (stream) | what was done to git worktrees: `WorktreeNoted`, of all sessions of the workspace |

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from callboard.core import schedule as core
 from callboard.core.schedule import Due, Rules, Slot
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 SOAK = int(os.environ.get("SOAK", "1"))
 HOUR = 3_600.0

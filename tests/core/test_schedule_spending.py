@@ -6,7 +6,8 @@ import pytest
 
 from callboard.core.budget.tree import NOTHING, Amount, Node
 from callboard.core.schedule import budget_words, no_more_fires, paused, resumed
-from callboard.words.values import Budget, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget
 
 DAILY = Schedule(id="cron_a", cron="@daily", prompt="look", created_at=100.0)
 

@@ -9,8 +9,9 @@ from tests.core.agent_states import Life
 
 from callboard.core.team.standing import farewell, last_words, state_block
 from callboard.words import events as ev
+from callboard.words.schedules import Schedule
 from callboard.words.steps import EndTurn
-from callboard.words.values import AgentRow, Schedule, Todo
+from callboard.words.values import AgentRow, Todo
 
 LEAD = AgentRow(name="lead", kind="lead", incarnation=2)
 

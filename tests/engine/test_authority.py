@@ -24,8 +24,9 @@ from callboard.ports.tool import Folders
 from callboard.ports.world import Answer
 from callboard.testing import AllowAll, HostedSession, MemoryArchive, ScriptedModel, World, say, use
 from callboard.words.events import EnvelopeReceived
+from callboard.words.schedules import Schedule
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Request, Schedule
+from callboard.words.values import Envelope, Request
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from callboard.ports.hooks import Late, Terms
 from callboard.ports.store import Put
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.words.hooks import AddContext, Caller, Deny, GoOn, HandlerResult, SessionStart, Stop
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 

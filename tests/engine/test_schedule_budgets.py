@@ -19,7 +19,8 @@ from callboard.engine.money.spending import session_spending
 from callboard.ports.store import Append, Fence, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, World, say, use
 from callboard.words.events import BudgetReached, Event, TurnBegan
-from callboard.words.values import Budget, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from tests.engine.test_one_agent import Echo
 from callboard.core.names import schedule_key
 from callboard.ports.store import Put
 from callboard.testing import HostedSession, ScriptedModel, World, say, use
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 

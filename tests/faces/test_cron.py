@@ -16,7 +16,7 @@ from tests.faces.test_cli import GREET
 from callboard.assembly import find_places, open_store
 from callboard.core.names import schedule_key
 from callboard.ports.store import Put
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 
 @pytest.fixture

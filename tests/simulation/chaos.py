@@ -35,8 +35,9 @@ from callboard.engine.host import Host
 from callboard.ports.store import Lease, LeaseHolder
 from callboard.testing import AllowAll, HostedSession, SteadyClock
 from callboard.words.errors import Fenced, StoreFull
+from callboard.words.schedules import Schedule
 from callboard.words.steps import Step
-from callboard.words.values import Json, Request, Schedule
+from callboard.words.values import Json, Request
 
 PATIENCE = 400_000.0
 """Virtual seconds after which a run is taken to hang."""

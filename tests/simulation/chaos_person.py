@@ -14,7 +14,8 @@ from callboard.engine.sessions import Action, Command, send_command, send_prompt
 from callboard.ports.world import Answer
 from callboard.testing import HostedSession
 from callboard.words.errors import UsageError
-from callboard.words.values import Request, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Request
 
 SESSION = "s1"
 Draw = random.Random

@@ -12,7 +12,7 @@ from tests.simulation.processes import left_behind, no_traceback, started, until
 
 from callboard.adapters.sqlite import open_store
 from callboard.ports.store import Put
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 

@@ -9,6 +9,7 @@ m/<session>/<name>.<inc>         its mailbox (stream)
 snap/<session>/<name>.<inc>      the newest snapshot of its state
 dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was seen to
 host/<session>                   HostRow
+fires/<session>/<schedule>/<time>  Fire, the history of a schedule
 worktrees                        what was done to git worktrees (stream)
 orders/<session>                 the number of the newest order that the supervisor has carried out
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
@@ -80,6 +81,16 @@ def request_key(session: str, request_id: str) -> str:
 
 def schedule_key(session: str, schedule_id: str) -> str:
     return f"s/{session}/schedule/{schedule_id}"
+
+
+def fires_prefix(session: str, schedule_id: str = "") -> str:
+    """The history of a session's schedules, or of one."""
+    return f"fires/{session}/{schedule_id}/" if schedule_id else f"fires/{session}/"
+
+
+def fire_key(session: str, schedule_id: str, fire_id: str) -> str:
+    """One fire: keys of a schedule sort by the time of the slot, which ends the id."""
+    return fires_prefix(session, schedule_id) + fire_id.rpartition(f"{schedule_id}:")[2]
 
 
 def rule_key(session: str, rule_id: str) -> str:

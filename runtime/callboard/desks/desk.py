@@ -49,7 +49,8 @@ from callboard.ports.store import LeaseHolder, Store
 from callboard.ports.world import Answer
 from callboard.settings import load_settings
 from callboard.words.errors import PersonCanAct, UsageError
-from callboard.words.values import AgentRow, Budget, Request, Schedule, SessionRow
+from callboard.words.schedules import Schedule
+from callboard.words.values import AgentRow, Budget, Request, SessionRow
 
 UNDO_WAIT = 5.0
 """Seconds that an undo waits for the host's answer: it comes at once, unless a model call is under way."""

@@ -13,7 +13,8 @@ from callboard.engine.board import SessionBoard
 from callboard.engine.sessions import send_prompt
 from callboard.ports.store import Put, Store
 from callboard.words.errors import UsageError
-from callboard.words.values import Budget, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from callboard.core.names import rows_prefix
 from callboard.ports.store import Row
-from callboard.words.values import AgentRow, Request, Schedule, SessionRule, Task, Value
+from callboard.words.schedules import Schedule
+from callboard.words.values import AgentRow, Request, SessionRule, Task, Value
 
 _KINDS: dict[str, type[Value]] = {
     "agent": AgentRow,

@@ -35,7 +35,8 @@ from callboard.ports.model import Delta
 from callboard.ports.world import Answer, Approver
 from callboard.words.errors import UsageError, WorkspaceUnusable
 from callboard.words.events import AnswerTaken, BackgroundEnded, CallFailed, ContextEdited, Event
-from callboard.words.values import Envelope, Request, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Envelope, Request
 
 DATA = Path(__file__).parent.parent / "data"
 PROJECT = "tally"

@@ -15,8 +15,9 @@ from typing import Literal, Protocol
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.words.events import BudgetReached, Event
+from callboard.words.schedules import Schedule
 from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Schedule, Task
+from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Task
 
 Effect = Literal["read", "store", "reconcile", "attach", "unknown"]
 """What a cut leaves behind (docs/design.md, "The loop"): read again; nothing; told by digests; found again; unknown."""

@@ -1,4 +1,4 @@
-"""The durable values: envelopes, requests, tasks, schedules, agents' rows. All frozen; all load for ever.
+"""The durable values: envelopes, requests, tasks, agents' rows. All frozen; all load for ever. Schedules: schedules.py.
 
 `docs/records.md` is the table of every field (v1). A field is never renamed or given another meaning; a new one has a
 default, so that an old record loads. Times are Unix seconds (float, UTC), money is US dollars, ids are text.
@@ -204,42 +204,6 @@ class Budget(Value):
     """Agents that it starts, and those that they start."""
     depth: int | None = None
     """How far below it an agent may stand: 1 allows children, no grandchildren."""
-
-
-class Schedule(Value):
-    """A cron expression, a time zone and a prompt."""
-
-    id: str
-    cron: str
-    prompt: str
-    timezone: str = "UTC"
-    target: str = "lead"
-    """`lead` of the session, or an agent type for a fresh agent."""
-    recurring: bool = True
-    durable: bool = True
-    enabled: bool = True
-    misfire: Literal["skip", "latest", "all"] = "latest"
-    misfire_cap: int = 10
-    overlap: Literal["skip", "queue", "replace", "parallel"] = "skip"
-    deliver: Literal["turn", "step"] = "turn"
-    """As a turn of its own, or into the turn under way; one with a budget always has its own."""
-    state: Literal["active", "fired", "paused", "cancelled"] = "active"
-    failures: int = 0
-    last_slot: float | None = None
-    """The nominal time of the newest slot that was fired or skipped; None before the first."""
-    created_by: str = "person"
-    created_at: float = 0.0
-    fires: int = 0
-    budget: Budget = Budget()
-    """For all fires together; used up, the schedule pauses."""
-    fire_budget: Budget = Budget()
-    """For each fire."""
-    paused_why: str = ""
-    """Why the runtime paused it."""
-    skips: int = 0
-    """Fires that a hook refused."""
-    skipped_why: str = ""
-    """Why the newest of them was refused, and when it was due."""
 
 
 AgentLife = Literal["starting", "working", "waiting", "idle", "stopping", "stopped", "crashed"]

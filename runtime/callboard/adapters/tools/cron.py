@@ -22,7 +22,8 @@ from callboard.core.schedule import (
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
-from callboard.words.values import Budget, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget
 
 _SCHEDULE = """\
 Have a prompt sent to you at set times, without the person. cron has five fields: minute hour day-of-month month \

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from callboard.core.schedule.cron import Cron, parse_cron
 from callboard.core.schedule.fires import last_fire, next_fire
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 PROMPT_SECONDS = 60.0
 """A slot that is taken this much late is still on time: the process was busy, not away."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from callboard.core.budget.tree import DUST, Amount, Node, fits, used_up
-from callboard.words.values import Budget, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Budget
 
 LEAST = Amount(1, 2 * DUST, 1)
 """What a fire uses at the very least: one call, one token, and something."""

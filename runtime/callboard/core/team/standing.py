@@ -8,9 +8,10 @@ from callboard.core.bus.authority import spoken
 from callboard.core.names import short_id
 from callboard.core.state import AgentState
 from callboard.words.context import StateBlock
+from callboard.words.schedules import Schedule
 from callboard.words.specs import AgentSpec
 from callboard.words.steps import EndTurn
-from callboard.words.values import AgentRow, Envelope, Request, Schedule
+from callboard.words.values import AgentRow, Envelope, Request
 
 
 def farewell(state: AgentState, step: EndTurn, lead: AgentRow | None, now: float) -> tuple[Envelope, ...]:

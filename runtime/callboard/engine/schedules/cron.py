@@ -20,7 +20,8 @@ from callboard.engine.schedules.pausing import pause, used_up_schedule
 from callboard.ports.store import Put, Write
 from callboard.words.errors import Conflict
 from callboard.words.hooks import ScheduleFired
-from callboard.words.values import Envelope, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Envelope
 
 SOON = 60.0
 """Seconds of sleep at most: a clock that jumped, or a machine that slept, is noticed within a minute."""

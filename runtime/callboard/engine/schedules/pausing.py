@@ -12,7 +12,8 @@ from callboard.core.schedule import no_more_fires, paused
 from callboard.engine.host import Host
 from callboard.ports.store import Put, Write
 from callboard.words import steps as st
-from callboard.words.values import Envelope, Schedule
+from callboard.words.schedules import Schedule
+from callboard.words.values import Envelope
 
 
 def used_up_schedule(host: Host, schedule: Schedule) -> str:

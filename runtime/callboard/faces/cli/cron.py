@@ -22,7 +22,7 @@ from callboard.faces.cli.team import at_desk, print_rows
 from callboard.faces.pages.listings import schedules_table, when
 from callboard.faces.pages.schedule import schedule_block, schedule_json
 from callboard.faces.terminal import block
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -17,7 +17,8 @@ from callboard.core.names import one_by_id
 from callboard.faces.approvals import request_block
 from callboard.faces.lines import columns, first_line, shorten, usage_words
 from callboard.faces.terminal import Block, Line
-from callboard.words.values import Request, Schedule, SessionRow
+from callboard.words.schedules import Schedule
+from callboard.words.values import Request, SessionRow
 
 _CELL = 60
 """Columns that one cell may take."""

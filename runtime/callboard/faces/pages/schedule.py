@@ -11,7 +11,7 @@ from callboard.desks.schedules import schedule_words
 from callboard.faces.pages.cost import spent_json, spent_words
 from callboard.faces.pages.listings import plain_row, standing, when
 from callboard.faces.terminal import Block, Line, plain
-from callboard.words.values import Schedule
+from callboard.words.schedules import Schedule
 
 
 def schedule_block(schedule: Schedule, spent: ScheduleSpent, now: float) -> Block:
