@@ -15,7 +15,7 @@ from tests.simulation.outside import Outside
 from callboard.core.snapshot import dump, load
 from callboard.core.state import AgentState
 from callboard.words import events as ev
-from callboard.words.values import Usage
+from callboard.words.values import Envelope, Usage
 
 _FOR_THE_OLD = frozenset({"command", "shutdown_request"})
 """Mail that ends with the life that it was for."""
@@ -72,7 +72,8 @@ def _rest(evidence: Evidence) -> Iterator[str]:
 
 
 def _held(evidence: Evidence) -> Iterator[str]:
-    """A task in progress is held by one life, which knows it, and no life holds what is another's."""
+    """A task in progress is held by one life, which knows it, and no life holds what is another's. A process may die
+    before a life has heard that its task was taken: then the word of it waits in its mailbox."""
     rows = {row.name: row for row in evidence.rows}
     tasks = {task.id: task for task in evidence.tasks}
     for life in evidence.lives:
@@ -81,8 +82,14 @@ def _held(evidence: Evidence) -> Iterator[str]:
             continue
         for name in life.state.tasks:
             task = tasks[name]
-            if (task.owner, task.owner_incarnation) != (life.name, life.incarnation):
+            theirs = (task.owner, task.owner_incarnation) == (life.name, life.incarnation)
+            if not theirs and not any(name in mail.content for mail in _unheard(life)):
                 yield f"{life.name} holds {name}, which is {task.status} of {task.owner}"
+
+
+def _unheard(life: Life) -> Iterator[Envelope]:
+    heard = {event.envelope.id for event in life.events if isinstance(event, ev.EnvelopeReceived)}
+    yield from (mail for mail in life.mail if mail.id not in heard)
 
 
 def _uses(life: Life) -> Iterator[tuple[str, Usage]]:
