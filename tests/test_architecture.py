@@ -27,7 +27,7 @@ ONE_IMPORTER = {
     "apsw": "callboard.adapters.sqlite",
     "croniter": "callboard.core.schedule.cron",
     "pathspec": "callboard.adapters.tools.walking",
-    "prompt_toolkit": "callboard.faces.repl",
+    "prompt_toolkit": "callboard.faces.prompt",
     "tree_sitter": "callboard.adapters.shell_plain",
     "tree_sitter_bash": "callboard.adapters.shell_plain",
     "yaml": "callboard.adapters.yaml_files",

@@ -13,7 +13,8 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from callboard.app import Options
-from callboard.faces import repl
+from callboard.faces.prompt.line import TOO_SOON
+from callboard.faces.prompt.repl import Repl
 from callboard.faces.terminal import Terminal, block
 
 pytestmark = pytest.mark.anyio
@@ -24,15 +25,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Talk(repl.Repl):
-    """A prompt line without a session: it answers questions and keeps what was sent."""
-
-    async def questions(self, wanted: int) -> None:
-        while wanted:
-            if self._questions:
-                await self._serve(self._questions.popleft())
-                wanted -= 1
-            await anyio.lowlevel.checkpoint()
+async def serve(talk: Repl, wanted: int) -> None:
+    """Put so many questions as they come, without a session."""
+    while wanted:
+        if talk.questions:
+            await talk.questions.serve()
+            wanted -= 1
+        await anyio.lowlevel.checkpoint()
 
 
 async def test_a_line_typed_before_the_question_is_no_answer_on_a_machine_that_stands_still(
@@ -43,28 +42,28 @@ async def test_a_line_typed_before_the_question_is_no_answer_on_a_machine_that_s
 
     def slow(app: Application[str]) -> None:
         begin(app)
-        time.sleep(repl.TOO_SOON * 1.2)
+        time.sleep(TOO_SOON * 1.2)
 
     err = io.StringIO()
     terminal = Terminal(io.StringIO(), err)
     answers: list[str | None] = []
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        talk = Talk(Options(tmp_path), terminal)
+        talk = Repl(Options(tmp_path), terminal)
         monkeypatch.setattr(Application, "reset", slow)
 
         async def ask() -> None:
-            answers.append(await talk.ask(block("allow rm?"), "allow? ", lambda: ""))
+            answers.append(await talk.questions.ask(block("allow rm?"), "allow? ", lambda: ""))
 
         keys.send_text("y\n")
         async with anyio.create_task_group() as group:
-            group.start_soon(talk.questions, 1)
+            group.start_soon(serve, talk, 1)
             group.start_soon(ask)
             with anyio.fail_after(60):
                 while "too soon" not in err.getvalue():
                     assert answers == []
                     await anyio.sleep(0.01)
             monkeypatch.undo()
-            await anyio.sleep(repl.TOO_SOON * 3)
+            await anyio.sleep(TOO_SOON * 3)
             keys.send_text("n\n")
     terminal.close()
     assert answers == ["n"]
@@ -75,20 +74,20 @@ async def test_a_line_that_ends_as_the_question_appears_is_not_its_answer(tmp_pa
     terminal = Terminal(io.StringIO(), err)
     answers: list[str | None] = []
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        talk = Talk(Options(tmp_path), terminal)
+        talk = Repl(Options(tmp_path), terminal)
 
         async def ask() -> None:
-            answers.append(await talk.ask(block("allow rm?"), "allow? ", lambda: ""))
+            answers.append(await talk.questions.ask(block("allow rm?"), "allow? ", lambda: ""))
 
         keys.send_text("y\n")  # typed before the question was there
         async with anyio.create_task_group() as group:
-            group.start_soon(talk.questions, 1)
+            group.start_soon(serve, talk, 1)
             group.start_soon(ask)
             with anyio.fail_after(60):
                 while "too soon" not in err.getvalue():
                     await anyio.sleep(0.01)
             assert answers == []
-            await anyio.sleep(repl.TOO_SOON * 1.5)
+            await anyio.sleep(TOO_SOON * 1.5)
             keys.send_text("n\n")
     terminal.close()
     assert answers == ["n"]

@@ -38,7 +38,7 @@ def attach(given: Given, /, session: str | None, follow: bool, **asked: Any) -> 
     with terminal_of(given) as terminal:
         if there and sys.stdout.isatty() and asked["output_format"] == "text":
             # prompt_toolkit takes 100 ms to import, and a follower without a prompt line never needs it.
-            repl = importlib.import_module("callboard.faces.repl")
+            repl = importlib.import_module("callboard.faces.prompt.repl")
             return repl.run_repl(options, terminal, verbose=given.verbose, attach="only")
         what = Headless(options, None, output=cast("Output", asked["output_format"]), attach="only")
         return run_headless(what, terminal, verbose=given.verbose)

@@ -94,7 +94,7 @@ def talk(given: Given, /, **asked: Any) -> int:
     goes_on = bool(asked["continue_"] or asked["session"])
     options = _options(given, asked, resume=goes_on, session=asked["session"])
     # prompt_toolkit takes 100 ms to import, and a headless run never needs it.
-    repl = importlib.import_module("callboard.faces.repl")
+    repl = importlib.import_module("callboard.faces.prompt.repl")
     with terminal_of(given) as terminal:
         attach = "never" if options.take_over is not None else "if hosted"
         return repl.run_repl(options, terminal, verbose=given.verbose, attach=attach)
