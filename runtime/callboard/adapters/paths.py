@@ -62,6 +62,8 @@ class PathJudge:
 
         self._git = (real(git),) if git is not None else ()
         self._root = real(root)
+        self._above = {at: mode for at, mode in seen.items() if self._root.startswith(at + "/")}
+        """The folders that the root stands in, which were looked at now; what is beneath is looked at for each call."""
         self._readable = tuple(real(path) for path in readable)
         self._own = tuple(real(path) for path in own)
         guarded = [root / ".callboard"] if settings is None else settings
@@ -118,7 +120,7 @@ class PathJudge:
         full = os.path.join(self._root, text)  # noqa: PTH118 - Path would drop what the kernel sees (`a/../b`)
         if harmless_device(full):
             return PathFact("readable", full, device=True, exists=True)
-        resolved, kind = _lead(full, {})
+        resolved, kind = _lead(full, dict(self._above))
         if kind is not None and not (
             stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
         ):
