@@ -17,10 +17,12 @@ from tests.engine.supervised import (
 )
 from tests.engine.team_world import spawn, team_world
 
+from callboard.ports.model import Delta
+from callboard.ports.world import Observer
 from callboard.testing import AllowAll, ScriptedModel, say, use
 from callboard.words import events as ev
 from callboard.words.rates import RateNotice
-from callboard.words.values import Json
+from callboard.words.values import Envelope, Json
 
 
 @virtual
@@ -43,6 +45,40 @@ async def test_a_stalled_teammate_is_told_of_once_with_what_it_waits_for_and_sin
         assert team.state("lead").last_text == "hm", "told once"
         hangs.free.set()
         await team.quiet()
+
+
+class StumblesOnce(Observer):
+    """An observer with a bug: it raises when it first sees a stall."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
+        if isinstance(event, ev.StallNoticed):
+            self.seen += 1
+            if self.seen == 1:
+                raise ZeroDivisionError("a bug where a stall is shown")
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        pass
+
+    def on_mail(self, envelope: Envelope) -> None:
+        pass
+
+
+@virtual
+async def test_what_goes_wrong_while_a_stall_is_told_crashes_that_agent_alone_and_it_goes_on() -> None:
+    hangs, model = Hangs(), ScriptedModel(at_work(say("hm"), say("never")))
+    world = team_world(model, hangs)
+    world.observers = [StumblesOnce()]
+    async with world.session() as team:
+        await team.prompt("go")
+        await hangs.begun.wait()
+        await anyio.sleep(4 * 3_600)
+        (crash,) = await told(team, "alice", ev.AgentCrashed)
+        assert "a bug where a stall is shown" in crash.why
+        assert row(team, "lead").life == "idle"
+        assert row(team, "alice").life in ("idle", "working"), "it went on from its journal"
 
 
 @virtual

@@ -70,14 +70,17 @@ async def live_once(member: Member, around: Around) -> tuple[str, str]:
     agent.spawner = AgentSpawner(agent, around.wait_ended)
     agent.on_wake = partial(around.moved_on, agent)
     done: list[Done] = []
-    async with anyio.create_task_group() as group:
-        agent.group = group
-        await _wake_up(agent, around.pid)
-        group.start_soon(listen, agent)
-        member.awake, member.resumed = True, False
-        around.moved_on(None)
-        done.append(await live(agent))
-        group.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as group:
+            agent.group = group
+            await _wake_up(agent, around.pid)
+            group.start_soon(listen, agent)
+            member.awake, member.resumed = True, False
+            around.moved_on(None)
+            done.append(await live(agent))
+            group.cancel_scope.cancel()
+    finally:
+        agent.group = None  # nobody starts anything for an agent that has crashed
     return done[0].outcome, done[0].result
 
 

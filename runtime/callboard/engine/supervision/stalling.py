@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
 
 from callboard.core.bus.authority import spoken
 from callboard.core.bus.mail import sending
@@ -57,28 +56,28 @@ class Stalls:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        async with anyio.create_task_group() as group:
-            while True:
-                self._earlier = anyio.Event()
-                self._until = self._look(group)
-                if self._until == NEVER:
-                    await self._earlier.wait()
-                    continue
-                with anyio.move_on_after(max(0.0, self._until - self._host.clock.now())):
-                    await self._earlier.wait()
+        while True:
+            self._earlier = anyio.Event()
+            self._until = self._look()
+            if self._until == NEVER:
+                await self._earlier.wait()
+                continue
+            with anyio.move_on_after(max(0.0, self._until - self._host.clock.now())):
+                await self._earlier.wait()
 
-    def _look(self, group: TaskGroup) -> float:
-        """Tell of what is overdue; when to look again."""
+    def _look(self) -> float:
+        """Tell of what is overdue, each among the tasks of its own agent: what goes wrong there crashes that one alone.
+        Returns when to look again."""
         now, first = self._host.clock.now(), NEVER
         for member in self._members.values():
             agent = member.agent
-            if agent is None or member.ended.is_set():
+            if agent is None or agent.group is None or member.ended.is_set():
                 continue
             for operation in agent.since:
                 due = self._due(agent, operation)
                 if due <= now:
                     self._told.setdefault(agent.name, set()).add(stalls.key(agent.state, operation))
-                    group.start_soon(self._tell, agent, operation)
+                    agent.group.start_soon(self._tell, agent, operation)
                 else:
                     first = min(first, due)
         return first
