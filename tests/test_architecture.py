@@ -25,7 +25,6 @@ FILE_LINES, FUNCTION_LINES, NESTING, PARAMETERS, PUBLIC_NAMES = 400, 50, 3, 6, 2
 ONE_IMPORTER = {
     "anthropic": "callboard.adapters.anthropic",
     "apsw": "callboard.adapters.sqlite",
-    "croniter": "callboard.core.schedule.cron",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.faces.prompt",
     "tree_sitter": "callboard.adapters.shell_plain",

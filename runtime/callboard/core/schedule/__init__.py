@@ -5,13 +5,17 @@ from callboard.core.schedule.describe import describe, local_time
 from callboard.core.schedule.due import Due, Rules, Slot, backoff, due, next_slot, next_wake
 from callboard.core.schedule.fires import fires_between, last_fire, next_fire, next_three
 from callboard.core.schedule.spending import budget_words, delivered, no_more_fires, paused, resumed
+from callboard.core.schedule.when import Every, Once, When, parse_when
 
 __all__ = [
     "Cron",
     "CronInvalid",
     "Due",
+    "Every",
+    "Once",
     "Rules",
     "Slot",
+    "When",
     "backoff",
     "budget_words",
     "delivered",
@@ -26,6 +30,7 @@ __all__ = [
     "next_wake",
     "no_more_fires",
     "parse_cron",
+    "parse_when",
     "paused",
     "resumed",
 ]

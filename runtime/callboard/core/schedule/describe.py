@@ -1,4 +1,4 @@
-"""An expression in words, for a person to check what they wrote: `at 09:00 on weekdays, Europe/Berlin`."""
+"""When a schedule fires in words, for a person to check what they wrote: `at 09:00 on weekdays, Europe/Berlin`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from callboard.core.schedule.cron import Cron
+from callboard.core.schedule.when import Every, Once, When
 
 _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS = (
@@ -16,8 +17,27 @@ _MOST_TIMES = 6
 """More times of day than this are named by their minutes and hours."""
 
 
-def describe(cron: Cron) -> str:
-    """The expression in words, with its time zone."""
+def describe(when: When) -> str:
+    """The expression in words, with its time zone. An `every` without an anchor (0) says no beginning."""
+    match when:
+        case Once(at=at):
+            local = datetime.fromtimestamp(at, when.zone)
+            return f"once at {local:%H:%M{':%S' if local.second else ''}} on {local:%A} {_date(local)}, {when.timezone}"
+        case Every(anchor=0):
+            return f"every {_span(when.period)}"
+        case Every(anchor=anchor):
+            local = datetime.fromtimestamp(anchor, when.zone)
+            return f"every {_span(when.period)} from {local:%H:%M} on {_date(local)}, {when.timezone}"
+        case Cron():
+            return _cron_words(when)
+
+
+def local_time(when: When, at: float) -> str:
+    """A moment as the clocks of the expression's zone show it: `Mon 2026-03-30 09:00 CEST`."""
+    return f"{datetime.fromtimestamp(at, when.zone):%a %Y-%m-%d %H:%M %Z}"
+
+
+def _cron_words(cron: Cron) -> str:
     time, days = _time(cron), _days(cron)
     if not days and time.startswith("at ") and len(cron.hours) < 24:
         days = "every day"
@@ -25,9 +45,18 @@ def describe(cron: Cron) -> str:
     return " ".join(part for part in (time, days, months) if part) + f", {cron.timezone}"
 
 
-def local_time(cron: Cron, at: float) -> str:
-    """A moment as the clocks of the expression's zone show it: `Mon 2026-03-30 09:00 CEST`."""
-    return f"{datetime.fromtimestamp(at, cron.zone):%a %Y-%m-%d %H:%M %Z}"
+def _date(local: datetime) -> str:
+    """`1 December 2026`."""
+    return f"{local.day} {_MONTHS[local.month - 1]} {local.year}"
+
+
+def _span(seconds: int) -> str:
+    """`20 minutes`, `hour`, `1 hour and 30 minutes`: what stands behind `every`."""
+    parts: list[str] = []
+    for name, size in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        count, seconds = divmod(seconds, size)
+        parts += [f"{count} {name}{'' if count == 1 else 's'}"] if count else []
+    return parts[0].removeprefix("1 ") if len(parts) == 1 else _and(parts)
 
 
 def _time(cron: Cron) -> str:

@@ -2,56 +2,72 @@
 
 A job whose minute or hour begins with a star follows the real clock: nothing is made up inside a gap, and both passes
 of a repeated hour run. Any other job runs once right after a gap that it was due in, and only in the first pass of a
-repeated hour. Moments are unix seconds; a zone's changes are found by looking at its offset, by days and then closer.
+repeated hour. `every` counts real seconds, and `at` is one moment: neither knows of clocks. Moments are unix seconds.
 """
 
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import datetime
 
-from callboard.core.schedule.cron import Cron, next_local
+from callboard.core.schedule.calendar import next_local
+from callboard.core.schedule.clock import (
+    DAY,
+    FIRST_MOMENT,
+    LAST_MOMENT,
+    first_change,
+    in_gap,
+    local_at,
+    moment_of,
+    offset_at,
+    seconds_of,
+)
+from callboard.core.schedule.cron import Cron
+from callboard.core.schedule.when import Every, Once, When
 
-DAY = 86_400
-LAST_MOMENT = int(datetime(9000, 1, 1, tzinfo=UTC).timestamp())
-"""Beyond this nothing fires: the calendar of the standard library ends soon after."""
-
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local minutes carry no zone; that is the point of them
+_LONGEST_PASS = 2 * DAY
+"""No change has turned the clocks back by more: Alaska's of 1867 was a day and an hour, all later ones less."""
 
 
-def next_fire(cron: Cron, after: datetime | float) -> float | None:
-    """The first moment strictly after `after` (aware, or unix seconds) at which the expression fires, as unix seconds.
+def next_fire(when: When, after: datetime | float) -> float | None:
+    """The first moment strictly after `after` (aware, or unix seconds) at which it fires, as unix seconds.
 
-    None: only where the calendar ends, in the year 9000. Raises `ValueError` for a datetime without a zone.
+    None: a one-shot whose time has come, or the end of the calendar, in the year 9000. Raises `ValueError` for a
+    datetime without a zone.
     """
-    begin = math.floor(_unix(after))
+    begin = max(math.floor(_unix(after)), FIRST_MOMENT)
     if begin >= LAST_MOMENT:
         return None
-    return float(_next_by_clock(cron, begin) if cron.follows_clock else _next_once(cron, begin))
+    match when:
+        case Once():
+            return float(when.at) if when.at > begin else None
+        case Every():
+            return float(when.anchor + when.period * (max(0, begin - when.anchor) // when.period + 1))
+        case Cron():
+            return float(_next_by_clock(when, begin) if when.follows_clock else _next_once(when, begin))
 
 
-def fires_between(cron: Cron, after: datetime | float, until: datetime | float, cap: int) -> list[float]:
+def fires_between(when: When, after: datetime | float, until: datetime | float, cap: int) -> list[float]:
     """The moments after `after` up to and including `until`, oldest first, at most the first `cap` of them."""
     end = _unix(until)
     fires: list[float] = []
-    at = next_fire(cron, after)
+    at = next_fire(when, after)
     while at is not None and at <= end and len(fires) < cap:
         fires.append(at)
-        at = next_fire(cron, at)
+        at = next_fire(when, at)
     return fires
 
 
-def last_fire(cron: Cron, after: datetime | float, until: datetime | float) -> float | None:
+def last_fire(when: When, after: datetime | float, until: datetime | float) -> float | None:
     """The last moment after `after` and not past `until`, found by halving, so that a long time away costs no more."""
     end = _unix(until)
-    low = next_fire(cron, after)
+    low = next_fire(when, after)
     if low is None or low > end:
         return None
     high = math.floor(end)
     while low < high:
         middle = (int(low) + high) // 2
-        at = next_fire(cron, middle)
+        at = next_fire(when, middle)
         if at is not None and at <= end:
             low = at
         else:
@@ -59,9 +75,9 @@ def last_fire(cron: Cron, after: datetime | float, until: datetime | float) -> f
     return low
 
 
-def next_three(cron: Cron, after: datetime | float) -> list[float]:
+def next_three(when: When, after: datetime | float) -> list[float]:
     """The next three moments: what a person is shown when an expression is accepted."""
-    return fires_between(cron, after, LAST_MOMENT, cap=3)
+    return fires_between(when, after, LAST_MOMENT, cap=3)
 
 
 def _unix(moment: datetime | float) -> float:
@@ -73,74 +89,35 @@ def _unix(moment: datetime | float) -> float:
 
 
 def _next_by_clock(cron: Cron, begin: int) -> int:
-    """The real clock, stretch by stretch: a stretch is the time between two changes of the zone's offset."""
+    """The real clock, stretch by stretch: a stretch is the time between two changes of the zone's offset.
+
+    Only changes that are near can hold a second pass that comes before the next local minute on the calendar: of a
+    later one the first pass comes first. So a far minute is looked up at once, and passed over when a gap holds it.
+    """
     at, stretch = begin, begin
     while True:
-        offset = _offset(cron.zone, stretch)
-        candidate = _seconds(next_local(cron, _local(at, offset))) - offset
-        change = _change(cron.zone, stretch, candidate)
-        if change is None:
+        offset = offset_at(cron.zone, stretch)
+        local = next_local(cron, local_at(at, offset))
+        candidate = seconds_of(local) - offset
+        change = first_change(cron.zone, stretch, min(candidate, stretch + _LONGEST_PASS))
+        if change is not None:
+            at, stretch = change - 1, change  # the first second of the new stretch may itself be due
+        elif candidate <= stretch + _LONGEST_PASS:
             return candidate
-        at, stretch = change - 1, change  # the first second of the new stretch may itself be due
+        else:
+            return _shown_next(cron, local)
+
+
+def _shown_next(cron: Cron, local: datetime) -> int:
+    """When the clocks show this local minute, or the next one named that no gap holds."""
+    while in_gap(cron.zone, local):
+        local = next_local(cron, local)
+    return moment_of(cron.zone, local)
 
 
 def _next_once(cron: Cron, begin: int) -> int:
-    """Each local minute at one moment, in order: `_moment` never runs backwards, so the first one after is the next."""
-    local = next_local(cron, _local(begin, _offset(cron.zone, begin)))
-    while (at := _moment(cron.zone, local)) <= begin:
+    """Each local minute at one moment, in order: `moment_of` never runs backwards, so the first one after is next."""
+    local = next_local(cron, local_at(begin, offset_at(cron.zone, begin)))
+    while (at := moment_of(cron.zone, local)) <= begin:
         local = next_local(cron, local)
     return at
-
-
-def _moment(zone: ZoneInfo, local: datetime) -> int:
-    """When the clocks show `local` for the first time; for a time inside a gap, when the gap ends."""
-    first = _as_seconds(local.replace(tzinfo=zone, fold=0).utcoffset())
-    second = _as_seconds(local.replace(tzinfo=zone, fold=1).utcoffset())
-    at = _seconds(local) - first
-    if first >= second:
-        return at
-    return _halve(zone, _seconds(local) - second, at)
-
-
-def _change(zone: ZoneInfo, begin: int, end: int) -> int | None:
-    """The first second in (begin, end] whose offset is not the one at `begin`. None: there is none.
-
-    Looks once a day, then halves. No zone has changed there and back within a day.
-    """
-    offset = _offset(zone, begin)
-    low = begin
-    while low < end:
-        high = min(low + DAY, end)
-        if _offset(zone, high) != offset:
-            return _halve(zone, low, high)
-        low = high
-    return None
-
-
-def _halve(zone: ZoneInfo, low: int, high: int) -> int:
-    """The second of the change, given that `low` stands before it and `high` does not."""
-    offset = _offset(zone, low)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _offset(zone, middle) == offset:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _offset(zone: ZoneInfo, at: int) -> int:
-    return _as_seconds(datetime.fromtimestamp(at, zone).utcoffset())
-
-
-def _as_seconds(offset: timedelta | None) -> int:
-    assert offset is not None, "every zone of zoneinfo has an offset at every moment"
-    return offset // timedelta(seconds=1)
-
-
-def _local(at: int, offset: int) -> datetime:
-    return _EPOCH + timedelta(seconds=at + offset)
-
-
-def _seconds(local: datetime) -> int:
-    return (local - _EPOCH) // timedelta(seconds=1)
