@@ -309,6 +309,7 @@ class AgentTypes:
                 "parent": parent.name,
                 "model": self._model_of(definition, parent),
                 "folder": parent.folder,  # it works where its parent does, unless it is given a place of its own
+                "models": {**parent.models, **self.chosen.limits},  # also of what a person chose meanwhile
                 "worktree": worktree_in_use(parent),
             }
         )

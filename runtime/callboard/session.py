@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Literal
@@ -12,12 +13,13 @@ from callboard import assembly
 from callboard.assembly import Places
 from callboard.core.asking.plans import AS_IT_STANDS, Word
 from callboard.core.asking.session_rules import Always
+from callboard.core.recovery.turns import model_in_use
 from callboard.core.state import AgentState
 from callboard.desks.desk import Desk
 from callboard.ending import AgentSummary, End, summarise
 from callboard.engine.asking.requests import answer_request
 from callboard.engine.board import SessionBoard
-from callboard.engine.sessions import Action, Command, send_command
+from callboard.engine.sessions import Action, Command, send_command, sessions_of
 from callboard.ports.store import Fence, Store
 from callboard.ports.world import Answer, Clock
 from callboard.words.schedules import Schedule
@@ -59,11 +61,33 @@ class OpenSession(ABC):
         nonce = secrets.token_hex(8)
         await send_command(self._store, self.id, Command(action, to, text), now=self._now, nonce=nonce)
 
-    async def interrupt(self) -> None:
-        """Stop the turn of the lead, and of everyone who is at work: the lead waits for them."""
+    async def interrupt(self, name: str | None = None) -> None:
+        """Stop the turn of the lead, and of everyone who is at work: the lead waits for them. `name`: of this agent
+        alone, and of the subagents that it started."""
         for row in self._board.agents():
-            if row.name == "lead" or row.life in ("starting", "working", "waiting"):
+            at_work = row.life in ("starting", "working", "waiting")
+            mine = row.name == name or (row.kind == "subagent" and row.parent == name and at_work)
+            if mine if name is not None else row.name == "lead" or at_work:
                 await self.command("interrupt", to=row.name)
+
+    async def use_model(self, name: str, to: str = "lead") -> None:
+        """Have an agent ask this model from its next call on. Raises `UnknownModel` for one whose limits or prices are
+        not known, and `UsageError` for one that the session's service does not have, or an unknown agent."""
+        await self.desk.use_model(name, to)
+
+    def model_of(self, name: str = "lead") -> str:
+        """The model that an agent asks at the moment, a fallback included; the session's, where it is not known."""
+        state = self.state(name)
+        return self.model if state is None or state.spec is None else model_in_use(state.recovery, state.spec)
+
+    def models_of(self, name: str = "lead") -> tuple[str, ...]:
+        """The models that are known to an agent, with limits and prices."""
+        state = self.state(name)
+        return () if state is None or state.spec is None else tuple(state.spec.models)
+
+    async def sessions(self) -> Sequence[SessionRow]:
+        """All sessions of this workspace, newest first."""
+        return await sessions_of(self._store)
 
     @property
     def desk(self) -> Desk:

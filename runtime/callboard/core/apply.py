@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from callboard.core.apply_calls import CALL_RULES
-from callboard.core.apply_limits import LIMIT_RULES, budget_raised
+from callboard.core.apply_limits import LIMIT_RULES, budget_raised, mode_chosen, model_chosen
 from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.budget.charging import charged
@@ -108,6 +108,10 @@ def _heed(state: AgentState, envelope: Envelope) -> AgentState:
         return undo_asked(state, envelope.content)
     if action == "budget":
         return budget_raised(state, envelope.content)
+    if action == "model":
+        return model_chosen(state, envelope.content)
+    if action == "mode":
+        return mode_chosen(state, envelope.content)
     return state
 
 

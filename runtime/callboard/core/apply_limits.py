@@ -8,10 +8,12 @@ from callboard.core.budget.limits import last_words_asked, used_up_key
 from callboard.core.budget.tree import raised, used_up
 from callboard.core.changes import Rule, queue
 from callboard.core.frozen import replace
+from callboard.core.recovery.turns import on_switched
 from callboard.core.state import AgentState
 from callboard.core.stuck import nudge_words, told
 from callboard.words import events as ev
 from callboard.words.context import Injection
+from callboard.words.specs import ModelChoice, PermissionMode
 from callboard.words.values import Budget
 
 
@@ -27,6 +29,25 @@ def budget_raised(state: AgentState, text: str) -> AgentState:
         return state
     budget = raised(state.me.budget, more)
     return replace(state, spec=state.me.model_copy(update={"budget": budget}))
+
+
+def mode_chosen(state: AgentState, text: str) -> AgentState:
+    """A person chooses the permission mode in which the agent's next calls are judged; what is none changes nothing."""
+    if text not in get_args(PermissionMode):
+        return state
+    return replace(state, spec=state.me.model_copy(update={"permission_mode": text}))
+
+
+def model_chosen(state: AgentState, text: str) -> AgentState:
+    """A person chooses the model that is asked from the next call on, also where a fallback model has taken over.
+    `text`: a `ModelChoice` as JSON; what is none changes nothing."""
+    try:
+        chosen = ModelChoice.model_validate_json(text)
+    except ValueError:
+        return state
+    models = {**state.me.models, chosen.name: chosen.limits}
+    spec = state.me.model_copy(update={"model": chosen.name, "models": models})
+    return replace(state, spec=spec, recovery=on_switched(state.recovery, ""))
 
 
 def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:

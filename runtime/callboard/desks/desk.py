@@ -43,13 +43,22 @@ from callboard.engine.bus.receipts import mail_of
 from callboard.engine.explaining import edits_of, window_of
 from callboard.engine.memory import recall
 from callboard.engine.money.spending import session_budgets, session_spending
-from callboard.engine.sessions import Action, Command, find_session, send_command, send_prompt, sessions_of
+from callboard.engine.sessions import (
+    Action,
+    Command,
+    find_session,
+    model_command,
+    send_command,
+    send_prompt,
+    sessions_of,
+)
 from callboard.engine.undoing import undo_answer, undo_unhosted
 from callboard.ports.store import LeaseHolder, Store
 from callboard.ports.world import Answer
-from callboard.settings import load_settings
+from callboard.settings import Loaded, load_settings
 from callboard.words.errors import PersonCanAct, UsageError
 from callboard.words.schedules import Schedule
+from callboard.words.specs import ModelLimits
 from callboard.words.values import AgentRow, Budget, Request, SessionRow
 
 UNDO_WAIT = 5.0
@@ -156,13 +165,35 @@ class Desk:
         budget = self._session_budget() if self._budget is None else self._budget
         return await session_budgets(self._store, self.session.id, self._board, self._clock, budget)
 
+    async def use_model(self, name: str, agent: str = "lead") -> None:
+        """Have an agent ask this model from its next call on. Raises `UnknownModel` for one whose limits or prices are
+        not known, and `UsageError` for one that this session's service does not have, or an unknown agent."""
+        refuse_inside_tool("choose a model")
+        _, state = await self._agent(agent)
+        limits = state.me.models.get(name) if state.spec is not None else None
+        command = model_command(name, limits or self._limits_of(name, state), agent)
+        nonce, now = secrets.token_hex(8), self._clock.now()
+        await send_command(self._store, self.session.id, command, now=now, nonce=nonce)
+
+    def _limits_of(self, name: str, state: AgentState) -> ModelLimits:
+        service, _, file = str(self.session.settings.get("model", self.session.model)).partition(":")
+        if file:
+            known = ", ".join(state.me.models) if state.spec is not None else ""
+            raise UsageError(f"a {service} has no model {name!r}; its file has: {known or 'none yet'}")
+        if ":" in name:
+            raise UsageError(f"{name} is another service; a session keeps its own. Begin one: callboard --model {name}")
+        return self._settings().settings.limits_of(name)
+
     def _session_budget(self) -> Budget:
+        return session_budget(self._settings(), self.session.settings.get("max_cost_usd"))
+
+    def _settings(self) -> Loaded:
+        """As the session's host has them, as far as another process can know."""
         kept = self.session.settings
         workspace = Path(self.session.workspace)
         brought = read_brought(workspace)  # what the host trusted holds while it is still the same
         trusted, flags = kept.get("trust") == brought.digest, kept.get("flags")
-        loaded = load_settings(os.environ, workspace=workspace, trusted=trusted, flags=flags, brought=brought)
-        return session_budget(loaded, kept.get("max_cost_usd"))
+        return load_settings(os.environ, workspace=workspace, trusted=trusted, flags=flags, brought=brought)
 
     async def decisions(self, agent: str | None = None) -> list[Decision]:
         """What was decided on all agents' calls, or on one's, oldest first. Raises `UsageError` as `context` does."""

@@ -11,10 +11,12 @@ from callboard.core.names import agent_key, one_by_id, session_key, short_id
 from callboard.engine.specs import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.words.errors import UsageError
-from callboard.words.specs import AgentSpec
+from callboard.words.specs import AgentSpec, ModelChoice, ModelLimits
 from callboard.words.values import AgentRow, Envelope, Json, SessionRow
 
-Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget"]
+SERVES = "serve"
+"""True in `SessionRow.settings` of the session that `callboard serve` keeps for schedule files."""
+Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode"]
 
 
 async def create_session(
@@ -63,7 +65,9 @@ async def find_session(store: Store, wanted: str | None) -> SessionRow:
 async def send_prompt(store: Store, session: str, text: str, *, to: str, now: float, nonce: str) -> str:
     """A person's words to an agent; the envelope's id. `nonce`: another one each time that a person says something."""
     row = await _recipient(store, session, to)
-    metadata: Json = {"assignment": True} if row.kind != "lead" else {}
+    # To one who is at work it is a word on that work: no new piece of work, which would need a plan of its own.
+    assigns = row.kind != "lead" and row.life not in ("starting", "working", "waiting")
+    metadata: Json = {"assignment": True} if assigns else {}
     envelope = prompt_envelope(session, text, now=now, nonce=nonce).model_copy(
         update={
             "id": short_id("env", session, to, nonce),
@@ -103,7 +107,13 @@ class Command:
     to: str = "lead"
     text: str = ""
     """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between.
-    With `new`: not empty if what matters is to be carried over. With `budget`: the raised limits, as JSON."""
+    With `new`: not empty if what matters is to be carried over. With `budget`: the raised limits, as JSON.
+    With `model`: a `ModelChoice`, as JSON. With `mode`: a permission mode."""
+
+
+def model_command(name: str, limits: ModelLimits, to: str = "lead") -> Command:
+    """That this model is asked from the agent's next call on."""
+    return Command("model", to, ModelChoice(name=name, limits=limits).model_dump_json())
 
 
 async def send_command(store: Store, session: str, command: Command, *, now: float, nonce: str) -> str:

@@ -87,6 +87,13 @@ class ModelLimits(Value):
         return self.long_factor if self.long_over is not None and prompt_tokens > self.long_over else 1.0
 
 
+class ModelChoice(Value):
+    """The model that a person chooses for an agent, with what is known of it where it was chosen."""
+
+    name: str
+    limits: ModelLimits
+
+
 class AgentSpec(Value):
     """Everything by which agents differ. Stored as a blob; a change is an event, never a surprise at resume."""
 

@@ -19,7 +19,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from callboard.app import End, OpenSession, Options
 from callboard.attaching import Attach, AttachedSession, opened
 from callboard.faces.approvals import PersonApprover
-from callboard.faces.commands import COMMANDS, Here, Leave, perform
+from callboard.faces.commands import COMMANDS, Here, Leave, Switch, perform
 from callboard.faces.editing import edit_at
 from callboard.faces.gate import PersonGate
 from callboard.faces.leaving import TWICE
@@ -28,6 +28,7 @@ from callboard.faces.pages.listings import at_work, attached_block, status_words
 from callboard.faces.prompt.asking import Questions
 from callboard.faces.prompt.line import Called, Draft, PromptLine
 from callboard.faces.prompt.live import LiveScreen
+from callboard.faces.steering import AT_WORK, Command, Nothing, heed, lives_of, read_line
 from callboard.faces.terminal import Terminal, block, plain
 from callboard.words.values import Request
 
@@ -50,6 +51,8 @@ class Repl:
         self._line = PromptLine(terminal, self._above, self._below)
         self.questions = Questions(terminal, self._asked, self._call, self._edit_now)
         self._last_interrupt = float("-inf")
+        self.switched: str | None = None
+        """The session that the person goes on with."""
 
     async def run(self) -> int:
         """Talk until the person leaves; the exit code."""
@@ -106,6 +109,9 @@ class Repl:
             except KeyboardInterrupt:
                 if await self._interrupted(session):
                     return 130
+            except Switch as other:
+                self.switched = other.session
+                return 0
             except (EOFError, Leave):
                 return 0
         self._terminal.terminal_print(block(self._end.why or "its host has left the session", "warn"))
@@ -136,14 +142,14 @@ class Repl:
             return await edit_at(self._terminal, plan)
 
     async def _heed(self, session: OpenSession, line: str) -> None:
-        """Do what a line says; an empty one does nothing. Raises `Leave`."""
-        words = line.strip()
-        if not words:
-            return
-        if words.startswith("/"):
-            await perform(words, Here(session, self._edit_now), self._terminal)
-        else:
-            await session.say(line)
+        """Do what a line says; an empty one does nothing. What cannot be sent is the draft again. Raises `Leave`."""
+        typed = read_line(line, lives_of(session.team()))
+        if isinstance(typed, Command):
+            await perform(typed.line, Here(session, self._edit_now), self._terminal)
+        elif not isinstance(typed, Nothing):
+            told, kept = await heed(session, typed)
+            self._terminal.terminal_print(told)
+            self._line.draft = Draft(line, len(line)) if kept else self._line.draft
 
     async def _interrupted(self, session: OpenSession) -> bool:
         """Ctrl-C: drop the draft, else stop the turn, else (a second within two seconds) leave."""
@@ -154,16 +160,24 @@ class Repl:
         if now - self._last_interrupt <= TWICE:
             return True
         self._last_interrupt = now
-        self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
+        busy = any(life in AT_WORK for life in lives_of(session.team()).values())
+        what = "stopping the turn" if busy else "nothing is at work"
+        self._terminal.terminal_print(block(f"{what}; Ctrl-C again within 2 s leaves", "warn"))
         await session.interrupt()
         return False
 
 
 def run_repl(options: Options, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted") -> int:
-    """Talk in this thread until it is over; the exit code."""
+    """Talk in this thread until it is over, with one session after the other; the exit code."""
 
     async def talk() -> int:
-        return await Repl(options, terminal, verbose=verbose, attach=attach).run()
+        repl = Repl(options, terminal, verbose=verbose, attach=attach)
+        code = await repl.run()
+        while repl.switched is not None:
+            other = Options(options.workspace, session=repl.switched, resume=True, attended=True, trust=options.trust)
+            repl = Repl(other, terminal, verbose=verbose)
+            code = await repl.run()
+        return code
 
     return anyio.run(talk)
 
