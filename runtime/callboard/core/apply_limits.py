@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from callboard.core.budget.limits import last_words_asked, used_up_key
 from callboard.core.budget.tree import raised, used_up
