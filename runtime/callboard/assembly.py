@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from callboard.adapters.stage_files import load_stage
 from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
+from callboard.core.names import workspace_folder
 from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
 from callboard.core.permission.values import Rule
@@ -70,8 +70,7 @@ def find_places(workspace: Path, *, writable: bool = True) -> Places:
         raise WorkspaceUnusable(f"{root} is not a folder: give one with --cwd")
     if writable and not os.access(root, os.W_OK):
         raise WorkspaceUnusable(f"{root} cannot be written (read-only mount, or not yours): remount or copy it first")
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", root.name)[:40] or "root"
-    own = f"{name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+    own = workspace_folder(root)
     return Places(
         workspace=root,
         state=platformdirs.user_state_path("callboard") / own,

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 from callboard.words.errors import UsageError
 
@@ -27,6 +29,8 @@ MAILBOXES = "m/"
 """How the names of mailboxes begin."""
 WORKTREES = "worktrees"
 """The stream of what was done to git worktrees, of all sessions of the workspace."""
+DATABASE = "callboard.db"
+"""The file of a workspace's store, in its state folder."""
 
 
 _NAMED = 8
@@ -61,6 +65,12 @@ def by_beginning(ids: Iterable[str], wanted: str) -> list[str]:
 def _some(ids: Sequence[str]) -> str:
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return f"{', '.join(ids[:_NAMED])}{more}"
+
+
+def workspace_folder(root: PurePath) -> str:
+    """The name of the folders in which we keep what belongs to a workspace, by its resolved path."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", root.name)[:40] or "root"
+    return f"{name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
 
 
 def session_key(session: str) -> str:

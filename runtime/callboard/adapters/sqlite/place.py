@@ -14,9 +14,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from callboard.core.names import DATABASE as DATABASE
 from callboard.words.errors import WorkspaceUnusable
 
-DATABASE = "callboard.db"
 _NETWORK = re.compile(
     "9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|smb3|smbfs"
     r"|fuse\.(ceph|davfs2|gcsfuse|glusterfs|goofys|rclone|s3fs|smbnetfs|sshfs)"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from callboard import __version__
 from callboard.words.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -26,8 +27,12 @@ class Given:
     debug: bool = False
 
 
+EVERYWHERE = frozenset({"help", "version", *Given.__slots__})
+"""The names of the options that every command takes."""
+
+
 def everywhere(command: Command) -> Command:
-    """Add `--cwd`, `-q`, `-v`, `--debug` and `--color`; they land in the `Given` of the context."""
+    """Add `--cwd`, `-q`, `-v`, `--debug`, `--color`, which land in the `Given` of the context, and `--version`."""
     options = (
         _option(
             "-C", "--cwd", "workspace", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder."
@@ -36,6 +41,7 @@ def everywhere(command: Command) -> Command:
         _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool as it starts."),
         _option("--debug", is_flag=True, help="Show the traceback of an error."),
         _option("--color", type=click.Choice(["auto", "always", "never"]), help="Colours on the screen."),
+        click.version_option(__version__, "--version", message="callboard %(version)s"),
     )
     for option in reversed(options):
         command = option(command)

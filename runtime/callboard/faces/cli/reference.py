@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import click
 
-from callboard.faces.cli.options import Given
+from callboard.faces.cli.options import EVERYWHERE
 from callboard.faces.cli.root import cli
 
 _HEAD = """\
@@ -18,10 +18,10 @@ _HEAD = """\
 Written from the commands by `python -m callboard.faces.cli.reference`; a test fails when this page and they differ.
 
 Results go to stdout, what happens and what is asked to stderr. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are heeded.
-Completion: `eval "$(_CALLBOARD_COMPLETE=bash_source callboard)"` (or `zsh_source`; for fish:
-`_CALLBOARD_COMPLETE=fish_source callboard | source`).
+Completion: `eval "$(callboard completion bash)"`, the same with `zsh`; for fish: `callboard completion fish | source`.
 
-`-C`, `-q`, `-v`, `--debug`, `--color` and `-h` stand before or behind the name of any command.
+`-C`, `-q`, `-v`, `--debug`, `--color`, `--version` and `-h` stand before or behind the name of any command.
+`callboard help NAME` is `callboard NAME --help`.
 
 | exit code | meaning |
 | --- | --- |
@@ -106,8 +106,7 @@ def _section(context: click.Context) -> str:
 
 def _is_told(option: click.Parameter, context: click.Context) -> bool:
     """What every command takes stands at the first one only."""
-    common = {"help", *Given.__slots__}
-    return isinstance(option, click.Option) and (context.parent is None or option.name not in common)
+    return isinstance(option, click.Option) and (context.parent is None or option.name not in EVERYWHERE)
 
 
 def _cell(text: str) -> str:

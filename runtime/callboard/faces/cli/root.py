@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import click
 
-from callboard import __version__
 from callboard.faces.cli.options import everywhere, taking_over
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -42,10 +41,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("setup", "Watch a team mend a sample project; no key, no network."),
     "doctor": ("setup", "Say what is found, what is missing and what to do."),
     "settings": ("setup", "Show each setting and where it came from."),
+    "completion": ("completion", "Print the script that completes commands in a shell."),
 }
 """Name -> the module of `callboard.faces.cli` that holds it under that name, and its short help."""
 
 _PRINT = frozenset({"-p", "--print"})
+_HIDDEN: Mapping[str, tuple[str, str]] = {"_complete": ("completion", "What a completion script asks.")}
 
 
 class Root(click.Group):
@@ -57,20 +58,22 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"callboard.faces.cli.{COMMANDS[cmd_name][0]}")
-        return getattr(module, cmd_name)
+        found = COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
+        return getattr(importlib.import_module(f"callboard.faces.cli.{found[0]}"), cmd_name) if found else None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`callboard -p PROMPT` is `callboard run PROMPT`."""
-        return super().parse_args(ctx, ["run", *args[1:]] if args and args[0] in _PRINT else args)
+        """`callboard -p PROMPT` is `callboard run PROMPT`, `callboard help NAME` is `callboard NAME --help`."""
+        if args and args[0] in _PRINT:
+            args = ["run", *args[1:]]
+        elif args and args[0] == "help":
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command. Raises `click.UsageError` with the nearest names."""
-        if args[0] not in COMMANDS:
+        if args[0] not in COMMANDS and args[0] not in _HIDDEN:
             _unknown(args[0], ctx)
         return super().resolve_command(ctx, args)
 
@@ -92,7 +95,6 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, "--version", message="callboard %(version)s")
 @everywhere
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
 @click.option("-r", "--resume", "session", metavar="ID", help="Go on with this session.")
