@@ -49,8 +49,16 @@ LONGEST = (
 )
 """Files and folders that take long, the longest first: two workers then end at the same time, with the small tests."""
 
-TOGETHER = ("tests/simulation/test_kill_demo.py", "tests/test_packaging.py", "tests/faces/test_demo.py")
-"""Files whose tests look at one dear thing (a demo, a built wheel): they go to one worker, which makes it once."""
+TOGETHER = (
+    "tests/simulation/test_kill_demo.py",
+    "tests/test_packaging.py",
+    "tests/test_architecture.py",
+    "tests/faces/test_demo.py",
+    "tests/core/test_permission_shell.py",
+    "tests/core/test_session_rules.py",
+)
+"""Files whose tests look at one dear thing (a demo, a built wheel, the facts of thousands of commands): they go to one
+worker, which makes it once."""
 
 
 class Scheduler(LoadScopeScheduling):

@@ -6,6 +6,7 @@ Raising a number here is a decision and wants a note in `docs/decisions/`.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -54,7 +55,18 @@ def sources(*tops: str) -> list[Path]:
 
 RUNTIME = sources("runtime")
 EVERYTHING = sources("runtime", "tests", "bench")
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in EVERYTHING}
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax tree: parsed when the first test asks, since each worker imports this module."""
+    return ast.parse(path.read_text("utf-8"))
+
+
+@functools.cache
+def nodes_of(path: Path) -> Sequence[ast.AST]:
+    """All nodes of a file."""
+    return list(ast.walk(tree_of(path)))
 
 
 def short(path: Path) -> str:
@@ -66,18 +78,20 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in nodes_of(path) if isinstance(node, FUNCTIONS))
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
     """Every module that is named by an import, with the names taken from it (which may be modules)."""
-    for node in ast.walk(tree):
+    found = set[str]()
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            found.update(one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            found.update([node.module or "", *(f"{node.module}.{one.name}" for one in node.names)])
+    return frozenset(found)
 
 
 def inner_blocks(block: ast.stmt) -> list[Sequence[ast.stmt]]:
@@ -115,7 +129,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     known = {module_name(path): path for path in RUNTIME}
     graph = {}
     for name, path in known.items():
-        named = set(imported(TREES[path])) & set(known)
+        named = set(imported(path)) & set(known)
         graph[name] = {one for one in named if not any(other.startswith(f"{one}.") for other in named)} - {name}
     assert len(list(TopologicalSorter(graph).static_order())) == len(known)
 
@@ -125,7 +139,7 @@ def test_an_outside_library_has_one_importer(library: str) -> None:
     users = {
         module_name(path)
         for path in RUNTIME
-        for name in imported(TREES[path])
+        for name in imported(path)
         if name == library or name.startswith(f"{library}.")
     }
     owner = ONE_IMPORTER[library]
@@ -134,8 +148,8 @@ def test_an_outside_library_has_one_importer(library: str) -> None:
 
 
 def test_imports_are_absolute_and_not_for_type_checkers_alone() -> None:
-    relative = {short(p) for p in EVERYTHING for n in ast.walk(TREES[p]) if isinstance(n, ast.ImportFrom) and n.level}
-    detours = {short(p) for p in RUNTIME if "typing.TYPE_CHECKING" in set(imported(TREES[p]))}
+    relative = {short(p) for p in EVERYTHING for n in nodes_of(p) if isinstance(n, ast.ImportFrom) and n.level}
+    detours = {short(p) for p in RUNTIME if "typing.TYPE_CHECKING" in set(imported(p))}
     assert not relative | detours
 
 
@@ -159,9 +173,7 @@ def test_a_file_fits_a_few_screens() -> None:
 
 def test_a_function_fits_a_screen() -> None:
     lengths = {
-        f"{short(p)}:{f.name}": (f.end_lineno or f.lineno) - f.lineno + 1
-        for p in EVERYTHING
-        for f in functions(TREES[p])
+        f"{short(p)}:{f.name}": (f.end_lineno or f.lineno) - f.lineno + 1 for p in EVERYTHING for f in functions(p)
     }
     assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES} == {}
 
@@ -169,14 +181,14 @@ def test_a_function_fits_a_screen() -> None:
 @pytest.mark.parametrize(("tops", "most"), [(["runtime"], NESTING), (["tests", "bench"], NESTING + 1)])
 def test_blocks_stand_three_deep_at_most(tops: list[str], most: int) -> None:
     """In tests one more: what they look at is opened round them."""
-    depths = {f"{short(p)}:{f.name}": nesting(f.body) for p in sources(*tops) for f in functions(TREES[p])}
+    depths = {f"{short(p)}:{f.name}": nesting(f.body) for p in sources(*tops) for f in functions(p)}
     assert {name: deep for name, deep in depths.items() if deep > most} == {}
 
 
 def test_a_function_of_the_runtime_takes_six_things_at_most() -> None:
     many = {}
     for path in RUNTIME:
-        for function in functions(TREES[path]):
+        for function in functions(path):
             given = function.args
             names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
             count = len([name for name in names if name not in ("self", "cls")])
@@ -189,14 +201,14 @@ def test_a_function_of_the_runtime_takes_six_things_at_most() -> None:
 
 
 def test_a_module_says_what_it_is_for() -> None:
-    silent = [short(p) for p in RUNTIME if TREES[p].body and not ast.get_docstring(TREES[p])]
+    silent = [short(p) for p in RUNTIME if tree_of(p).body and not ast.get_docstring(tree_of(p))]
     assert silent == []
 
 
 def test_a_package_file_is_empty_or_re_exports() -> None:
     for path in RUNTIME:
         if path.name == "__init__.py":
-            rest = [node for node in TREES[path].body if not _is_re_export(node)]
+            rest = [node for node in tree_of(path).body if not _is_re_export(node)]
             assert rest == [], f"{short(path)} does something"
 
 
@@ -211,13 +223,13 @@ def _is_re_export(node: ast.stmt) -> bool:
 def test_a_package_offers_few_names() -> None:
     """That a list of names is sorted is the linter's affair (RUF022)."""
     for path in RUNTIME:
-        lists = [n for n in TREES[path].body if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n.targets[0])]
+        lists = [n for n in tree_of(path).body if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n.targets[0])]
         if path.name == "__init__.py" and lists:
             assert len(ast.literal_eval(lists[0].value)) <= PUBLIC_NAMES, short(path)
 
 
 def test_no_module_holds_state_that_changes() -> None:
-    changed = {f"{short(path)}: {name}" for path in RUNTIME for name in _held(TREES[path]) & set(_changed(TREES[path]))}
+    changed = {f"{short(path)}: {name}" for path in RUNTIME for name in _held(tree_of(path)) & set(_changed(path))}
     assert changed == set()
 
 
@@ -237,9 +249,9 @@ def _called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def _changed(tree: ast.Module) -> Iterator[str]:
+def _changed(path: Path) -> Iterator[str]:
     """Names of which an item is set or deleted, or a changing method called, anywhere in the module."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         target = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             target = node.value
@@ -253,9 +265,9 @@ def test_nothing_is_global_or_bound_to_a_context_and_only_constants_are_cached()
     """A constant that is dear to make may be made late: a cached function without parameters."""
     found = []
     for path in RUNTIME:
-        found += [f"{short(path)}:{node.lineno}" for node in ast.walk(TREES[path]) if isinstance(node, ast.Global)]
-        found += [short(path) for name in imported(TREES[path]) if name == "contextvars.ContextVar"]
-        for function in functions(TREES[path]):
+        found += [f"{short(path)}:{node.lineno}" for node in nodes_of(path) if isinstance(node, ast.Global)]
+        found += [short(path) for name in imported(path) if name == "contextvars.ContextVar"]
+        for function in functions(path):
             cached = any("cache" in ast.unparse(mark).split(".")[-1] for mark in function.decorator_list)
             names = [one.arg for one in function.args.args]
             if cached and names not in ([], ["self"]):
@@ -267,7 +279,7 @@ def test_one_layer_prints_and_it_is_not_by_print() -> None:
     printed = [
         f"{short(path)}:{node.lineno}"
         for path in RUNTIME
-        for node in ast.walk(TREES[path])
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "breakpoint")
     ]
     assert printed == []

@@ -7,18 +7,23 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from tests.test_architecture import FORBIDDEN, LOCKS, index_hosts
+from tests.test_architecture import FORBIDDEN, LOCKS, RUNTIME, imported, index_hosts
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+VERSION = PROJECT["version"]
+NAMED_BY_OTHERS = {"httpx2", "pydantic_core"}
+"""What anthropic and pydantic bring, and show in their own interfaces."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,23 @@ def made(outside: Path) -> Made:
 
 @pytest.fixture(scope="module")
 def installed(made: Made, outside: Path) -> Path:
-    """The `bin` of a new environment that holds the wheel and nothing of the checkout."""
-    subprocess.run([sys.executable, "-m", "venv", outside / "venv"], check=True)
-    command = [outside / "venv/bin/python", "-m", "pip", "install", "-q", "--no-compile", made.wheel]
-    pip = ran(command, timeout=300, cwd=outside)
+    """The `bin` of a new environment that holds the wheel and nothing of the checkout. What it depends on is that of
+    the environment in which the tests run (`test_the_wheel_brings_all_that_it_needs` installs it anew)."""
+    bin_ = environment(outside / "venv", made.wheel, "--no-deps")
+    (place,) = (outside / "venv/lib").glob("python*/site-packages")
+    (place / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # after the wheel's own, .pth files unread
+    return bin_
+
+
+def environment(folder: Path, wheel: Path, *more: str) -> Path:
+    """The `bin` of a new environment with the wheel installed."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    command = [folder / "bin/python", "-m", "pip", "install", "-q", "--no-compile", *more, wheel]
+    pip = ran(command, timeout=300, cwd=folder)
     if pip.returncode and _no_index(pip.stderr):
         pytest.skip("the package index cannot be reached, and the wheel's dependencies come from it")
     assert pip.returncode == 0, pip.stderr
-    return outside / "venv/bin"
+    return folder / "bin"
 
 
 def _no_index(told: str) -> bool:
@@ -113,6 +127,24 @@ def test_neither_holds_a_lock_file_a_cache_or_the_name_of_a_machine(made: Made) 
 def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path) -> None:
     told = callboard(installed, tmp_path / "home", "--version")
     assert (told.returncode, told.stdout) == (0, f"callboard {VERSION}\n"), told.stderr
+
+
+@pytest.mark.soak
+def test_the_wheel_brings_all_that_it_needs(made: Made, outside: Path, tmp_path: Path) -> None:
+    fresh = environment(outside / "fresh", made.wheel)
+    told = callboard(fresh, tmp_path / "home", "demo", "--yes")
+    assert told.returncode == 0, told.stdout[-3_000:] + told.stderr[-3_000:]
+
+
+def test_all_that_is_imported_is_declared() -> None:
+    """The packages that the code names are those that pyproject.toml asks for, whatever else is installed here."""
+    extras = [one for extra, ones in PROJECT["optional-dependencies"].items() if extra != "dev" for one in ones]
+    declared = {re.split(r"[\[<>=~!; ]", one)[0].lower() for one in [*PROJECT["dependencies"], *extras]}
+    tops = {name.partition(".")[0] for path in RUNTIME for name in imported(path)}
+    others = {top for top in tops if top and top not in sys.stdlib_module_names and top != "callboard"}
+    homes = packages_distributions()
+    undeclared = {top for top in others if not {one.lower() for one in homes.get(top, ["?"])} & declared}
+    assert undeclared - NAMED_BY_OTHERS == set()
 
 
 def test_the_installed_package_is_the_wheels(installed: Path, tmp_path: Path) -> None:
