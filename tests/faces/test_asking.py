@@ -17,7 +17,7 @@ from tests.faces.tmux import Screen
 from callboard.core.asking.requests import asked
 from callboard.core.asking.session_rules import Always
 from callboard.faces.approvals import question_of, read_answer, request_block
-from callboard.faces.permission import read_always, seconds_of, spelled, until_line
+from callboard.faces.permission import left_words, read_always, seconds_of, spelled, until_line
 from callboard.faces.terminal import Block
 from callboard.ports.world import Answer
 from callboard.words.values import Json, Request
@@ -94,9 +94,30 @@ def test_an_edit_is_shown_as_a_change_and_a_new_file_as_what_comes() -> None:
 
 
 def test_it_says_until_when_it_waits() -> None:
-    assert until_line(permission()) == ()
-    (line,) = until_line(permission().model_copy(update={"expires_at": 1_800_000_000.0}))
-    assert re.search(r"waits until \d\d:\d\d:\d\d; then it is refused", line.text)
+    at = 1_800_000_000.0
+    assert until_line(permission(), at) == ()
+    (line,) = until_line(permission().model_copy(update={"expires_at": at}), at - 1_799)
+    assert re.search(r"waits until \d\d:\d\d:\d\d \(29 min left\); then it is refused", line.text)
+    question = asked(Request(id="req_q", kind="question", asked_by="alice", expires_at=at, escalation="policy"))
+    (line,) = until_line(question, at)
+    assert line.text.endswith("(no time left); then a policy decides, or its asker decides alone")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-1, "no time left"),
+        (0, "no time left"),
+        (0.5, "0 s left"),
+        (119.9, "119 s left"),
+        (120, "2 min left"),
+        (3_599, "59 min left"),
+        (3_600, "1 h 0 min left"),
+        (7_325, "2 h 2 min left"),
+    ],
+)
+def test_the_time_left_is_rounded_down(seconds: float, words: str) -> None:
+    assert left_words(seconds) == words
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,49 @@ async def test_plans_wait_in_line_are_counted_and_never_interleave() -> None:
     asking.close()
 
 
+@pytest.mark.anyio
+async def test_what_comes_while_a_question_is_on_the_screen_is_told_and_counted() -> None:
+    asking, err = Asking(), io.StringIO()
+    terminal = Terminal(io.StringIO(), err, color="never")
+    approver = PersonApprover(asking.ask, terminal)
+    approver.attach(Rows())
+    async with anyio.create_task_group() as group:
+        for number, name in enumerate(("alice", "bob", "carol")):
+            group.start_soon(approver.answer, plan(f"of {name}", id=f"req_{number}", asked_by=name))
+            await anyio.wait_all_tasks_blocked()
+        for words in ("y", "y", "y"):
+            await asking.typed.send(words)
+            await anyio.wait_all_tasks_blocked()
+    terminal.close()
+    told = [line for line in err.getvalue().splitlines() if "behind" in line]
+    assert told == [
+        "plan req_1 (bob) waits behind req_0: 1 more waits",
+        "plan req_2 (carol) waits behind req_0: 2 more wait",
+    ]
+    assert len(asking.shown) == 3
+    asking.close()
+
+
+@pytest.mark.anyio
+async def test_b2_a_revised_plan_is_asked_for_whole_with_what_differs_from_the_one_before() -> None:
+    steps = [f"{number}. step {'x' * 300}" for number in range(40)]
+    first = plan("\n".join(steps), id="req_a1", revision=1)
+    second = plan("\n".join([*steps[:20], "20. test it first", *steps[21:]]), "by hand", id="req_a2", revision=2)
+    asking = Asking()
+    approver = PersonApprover(asking.ask, now=lambda: second.created_at)
+    approver.attach(Rows(decided(first, "rejected", "test it first"), second))
+    await asking.typed.send("y")
+    await approver.answer(second)
+    shown = asking.shown[0].splitlines()
+    assert [line[2:] for line in shown if line[2:] in steps] == [*steps[:20], *steps[21:]], "all of it, in order"
+    title = shown.index("  changes since revision 1 (req_a1, rejected by person: test it first)")
+    assert f"    -{steps[20]}" in shown[title:]
+    assert "    +20. test it first" in shown[title:]
+    assert "    +option 1: by hand" in shown[title:]
+    assert "29 min left" in shown[-1] or "30 min left" in shown[-1]
+    asking.close()
+
+
 def withdrawn(request: Request) -> Request:
     row = withdraw(request, "alice", "another plan", request.created_at)
     assert isinstance(row, Request)

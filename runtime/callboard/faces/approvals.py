@@ -10,6 +10,7 @@ It refuses to read a keyboard, and `--yes` never answers a permission.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -20,6 +21,7 @@ from callboard.core.asking.plans import SHOWN, Word, options_of, submitted_of
 from callboard.core.asking.session_rules import offered
 from callboard.faces.editing import Edit, approval, kept
 from callboard.faces.permission import permission_lines, read_always, until_line
+from callboard.faces.revisions import revision_lines
 from callboard.faces.terminal import Block, Line, Terminal, block, visible
 from callboard.ports.world import Answer
 from callboard.words.errors import UsageError
@@ -50,13 +52,23 @@ class PersonApprover:
     """Asks the person at this terminal, one question at a time, and says how many more wait."""
 
     def __init__(
-        self, ask: Ask, terminal: Terminal | None = None, *, leave_plans: bool = False, edit: Edit | None = None
+        self,
+        ask: Ask,
+        terminal: Terminal | None = None,
+        *,
+        leave_plans: bool = False,
+        edit: Edit | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """`terminal`: where answers are told that came too late; whoever gives one attaches the session too.
-        `leave_plans`: a policy answers plans; this person is not asked. `edit`: how a plan is edited here, if it is."""
+        `leave_plans`: a policy answers plans; this person is not asked. `edit`: how a plan is edited here, if it is.
+        `now`: the time, in Unix seconds."""
+        self._now = now
         self._ask, self._terminal, self._leave_plans, self._edit = ask, terminal, leave_plans, edit
         self._one_at_a_time = anyio.Lock()
         self._waiting: dict[str, Request] = {}
+        self._shown = ""
+        """The id of the request whose question is on the screen; empty: none is."""
         self._rows: Rows | None = None
         self._attached = anyio.Event()
 
@@ -70,16 +82,36 @@ class PersonApprover:
         if "person" not in request.may_answer or (self._leave_plans and request.kind == "plan"):
             return None
         self._waiting[request.id] = request
+        self._tell_of_another(request)
         try:
             async with self._one_at_a_time:
                 return await self._asked(request)
         finally:
             del self._waiting[request.id]
 
+    def _tell_of_another(self, request: Request) -> None:
+        """One more waits behind the question that is on the screen."""
+        if self._shown and self._terminal is not None:
+            count = len(self._waiting) - 1
+            words = f"{request.kind} {request.id} ({request.asked_by}) waits behind {self._shown}: {_more(count)}"
+            self._terminal.terminal_print(Block((Line(words, "dim"),)))
+
     async def _asked(self, request: Request) -> Answer:
         note = await self._note(request)
-        until = until_line(request) if request.kind == "permission" else ()
-        shown = Block((*request_block(request, note).lines, *until, *self._others(request)))
+        try:
+            shown = Block((*request_block(request, note).lines, *self._beside(request), *self._others(request)))
+            self._shown = request.id
+            return await self._answered(request, shown)
+        finally:
+            self._shown = ""
+
+    def _beside(self, request: Request) -> tuple[Line, ...]:
+        """What differs from the revision before, and until when it waits."""
+        rows = self._rows.requests(pending_only=False) if self._rows is not None and request.kind == "plan" else ()
+        return (*revision_lines(request, rows), *until_line(request, self._now()))
+
+    async def _answered(self, request: Request, shown: Block) -> Answer:
+        """The answer, asked for until one can be read."""
         words = question_of(request, edits=self._edit is not None)
         while True:
             typed = await self._ask(shown, words, lambda: self._taken_back(request))
@@ -126,7 +158,7 @@ class PersonApprover:
         names = ", ".join(f"{one.kind} {one.id} ({one.asked_by})" for one in others)
         return (
             *edit,
-            Line(f"  {len(others)} more {'waits' if len(others) == 1 else 'wait'}: {names}", "dim"),
+            Line(f"  {_more(len(others))}: {names}", "dim"),
         )
 
     def _taken_back(self, request: Request) -> str:
@@ -199,6 +231,10 @@ def read_answer(request: Request, typed: str | None) -> Answer | None:
     if request.kind == "plan" and verdict.isdecimal() and 1 <= int(verdict) <= len(options_of(request)):
         return Answer("approved", "person", reason, Word(int(verdict)))
     return None
+
+
+def _more(count: int) -> str:
+    return f"{count} more {'waits' if count == 1 else 'wait'}"
 
 
 def _unread(request: Request) -> str:

@@ -47,16 +47,30 @@ def permission_lines(request: Request) -> tuple[Line, ...]:
     return (*_who(request), *_what(request.payload), *_why(request), *_always(request))
 
 
-def until_line(request: Request) -> tuple[Line, ...]:
-    """When it is too late to answer, on this machine's clock."""
+def until_line(request: Request, now: float) -> tuple[Line, ...]:
+    """When it is too late to answer, on this machine's clock, how long that is from `now` (Unix seconds), and what
+    happens then."""
     if request.expires_at is None:
         return ()
     at = datetime.fromtimestamp(request.expires_at).astimezone()
-    return (Line(f"  waits until {at:%H:%M:%S}; then {_afterwards(request)}", "dim"),)
+    words = f"  waits until {at:%H:%M:%S} ({left_words(request.expires_at - now)}); then {_afterwards(request)}"
+    return (Line(words, "dim"),)
+
+
+def left_words(seconds: float) -> str:
+    """`29 min left`, rounded down: nobody counts on a minute that is not there."""
+    if seconds <= 0:
+        return "no time left"
+    if seconds < 120:
+        return f"{int(seconds)} s left"
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes} min left" if hours else f"{minutes} min left"
 
 
 def _afterwards(request: Request) -> str:
-    return "it is refused" if request.escalation == "refuse" else "a policy decides, or it is refused"
+    nobody = "its asker decides alone" if request.kind == "question" else "it is refused"
+    further = {"policy": f"a policy decides, or {nobody}", "lead": "the lead is asked", "person": "it is asked again"}
+    return further.get(request.escalation, nobody)
 
 
 def _who(request: Request) -> Iterator[Line]:

@@ -9,10 +9,9 @@ from callboard.core.asking.plans import changes, earlier_of, options_of, submitt
 from callboard.core.asking.session_rules import offered
 from callboard.faces.approvals import request_block
 from callboard.faces.pages.listings import plain_row, when
-from callboard.faces.terminal import Block, Line, Style, visible
+from callboard.faces.revisions import diff_lines, since_earlier, since_title
+from callboard.faces.terminal import Block, Line, visible
 from callboard.words.values import Json, Request, Said
-
-_DIFF_STYLES: dict[str, Style] = {"+": "good", "-": "bad", "@": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ def request_page(one: Told) -> Block:
     request = one.request
     lines = [
         *request_block(request, one.note).lines,
-        *_diff(f"since {_ended(one.earlier)}" if one.earlier else "", _since_earlier(one)),
-        *_diff("by the person's edit", _by_edit(request)),
+        *diff_lines(since_title(one.earlier) if one.earlier else "", since_earlier(request, one.earlier)),
+        *diff_lines("by the person's edit", _by_edit(request)),
         Line("  history", "dim"),
         *(_said(said) for said in _history(request)),
         *_ending(request),
@@ -47,29 +46,11 @@ def request_json(one: Told) -> Json:
     """The same for a script: the row, `previous` (an id), `diff` and `edit` (unified diffs, empty: none), `note`."""
     beside = {
         "previous": one.earlier.id if one.earlier else None,
-        "diff": "\n".join(_since_earlier(one)),
+        "diff": "\n".join(since_earlier(one.request, one.earlier)),
         "edit": "\n".join(_by_edit(one.request)),
         "note": one.note,
     }
     return {**plain_row(one.request), **beside}
-
-
-def _ended(earlier: Request) -> str:
-    """The revision before, and what became of it."""
-    why = f": {visible(earlier.reason)}".replace("\n", "\\n") if earlier.reason else ""
-    return f"revision {earlier.revision} ({earlier.id}, {earlier.status} by {earlier.answered_by or 'nobody'}{why})"
-
-
-def _text_of(request: Request) -> str:
-    """A plan as its author wrote it, its options below."""
-    text = str(submitted_of(request).get("plan") or request.payload.get("plan") or "")
-    return "\n".join([text, *(f"option {number}: {one}" for number, one in enumerate(options_of(request), 1))])
-
-
-def _since_earlier(one: Told) -> list[str]:
-    if one.request.kind != "plan" or one.earlier is None:
-        return []
-    return changes(_text_of(one.earlier), _text_of(one.request), one.earlier.id, one.request.id)
 
 
 def _by_edit(request: Request) -> list[str]:
@@ -77,13 +58,6 @@ def _by_edit(request: Request) -> list[str]:
     if not submitted:
         return []
     return changes(str(submitted["plan"]), str(request.payload["plan"]), "submitted", "approved")
-
-
-def _diff(title: str, lines: Sequence[str]) -> Iterator[Line]:
-    if lines:
-        yield Line(f"  changes {title}", "dim")
-    for line in lines:
-        yield Line(f"    {visible(line)}", _DIFF_STYLES.get(line[:1], "plain"))
 
 
 def _history(request: Request) -> Sequence[Said]:
