@@ -17,10 +17,11 @@ from dataclasses import replace
 
 from callboard.adapters.archive import make_private
 from callboard.adapters.clock import SystemClock
-from callboard.adapters.logs import EventLog, log_metrics, logging_to
+from callboard.adapters.logs import EventLog, log_file, log_metrics, logging_to
 from callboard.assembly import find_places
 from callboard.core.names import schedule_key, session_key
 from callboard.core.state import AgentState
+from callboard.desks.serving import fires_again
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, was_cut_short
 from callboard.engine.host import Host
 from callboard.engine.sessions import mark_ended, named, send_prompt
@@ -52,6 +53,8 @@ class Session(OpenSession):
         self._notes = opened.loaded.notes
         self.level = 0
         """The sandbox level of its commands, 0 to 3."""
+        self.with_schedules = False
+        """It is not finished before its schedules have fired for the last time."""
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         return self._team.state(name, incarnation)
@@ -78,8 +81,11 @@ class Session(OpenSession):
         await self._team.begun("lead", life + 1)
 
     async def finished(self) -> End:
-        await self._team.quiet()
+        await self._team.quiet(self._fires_no_more if self.with_schedules else lambda: True)
         return self.end()
+
+    def _fires_no_more(self) -> bool:
+        return not any(fires_again(one) for one in self._board.schedules())
 
     def end(self) -> End:
         """How the session stands now, as the end of a run."""
@@ -148,13 +154,15 @@ async def open_session(
         opened = replace(opened, loaded=with_told(opened.loaded, launcher))
         host = await host_of(options, opened, wiring, lease, launcher)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
-        lines = EventLog(row.id, stack.enter_context(logging_to(log / f"{row.id}.jsonl")))
+        logged = logging_to if options.shared is None else log_file
+        lines = EventLog(row.id, stack.enter_context(logged(log / f"{row.id}.jsonl")))
         host.ports = wiring.wrap(replace(host.ports, observers=(*observers, lines), approvers=approvers))
         cut_short = options.resume and not options.carry and await was_cut_short(host.ports.store, row.id)
         team = Team(host, os.getpid())
         await host.load()  # what a face asks at once, it is told
         session = Session(opened, host, team, wiring, cut_short=cut_short)
         session.level = launcher.level
+        session.with_schedules = options.with_schedules
         carries = options.resume and options.carry
         if carries:
             await session.command("new", text="carry")

@@ -33,7 +33,7 @@ from callboard.ports.store import Store
 from callboard.ports.tool import Tool
 from callboard.settings import Loaded, pipeline_of, pipelines_of
 from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
-from callboard.words.settings_model import ProfileSettings
+from callboard.words.settings_model import AskSettings, ProfileSettings
 from callboard.words.specs import AgentSpec, Limits, ModelLimits, PermissionRules
 from callboard.words.values import Budget, Json
 
@@ -239,6 +239,8 @@ class AgentTypes:
     loaded: Loaded
     chosen: Chosen
     attended: bool
+    answerable: bool = False
+    """Nobody sits there, but somebody may come and answer."""
 
     def __post_init__(self) -> None:
         for name in self.loaded.settings.context.pipelines:
@@ -307,11 +309,17 @@ class AgentTypes:
             update={
                 "parent": parent.name,
                 "model": self._model_of(definition, parent),
-                "folder": parent.folder,  # it works where its parent does, unless it is given a place of its own
                 "models": {**parent.models, **self.chosen.limits},  # also of what a person chose meanwhile
+                "folder": parent.folder,  # it works where its parent does, unless it is given a place of its own
                 "worktree": worktree_in_use(parent),
             }
         )
+
+    def _ask_deadline(self, said: float | None) -> float | None:
+        """Where nobody sits there nothing waits for ever: where the settings say so, as long as by default."""
+        if self.attended or (self.answerable and said is not None):
+            return said
+        return AskSettings().deadline if self.answerable else 0
 
     def _rights_of(self, agent_type: str, parent: PermissionRules) -> tuple[ProfileSettings, PermissionRules]:
         """What the settings say of a type, and the rules of its agents: with the tools that nobody has at all."""
@@ -353,7 +361,7 @@ class AgentTypes:
             "plan_on_deadline": settings.plan.on_deadline if self.attended else "refuse",
             "plan_moved_base": settings.plan.moved_base,
             "stuck_after": settings.limits.stuck_after,
-            "ask_deadline": settings.ask.deadline if self.attended else 0,
+            "ask_deadline": self._ask_deadline(settings.ask.deadline),
         }
         return AgentSpec.model_validate({**base, **fields})
 

@@ -16,6 +16,7 @@ from callboard.adapters.agent_files import AgentFile, load_agents
 from callboard.adapters.archive import FileArchive
 from callboard.adapters.clock import SystemClock, SystemDice
 from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.hook_files import HookEntry
 from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.memory_worktrees import MemoryWorktrees
@@ -32,7 +33,7 @@ from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
 from callboard.engine.sessions import create_session, named, prompt_envelope
 from callboard.engine.supervision.team import Team
-from callboard.hooking import add_front_matter, fill_registry
+from callboard.hooking import add_entries, add_front_matter, fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.store import Lease, Put
 from callboard.ports.worktrees import WorktreeKeeper
@@ -49,8 +50,8 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
     settings = loaded.settings
     files = files_of(opened)
-    types = AgentTypes(agents_of(files, loaded), loaded, wiring.chosen, opened.attended)
-    spec = types.lead("lead", options.disallowed)
+    types = AgentTypes(agents_of(files, loaded, options), loaded, wiring.chosen, opened.attended, options.answerable)
+    spec = types.lead(options.lead_type, options.disallowed)
     kept = await store.get(session_key(row.id))
     if kept is not None and options.max_cost_usd is not None:  # a later resume keeps it
         await store.commit(Put(kept.key, row.encode(), expected=kept.revision), fence=lease.fence)
@@ -75,16 +76,22 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,
         skills=skills,
-        hooks=hooks_of(opened, files, types.definitions.values()),
+        hooks=hooks_of(opened, files, types.definitions.values(), options.hooks),
         stages=own_stages(loaded, places),
         worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
-        governor=(options.governors or Governors(SystemClock(), settings.rate.calls_at_once)).of(wiring.chosen.key),
+        governor=governors_of(options, loaded).of(wiring.chosen.key),
     )
     budget = session_budget(loaded, row.settings.get("max_cost_usd"))
     spawned, team, budget_of = types.spawned, settings.team, types.budget_of
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
     return host
+
+
+def governors_of(options: Options, loaded: Loaded) -> Governors:
+    """Those of the process."""
+    shared = options.shared
+    return shared.governors if shared else Governors(SystemClock(), loaded.settings.rate.calls_at_once)
 
 
 def judge_of(opened: Opened, rules: Mapping[str, Sequence[Rule]], launcher: ShellLauncher) -> PolicyJudge:
@@ -114,21 +121,31 @@ def files_of(opened: Opened) -> FilePlaces:
     return FilePlaces(places.workspace, config, home, trusted=trust.trusted, brought=brought)
 
 
-def agents_of(files: FilePlaces, loaded: Loaded) -> Mapping[str, AgentFile]:
-    """The agent types; none with a mode that a settings file switches off."""
+def agents_of(files: FilePlaces, loaded: Loaded, options: Options | None = None) -> Mapping[str, AgentFile]:
+    """The agent types, with what `options` say of them; none with a mode that a settings file switches off."""
     found = load_agents(files).items
+    if options is not None:
+        found = {**found, **options.agents}
+        lead = found.get(options.lead_type)
+        if lead is not None and (options.instructions or options.lead_tools is not None):
+            tools = lead.tools if options.lead_tools is None else options.lead_tools
+            lead = replace(lead, instructions=options.instructions or lead.instructions, tools=tools)
+            found = {**found, options.lead_type: lead}
     if not loaded.bypass_off:
         return found
     bound = {name: one for name, one in found.items() if one.permission_mode == "bypassPermissions"}
     return {**found, **{name: replace(one, permission_mode=None) for name, one in bound.items()}}
 
 
-def hooks_of(opened: Opened, files: FilePlaces, agents: Iterable[AgentFile]) -> HookRegistry:
-    """The hooks of the session; the workspace's as they were read when they were trusted."""
+def hooks_of(
+    opened: Opened, files: FilePlaces, agents: Iterable[AgentFile], given: Iterable[HookEntry] = ()
+) -> HookRegistry:
+    """The hooks of the session; the workspace's as they were read when they were trusted. `given`: of this run."""
     workspace, trust = opened.places.workspace, opened.trust
     environ, trusted = dict(os.environ), trust.trusted
     registry = fill_registry(opened.loaded, workspace, environ, trusted=trusted, brought=trust.brought)
     notes = add_front_matter(registry, opened.loaded, files, agents)
+    add_entries(registry, given, "person")
     for note in notes:
         structlog.get_logger("callboard.hooks").warning("hook file", note=str(note))
     return registry

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.clock import SystemClock
+from callboard.adapters.hook_files import HookEntry
 from callboard.adapters.memory import MemoryStore
 from callboard.assembly import Places, open_store
-from callboard.core.names import host_lease
+from callboard.core.names import host_lease, session_key
 from callboard.engine.governor import Governors
-from callboard.engine.sessions import find_session
+from callboard.engine.sessions import SERVES, find_session
 from callboard.hooking import hook_notes
 from callboard.ports.store import Store
 from callboard.settings import Loaded, load_settings
@@ -27,6 +29,14 @@ from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired
 from callboard.trusting import Gate, Trust, decide
 from callboard.words.errors import UsageError
 from callboard.words.values import Json, SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a process has once for all sessions that it hosts. Whoever made the store closes it."""
+
+    store: Store
+    governors: Governors
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +71,26 @@ class Options:
     """With `resume`: the lead goes on in a fresh conversation, with what matters of the one before."""
     take_over: TakeOver | None = None
     """With `resume`: host the session also if another process does, which has to leave."""
-    governors: Governors | None = None
-    """Those of the process, where it hosts several sessions; None: this session has one of its own."""
+    name: str = ""
+    """The id of a new session; empty: one is made."""
+    lead_type: str = "lead"
+    """The agent type of a new session's lead."""
+    agents: Mapping[str, AgentFile] = field(default_factory=dict[str, AgentFile])
+    """Agent types of this run, which win over those of files."""
+    instructions: str = ""
+    """In place of what the lead's type says; empty: as it says."""
+    lead_tools: tuple[str, ...] | None = None
+    """The only tools of the lead; None: as its type says."""
+    hooks: tuple[HookEntry, ...] = ()
+    """Hooks of this run, beside those of files."""
+    shared: Shared | None = None
+    """What the process has once, where it hosts several sessions; None: this session has its own."""
+    answerable: bool = False
+    """Nobody sits there, but somebody may come and answer: what is asked waits for `ask.deadline`, and ends in no."""
+    with_schedules: bool = False
+    """It is not finished before the schedules of the session have fired for the last time."""
+    serves: bool = False
+    """A new session is the one that `callboard serve` keeps for schedule files: never a person's current one."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +159,20 @@ def wiring_of(options: Options, opened: Opened) -> AbstractAsyncContextManager[W
 async def _stored(options: Options, places: Places, loaded: Loaded, trust: Trust, stack: AsyncExitStack) -> Opened:
     """The session's row, a new one or the one to be resumed, with the store and the settings in force."""
     flags = {name: value for name, value in options.flags.items() if value is not None}
-    store = await open_store(places, loaded.settings.durability)
-    stack.push_async_callback(store.aclose)
+    if options.shared is not None:
+        store = options.shared.store
+    else:
+        store = await open_store(places, loaded.settings.durability)
+        stack.push_async_callback(store.aclose)
     if not options.resume:
         model = options.model or loaded.settings.model
-        settings = {"model": model, "flags": flags, "trust": trust.digest, "max_cost_usd": options.max_cost_usd}
+        settings: Json = {"model": model, "flags": flags, "trust": trust.digest, "max_cost_usd": options.max_cost_usd}
+        if options.serves:
+            settings[SERVES] = True
         now = SystemClock().now()
-        name = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        name = options.name or datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        if options.name and await store.get(session_key(name)) is not None:
+            raise UsageError(f"there is a session {name} already: go on with it by --resume {name}")
         row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
         return Opened(places, row, store, loaded, trust, options.attended)
     row = await find_session(store, options.session)

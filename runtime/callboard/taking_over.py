@@ -23,6 +23,8 @@ from callboard.words.values import HostRow
 
 LOOK = 1.0
 """Seconds between two looks at a lease whose holder cannot be watched."""
+PROMISED = 30.0
+"""Seconds that a session which its host has left for another process is kept for that one."""
 KILLED_WITHIN = 10.0
 """Seconds in which a killed process is gone; the kernel may still be writing for it."""
 
@@ -90,15 +92,69 @@ async def host_died(store: Store, session: str, holder: LeaseHolder) -> None:
     One that is not seen from here (in another container, or in its last moment) tells nobody of its end: as long as it
     holds the lease it is looked at once a second.
     """
+    await holder_died(store, host_lease(session), holder)
+
+
+async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
+    """`host_died`, of any lease."""
     watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
     if watched is None:
-        while await store.holder(host_lease(session)) == holder:  # noqa: ASYNC110 - its end rings no bell
+        while await store.holder(lease) == holder:  # noqa: ASYNC110 - its end rings no bell
             await anyio.sleep(LOOK)
         return
     try:
         await anyio.wait_readable(watched)
     finally:
         os.close(watched)
+
+
+async def until_free(store: Store, session: str) -> None:
+    """Return when a session is nobody's: no process hosts it, and none is about to take it over on a person's word.
+    Whoever waits hears of it by the host's row or by its death; another may be faster all the same."""
+    while (found := await _in_the_way(store, session)) is not None:
+        with anyio.move_on_after(PROMISED if found.promised else None) as waiting:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_died, store, session, found.who, group.cancel_scope)
+                await _other_in_the_way(store, session, found)
+                group.cancel_scope.cancel()
+        if waiting.cancelled_caught:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _InTheWay:
+    """Why a session is not free."""
+
+    who: LeaseHolder
+    promised: bool = False
+    """It holds no lease yet: the host has left for it."""
+
+
+async def _in_the_way(store: Store, session: str) -> _InTheWay | None:
+    holder = await store.holder(host_lease(session))
+    if holder is not None:
+        return _InTheWay(holder)
+    row = await store.get(host_key(session))
+    asked_by = HostRow.model_validate_json(row.value).asked_by if row is not None and row.value is not None else 0
+    started = started_at(asked_by) if asked_by not in (0, os.getpid()) else None
+    return None if started is None else _InTheWay(LeaseHolder(asked_by, started), promised=True)
+
+
+async def _died(store: Store, session: str, who: LeaseHolder, scope: anyio.CancelScope) -> None:
+    await host_died(store, session, who)
+    scope.cancel()
+
+
+async def _other_in_the_way(store: Store, session: str, found: _InTheWay) -> None:
+    """Return when it is another's turn, or nobody's."""
+    async with store.watch(host_key(session)) as rows:
+        while await _in_the_way(store, session) == found:
+            row = await store.get(host_key(session))
+            said = HostRow.model_validate_json(row.value) if row is not None and row.value is not None else None
+            # One that has said nothing yet may leave without a word too: a desk that takes the lease for one commit.
+            silent = not found.promised and (said is None or said.pid != found.who.pid)
+            with anyio.move_on_after(LOOK if silent else None):
+                await anext(rows, None)
 
 
 async def _ask_to_leave(store: Store, session: str, holder: LeaseHolder, wait: float) -> None:

@@ -58,6 +58,16 @@ def logging_to(path: Path, *, debug: bool = False) -> Generator[LogFile]:
         file.close()
 
 
+@contextmanager
+def log_file(path: Path) -> Generator[LogFile]:
+    """A file of lines of its own, where the logs of the process go to another (it hosts several sessions)."""
+    file = LogFile(path)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
 def log_metrics(session: str, agents: Mapping[str, Metrics]) -> None:
     """A line for each agent, and one for the session: what they used since their first record."""
     log = structlog.get_logger("callboard.metrics").bind(session=session)

@@ -10,6 +10,7 @@ snap/<session>/<name>.<inc>      the newest snapshot of its state
 dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was seen to
 host/<session>                   HostRow
 fires/<session>/<schedule>/<time>  Fire, the history of a schedule
+serving/<pid>                    HostRow of a `callboard serve`
 worktrees                        what was done to git worktrees (stream)
 orders/<session>                 the number of the newest order that the supervisor has carried out
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
@@ -29,6 +30,9 @@ MAILBOXES = "m/"
 """How the names of mailboxes begin."""
 WORKTREES = "worktrees"
 """The stream of what was done to git worktrees, of all sessions of the workspace."""
+END_FIRE = "end_fire"
+"""The command that takes a fire of a schedule out of an agent's mail, or interrupts the turn that it began; its content
+says which."""
 DATABASE = "callboard.db"
 """The file of a workspace's store, in its state folder."""
 
@@ -148,6 +152,11 @@ def host_key(session: str) -> str:
 def host_lease(session: str) -> str:
     """The lease of the process that hosts a session."""
     return f"host-{session}"
+
+
+def serving_key(pid: int | str = "") -> str:
+    """What a `callboard serve` says of itself (`HostRow`); without a pid: how the keys of all begin."""
+    return f"serving/{pid}"
 
 
 def short_id(prefix: str, *origin: object) -> str:

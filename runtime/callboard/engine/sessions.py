@@ -52,12 +52,17 @@ async def sessions_of(store: Store) -> Sequence[SessionRow]:
 
 
 async def find_session(store: Store, wanted: str | None) -> SessionRow:
-    """The session of that id (or a beginning of it that only one has), or the newest. Raises `UsageError`."""
+    """The session of that id (or a beginning of it that only one has), or the newest but for the one of schedule
+    files. Raises `UsageError`."""
     known = await sessions_of(store)
     if not known:
         raise UsageError("there is no session in this workspace yet: start one with `callboard run`")
     if wanted is None:
-        return known[0]
+        own = next((one for one in known if not one.settings.get(SERVES)), None)
+        if own is None:
+            words = f"the only session here, {known[0].id}, is the one that `callboard serve` keeps for schedule files"
+            raise UsageError(f"{words}: name it with --session, or start one of yours with `callboard run`")
+        return own
     by_id = {one.id: one for one in known}
     return by_id[one_by_id("session", by_id, wanted, where="of this workspace")]
 

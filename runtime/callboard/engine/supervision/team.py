@@ -7,7 +7,7 @@ that stalls in `stalling`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
 import structlog
@@ -59,12 +59,13 @@ class Team:
         self.informer = Informer(host, self.agent, self.state)
         host.on_change = self._on_change
         host.on_operation = self.stalls.heed
-        host.busy_schedules = self._busy
 
     async def run(self, schedules: bool = True) -> None:
         """Host the session until cancelled. Raises what stops everything: a damaged or full store, a lost lease."""
         await self.host.load()
         await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
+        if schedules:
+            await self.autorun.recall()
         async with anyio.create_task_group() as group:
             self._group = self.dead_letters.group = self.informer.group = group
             group.start_soon(self.host.follow)
@@ -89,11 +90,12 @@ class Team:
             self.touched()
             await anyio.sleep_forever()
 
-    async def quiet(self) -> None:
-        """Return when in one snapshot nothing is left to do (docs/design.md, "Team": a headless run ends)."""
+    async def quiet(self, also: Callable[[], bool] = lambda: True) -> None:
+        """Return when in one snapshot nothing is left to do (docs/design.md, "Team": a headless run ends), and `also`
+        holds, which is asked again whenever a row has changed."""
         while True:
             moved = self._moved
-            if self._hosting and await self._is_quiet() and moved is self._moved:
+            if self._hosting and also() and await self._is_quiet() and moved is self._moved:
                 return
             await moved.wait()
 
@@ -181,7 +183,10 @@ class Team:
     # Orders
 
     async def _obey(self, order: Given) -> None:
-        """Do what a person ordered of one life of an agent; nothing, if it is done already."""
+        """Do what a person ordered of one life of an agent, or of a schedule; nothing, if it is done already."""
+        if order.what == "fire":
+            await self.autorun.take_up(order.name)
+            return
         await self.host.refresh(agent_key(self.host.session, order.name))  # who ordered may have seen it sooner
         found = self.host.board.agent(order.name)
         if found is None or found[0].incarnation != order.life:
@@ -251,16 +256,9 @@ class Team:
     def _living(self) -> Iterator[Agent]:
         return (one.agent for one in self.members.values() if one.agent and one.awake and not one.ended.is_set())
 
-    def _busy(self, schedule_id: str) -> bool:
-        """Whether an earlier fire of a schedule still waits or runs."""
-        lead = self.agent("lead")
-        if lead is None:
-            return False
-        mine = [e for e in lead.state.mail if e.metadata.get("schedule") == schedule_id]
-        turn = lead.state.turn
-        return bool(mine) or bool(turn and turn.cause.startswith(f"schedule:{schedule_id}:"))
-
     async def _is_quiet(self) -> bool:
+        if self.autorun.waiting:
+            return False
         for member in list(self.members.values()):
             if member.ended.is_set():
                 continue

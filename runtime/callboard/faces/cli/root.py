@@ -37,6 +37,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "trust": ("trust", "Decide whether what this workspace brings is used."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
     "cron": ("cron", "Add, list, resume, remove and run schedules."),
+    "serve": ("serve", "Fire the schedules of a workspace, without a terminal."),
+    "service": ("service", "Let `callboard serve` run as a service of the machine."),
     "rehearse": ("setup", "Play a model service from a scenario file."),
     "demo": ("setup", "Watch a team mend a sample project; no key, no network."),
     "doctor": ("setup", "Say what is found, what is missing and what to do."),
