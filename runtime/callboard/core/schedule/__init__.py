@@ -5,13 +5,12 @@ from callboard.core.schedule.describe import describe, local_time
 from callboard.core.schedule.due import Due, Rules, Slot, backoff, due, next_slot, next_wake
 from callboard.core.schedule.fires import fires_between, last_fire, next_fire, next_three
 from callboard.core.schedule.spending import budget_words, delivered, no_more_fires, paused, resumed
-from callboard.core.schedule.when import Every, Once, When, parse_when
+from callboard.core.schedule.when import Once, When, parse_when, when_of
 
 __all__ = [
     "Cron",
     "CronInvalid",
     "Due",
-    "Every",
     "Once",
     "Rules",
     "Slot",
@@ -33,4 +32,5 @@ __all__ = [
     "parse_when",
     "paused",
     "resumed",
+    "when_of",
 ]

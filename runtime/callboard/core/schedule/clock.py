@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, available_timezones
+from importlib import resources
+from zoneinfo import ZoneInfo
 
 DAY = 86_400
 FIRST_MOMENT = int(datetime(1000, 1, 1, tzinfo=UTC).timestamp())
@@ -19,8 +20,8 @@ LAST_MOMENT = int(datetime(9000, 1, 1, tzinfo=UTC).timestamp())
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local minutes carry no zone; that is the point of them
 _SECOND = timedelta(seconds=1)
 _LONGEST_NAME = 100
-_NOT_ZONES = ("right/", "posix/", "posixrules", "localtime", "Factory")
-"""Files beside the zones: with leap seconds counted, twice the same, or whatever this machine's is."""
+_NOT_ZONES = ("right/", "posix/", "posixrules")
+"""Files beside the zones of some systems: with leap seconds counted, and copies."""
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -99,8 +100,21 @@ def _as_seconds(offset: timedelta | None) -> int:
 
 
 def _likely(name: str) -> str:
-    """What to write instead of a name that no zone has."""
-    by_lower = {known.lower(): known for known in available_timezones() if not known.startswith(_NOT_ZONES)}
+    """What to write instead of a name that no zone has.
+
+    Compared are names of about that length that begin alike, or whose last parts do: all six hundred would take longer
+    than everything else that is done for an expression.
+    """
     asked = name[:_LONGEST_NAME].lower().replace(" ", "_")
-    likely = [asked] if asked in by_lower else difflib.get_close_matches(asked, by_lower, n=1)
-    return f"did you mean {by_lower[likely[0]]}?" if likely else "write one such as Europe/Berlin or UTC"
+    known = {zone.lower(): zone for zone in resources.files("tzdata").joinpath("zones").read_text("ascii").split()}
+    cities = {zone.rpartition("/")[2]: zone for zone in known}
+    if asked in known or asked in cities:
+        return f"did you mean {known[asked if asked in known else cities[asked]]}?"
+    begins = {asked[:2], asked.rpartition("/")[2][:2]}
+    near = [
+        zone
+        for zone in known
+        if abs(len(zone) - len(asked)) < 8 and (zone[:2] in begins or zone.rpartition("/")[2][:2] in begins)
+    ]
+    likely = difflib.get_close_matches(asked, near, n=1)
+    return f"did you mean {known[likely[0]]}?" if likely else "write one such as Europe/Berlin or UTC"

@@ -213,5 +213,7 @@ def _refuse_never(cron: Cron) -> None:
     longest = max(_LAST_DAYS[month - 1] for month in cron.months)
     if cron.both_days and min(cron.days) > longest:
         raise CronInvalid(
-            "day of month", f"day {min(cron.days)} does not come in the months given: this would never fire"
+            "day of month",
+            f"day {min(cron.days)} does not come in the months given, so that this would never fire: "
+            f"write a day up to {longest}, or other months",
         )
