@@ -232,7 +232,8 @@ def screen(command: Command) -> Iterator[Screen]:
 def waiting(screen: Screen) -> str:
     """The id of the request that is asked for on the screen."""
     screen.wait(r"allow this\? .*> ?$")
-    return re.findall(r"permission (req_[a-z0-9]{12})", screen.text())[-1]
+    shown = screen.wait(r"permission req_[a-z0-9]{12}")  # it may be drawn a moment after the question
+    return re.findall(r"permission (req_[a-z0-9]{12})", shown)[-1]
 
 
 def test_two_terminals_answer_at_once_and_exactly_one_counts(screen: Screen, command: Command) -> None:

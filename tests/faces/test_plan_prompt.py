@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 
 import anyio
@@ -150,7 +151,7 @@ async def test_b2_a_revised_plan_is_asked_for_whole_with_what_differs_from_the_o
     assert f"    -{steps[20]}" in shown[title:]
     assert "    +20. test it first" in shown[title:]
     assert "    +option 1: by hand" in shown[title:]
-    assert "29 min left" in shown[-1] or "30 min left" in shown[-1]
+    assert re.search("(29|30) min left", asking.shown[0])
     asking.close()
 
 
