@@ -6,7 +6,7 @@ its life, its mail, its turns and what waits to be said; `apply_calls` and `appl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from callboard.core.apply_calls import CALL_RULES
 from callboard.core.apply_limits import LIMIT_RULES, budget_raised, mode_chosen, model_chosen
@@ -19,6 +19,7 @@ from callboard.core.context.reminders import is_reminder
 from callboard.core.context.undoing import undo_asked
 from callboard.core.context.view.conversation import with_overhead
 from callboard.core.frozen import replace
+from callboard.core.names import END_FIRE
 from callboard.core.noticing import watched
 from callboard.core.recovery import turns as rec
 from callboard.core.state import AgentState, Ended, Gate, Turn
@@ -104,15 +105,25 @@ def _heed(state: AgentState, envelope: Envelope) -> AgentState:
         return replace(state, compact=None, summary_halted=state.summary is not None)
     if action == "compact":
         return replace(state, compact=envelope.content, compact_by="person")
-    if action == "undo":
-        return undo_asked(state, envelope.content)
-    if action == "budget":
-        return budget_raised(state, envelope.content)
-    if action == "model":
-        return model_chosen(state, envelope.content)
-    if action == "mode":
-        return mode_chosen(state, envelope.content)
-    return state
+    change = _COMMANDS.get(action)
+    return change(state, envelope.content) if change is not None else state
+
+
+def _end_fire(state: AgentState, fire: str) -> AgentState:
+    """One fire of a schedule ends: the turn that it began, and no other one; or it leaves the mail unread."""
+    if state.turn is not None and state.turn.cause == fire:
+        return replace(state, turn=replace(state.turn, interrupted=True))
+    return replace(state, mail=tuple(one for one in state.mail if one.id != fire))
+
+
+_COMMANDS: Mapping[str, Callable[[AgentState, str], AgentState]] = {
+    "undo": undo_asked,
+    "budget": budget_raised,
+    "model": model_chosen,
+    "mode": mode_chosen,
+    END_FIRE: _end_fire,
+}
+"""Commands that are all said by their content."""
 
 
 def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:

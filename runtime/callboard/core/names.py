@@ -97,9 +97,9 @@ def schedule_key(session: str, schedule_id: str) -> str:
     return f"s/{session}/schedule/{schedule_id}"
 
 
-def fires_prefix(session: str, schedule_id: str = "") -> str:
-    """The history of a session's schedules, or of one."""
-    return f"fires/{session}/{schedule_id}/" if schedule_id else f"fires/{session}/"
+def fires_prefix(session: str = "", schedule_id: str = "") -> str:
+    """The history of a session's schedules, or of one; without a session: of all."""
+    return "fires/" + "".join(f"{one}/" for one in (session, schedule_id) if one)
 
 
 def fire_key(session: str, schedule_id: str, fire_id: str) -> str:

@@ -108,8 +108,8 @@ class Host:
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
     on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)
     """An operation of this life begins."""
-    busy_schedules: Callable[[str], bool] = field(default=lambda schedule: False)
-    """Whether an earlier fire of a schedule is still under way."""
+    on_course: Callable[[str, Event], None] = field(default=lambda agent, event: None)
+    """The same events, for who follows the fires of schedules."""
 
     def __post_init__(self) -> None:
         self.governor = self.ports.governor or Governor(self.ports.clock)
@@ -221,6 +221,7 @@ class Host:
         for observer in self.ports.observers:
             observer.on_event(agent, seq, event)
         self.on_event(agent, event)
+        self.on_course(agent, event)
 
     def streamed(self, agent: str, delta: Delta) -> None:
         for observer in self.ports.observers:

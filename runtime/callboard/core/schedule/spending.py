@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from callboard.core.budget.tree import DUST, Amount, Node, fits, used_up
-from callboard.words.schedules import Schedule
+from callboard.words.schedules import Schedule, ScheduleRights
 from callboard.words.values import Budget
 
 LEAST = Amount(1, 2 * DUST, 1)
@@ -28,10 +28,11 @@ def no_more_fires(node: Node, now: float) -> str:
 
 
 def delivered(schedule: Schedule) -> Literal["turn", "step"]:
-    """How its prompt is delivered. With a budget always as a turn of its own: in a turn that it joins, nobody could say
-    which calls are made for it."""
-    limited = schedule.budget != Budget() or schedule.fire_budget != Budget()
-    return "turn" if limited else schedule.deliver
+    """How its prompt is delivered. With a budget or rights always as a turn of its own: in a turn that it joins, nobody
+    could say which calls are made for it. Nor could that turn be ended for it alone."""
+    limited = schedule.budget != Budget() or schedule.fire_budget != Budget() or schedule.rights != ScheduleRights()
+    ends_alone = schedule.deadline is not None or schedule.overlap == "replace"
+    return "turn" if limited or ends_alone else schedule.deliver
 
 
 def paused(schedule: Schedule, why: str) -> Schedule:

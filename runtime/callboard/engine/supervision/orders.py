@@ -1,4 +1,5 @@
-"""What a person orders of the supervisor itself: to end an agent that does not stop, to resume one that is parked.
+"""What a person orders of the supervisor itself: to end an agent that does not stop, to resume one that is parked, to
+fire a schedule now.
 
 An order is an envelope in the mailbox of `runtime`, so that any process may give it, also while nobody hosts the
 session, and nobody forgets who gave it. The supervisor carries orders out in their order. How far it came stands in a
@@ -22,15 +23,16 @@ from callboard.words.values import Envelope
 SUPERVISOR = "runtime"
 """Whose mailbox it is: a reserved name, which no agent has."""
 
-Order = Literal["kill", "resume"]
+Order = Literal["kill", "resume", "fire"]
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An order about one life of an agent."""
+    """An order about one life of an agent, or about a fire."""
 
     what: Order
     name: str
+    """Of the agent; with `fire`: the fire's id."""
     life: int
     why: str = ""
 
@@ -51,6 +53,20 @@ async def give_order(store: Store, session: str, order: Given, *, now: float, no
     await store.commit(sending(session, envelope))
 
 
+def order_to_fire(session: str, fire: str, now: float) -> Envelope:
+    """The order to look at a fire that stands in the history and waits."""
+    return Envelope(
+        id=short_id("env", session, "fire", fire),
+        sender="person",
+        recipient=SUPERVISOR,
+        incarnation=1,
+        type="command",
+        cause="person",
+        metadata={"action": "fire", "agent": fire},
+        sent_at=now,
+    )
+
+
 Obey = Callable[[Given], Awaitable[None]]
 """Carries out an order. Raises what `Store.commit` raises."""
 
@@ -66,7 +82,7 @@ async def follow_orders(host: Host, obey: Obey) -> None:
         async for record in records:
             given = Envelope.model_validate_json(record.data)
             what = given.metadata.get("action")
-            if given.sender == given.cause == "person" and what in ("kill", "resume"):
+            if given.sender == given.cause == "person" and what in ("kill", "resume", "fire"):
                 log.info("order", what=what, agent=given.metadata.get("agent"), why=given.content)
                 name, life = str(given.metadata.get("agent")), int(given.metadata.get("incarnation", 1))
                 await obey(Given(what, name, life, given.content))
