@@ -8,22 +8,23 @@ heard of by the store's doorbell. It answers nothing for a person.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import anyio
+from anyio.abc import TaskGroup
 
 from callboard.adapters.clock import SystemClock
-from callboard.app import Session, open_session
+from callboard.app import open_session
 from callboard.core.names import fires_prefix
 from callboard.core.schedule import CronInvalid, next_wake
 from callboard.desks.serving import fires_again
 from callboard.opening import Options, Shared
 from callboard.ports.store import Row
 from callboard.taking_over import until_free
-from callboard.words.errors import CallboardError, Fenced, NobodyCanAct, SessionHosted, SessionTakenOver, heart_of
+from callboard.words.errors import CallboardError, Fenced, NobodyCanAct, SessionHosted, SessionTakenOver
 from callboard.words.schedules import Fire, Schedule
 from callboard.words.values import Json
 
@@ -47,7 +48,8 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One line of the log. `what`: serving, hosting, left, fire, end, missed, paused, trouble, files."""
+    """One line of the log. `what`: serving, hosting, left, fire, retry, end, missed, paused, note,
+    trouble, files."""
 
     what: str
     words: str
@@ -67,17 +69,19 @@ class Kept:
 
     session: str
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    open: dict[str, Fire] = field(default_factory=dict[str, Fire])
+    """Fires that are not over, by their keys: also of a schedule that fires no more."""
     moved: anyio.Event = field(default_factory=anyio.Event)
     mine: bool = False
     """This process hosts it."""
 
     def fires(self) -> bool:
         """Whether somebody has to host it. One that lived as long as an earlier process is nobody's."""
-        return any(one.durable and fires_again(one) for one in self.schedules.values())
+        return bool(self.open) or any(one.durable and fires_again(one) for one in self.schedules.values())
 
     def due(self, now: float) -> bool:
-        """Whether something is to be fired by this moment."""
-        return any(one.durable and _is_due(one, now) for one in self.schedules.values())
+        """Whether something is to be fired by this moment, or is under way."""
+        return bool(self.open) or any(one.durable and _is_due(one, now) for one in self.schedules.values())
 
     def touch(self) -> None:
         """Whoever waits for the schedules looks again."""
@@ -105,6 +109,8 @@ class Server:
         self._what, self._shared, self._tell = what, shared, tell
         self._store = shared.store
         self._kept: dict[str, Kept] = {}
+        self._seen = 0
+        """The newest revision that was read at the start."""
         self._began = SystemClock().now()
 
     @property
@@ -113,22 +119,29 @@ class Server:
         return list(self._kept.values())
 
     async def look(self) -> None:
-        """Read the schedules of all sessions as they stand."""
-        for row in await self._store.keys("s/"):
+        """Read the schedules of all sessions as they stand, and which fires are not over."""
+        for row in (*await self._store.keys("s/"), *await self._store.keys(fires_prefix())):
             self._take(row)
+            self._seen = max(self._seen, row.revision)
 
-    async def run(self) -> None:
-        """Serve until cancelled. Raises what nobody can act on; of one session: what it says is told, and it is tried
-        again."""
+    async def run(self, *beside: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Serve until cancelled, with what else runs `beside` it. Raises what nobody can act on; what a person can
+        mend of one session is told, and it is tried again."""
         async with anyio.create_task_group() as group:
+            for work in beside:
+                group.start_soon(work)
             for one in self.kept:
                 group.start_soon(self._keep, one)
-            async with self._store.watch("s/") as rows:
-                async for row in rows:
-                    for one in (row, *rows.at_hand()):
-                        new = self._take(one)
-                        if new is not None:
-                            group.start_soon(self._keep, new)
+            group.start_soon(self._follow, fires_prefix(), group)
+            await self._follow("s/", group)
+
+    async def _follow(self, prefix: str, group: TaskGroup) -> None:
+        async with self._store.watch(prefix) as rows:
+            async for row in rows:
+                for one in (row, *rows.at_hand()):
+                    new = self._take(one) if one.value is None or one.revision > self._seen else None
+                    if new is not None:
+                        group.start_soon(self._keep, new)
 
     async def once(self) -> int:
         """Fire what is due, each session beside the others; the exit code of the first whose turn did not end well."""
@@ -151,19 +164,31 @@ class Server:
     def _take(self, row: Row) -> Kept | None:
         """A row has changed; the session, if it was not known to have schedules."""
         parts = row.key.split("/")
-        if len(parts) != 4 or parts[2] != "schedule":
+        if parts[0] != "fires" and (len(parts) != 4 or parts[2] != "schedule"):
             return None
-        session, schedule_id = parts[1], parts[3]
-        new = session not in self._kept
-        kept = self._kept.setdefault(session, Kept(session))
-        if row.value is None:
-            kept.schedules.pop(schedule_id, None)
+        new = parts[1] not in self._kept
+        kept = self._kept.setdefault(parts[1], Kept(parts[1]))
+        if parts[0] == "fires":
+            self._take_fire(kept, row)
+        elif row.value is None:
+            kept.schedules.pop(parts[3], None)
         else:
             schedule = Schedule.model_validate_json(row.value)
             self._heed_pause(kept, schedule)
-            kept.schedules[schedule_id] = schedule
+            kept.schedules[schedule.id] = schedule
         kept.touch()
         return kept if new else None
+
+    def _take_fire(self, kept: Kept, row: Row) -> None:
+        before = kept.open.pop(row.key, None)
+        if row.value is None:
+            return
+        fire = Fire.model_validate_json(row.value)
+        if fire.outcome in _OPEN:
+            kept.open[row.key] = fire
+        again = fire.ended_at is not None and (before is None or before.ended_at != fire.ended_at)
+        if kept.mine and (before is None or again or fire.outcome not in _OPEN):
+            self._tell_fire(kept, fire)
 
     def _heed_pause(self, kept: Kept, now: Schedule) -> None:
         before = kept.schedules.get(now.id)
@@ -228,42 +253,22 @@ class Server:
                 self._say(kept, "hosting", _count(kept))
                 for note in session.notes:
                     self._say(kept, "note", note)
-                await self._serve(kept, session, wanted)
+                while wanted():
+                    await kept.until(lambda: not wanted())
+                    await session.finished()
                 codes.append(session.end().exit_code)
             finally:
                 kept.mine = False
         self._say(kept, "left", "what was due is done" if what.once else "none of its schedules fires any more")
 
-    async def _serve(self, kept: Kept, session: Session, wanted: Callable[[], bool]) -> None:
-        try:
-            async with anyio.create_task_group() as group:
-                await group.start(self._report, kept)
-                while wanted():
-                    await kept.until(lambda: not wanted())
-                    await session.finished()
-                group.cancel_scope.cancel()
-        except BaseExceptionGroup as failed:
-            raise heart_of(failed) from failed
-
-    async def _report(self, kept: Kept, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Tell of each fire as its history says it."""
-        prefix = fires_prefix(kept.session)
-        rows = [row for row in await self._store.keys(prefix) if row.value is not None]
-        known = {row.key: Fire.model_validate_json(row.value or b"").outcome for row in rows}
-        task_status.started()
-        async with self._store.watch(prefix) as changes:
-            async for row in changes:
-                if row.value is None:
-                    continue
-                fire = Fire.model_validate_json(row.value)
-                before = known.get(row.key)
-                known[row.key] = fire.outcome
-                if fire.outcome != before and not (before in _OPEN and fire.outcome in _OPEN):
-                    self._tell_fire(kept, fire)
-
     def _tell_fire(self, kept: Kept, fire: Fire) -> None:
         more: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
         why = f": {' '.join(fire.why.split())[:200]}" if fire.why else ""
+        if fire.outcome in _OPEN and fire.ended_at is not None:
+            self._say(
+                kept, "retry", f"try {fire.attempt} failed, due {_moment(fire.nominal)}{why}", fire.schedule, more
+            )
+            return
         if fire.outcome in _OPEN:
             self._say(kept, "fire", f"due {_moment(fire.nominal)}", fire.schedule, more)
             return

@@ -174,6 +174,8 @@ async def _stored(options: Options, places: Places, loaded: Loaded, trust: Trust
         if options.name and await store.get(session_key(name)) is not None:
             raise UsageError(f"there is a session {name} already: go on with it by --resume {name}")
         row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
+        if options.serves:
+            row = row.model_copy(update={"prompt": "(schedule files: kept for `callboard serve`)"})
         return Opened(places, row, store, loaded, trust, options.attended)
     row = await find_session(store, options.session)
     if options.take_over is not None or await store.holder(host_lease(row.id)) is None:

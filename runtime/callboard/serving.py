@@ -12,9 +12,11 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.logs import logging_to
@@ -23,6 +25,7 @@ from callboard.assembly import Places, choose_model, find_places, open_store
 from callboard.core.names import DATABASE, host_lease
 from callboard.core.schedule import CronInvalid, next_wake
 from callboard.desks.persons import refuse_inside_tool
+from callboard.desks.schedule_files import files_now, keep_file_schedules, sync_files
 from callboard.desks.serving import announced_serving, fires_again, serving
 from callboard.engine.governor import Governors
 from callboard.engine.sessions import SERVES, sessions_of
@@ -57,10 +60,11 @@ async def serve(what: Serving, tell: Tell) -> int:
         await _check_models(what, places, loaded, [one for one in server.kept if one.fires()], shared.store)
         with logging_to(places.state / "log" / "serve.jsonl"):
             if what.once:
+                await _sync_once(what, places, shared, server, tell)
                 return await server.once()
             async with announced_serving(shared.store, SystemClock().now()):
                 tell(Told("serving", f"{places.workspace}, {_counted(server.kept)}"))
-                await server.run()
+                await server.run(partial(_keep_files, what, places, shared, tell))
     return 0
 
 
@@ -119,6 +123,48 @@ async def serve_session(options: Options, store: Store) -> str:
             with anyio.CancelScope(shield=True):
                 await lease.release()
     return found
+
+
+async def _keep_files(what: Serving, places: Places, shared: Shared, tell: Tell) -> None:
+    """Keep the schedules of the schedule files, until cancelled: one process of all those that serve a workspace."""
+    store, session = shared.store, partial(serve_session, _options(what, shared), shared.store)
+    while True:
+        lease = await store.acquire(FILES_LEASE)
+        if isinstance(lease, LeaseHolder):
+            await holder_died(store, FILES_LEASE, lease)
+            continue
+        try:
+            await keep_file_schedules(
+                store, session, places, flag=what.trust, tell=lambda line: tell(Told("files", line))
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+
+
+async def _sync_once(what: Serving, places: Places, shared: Shared, server: Server, tell: Tell) -> None:
+    """The schedules of files, as they stand now; where another process keeps them, it does."""
+    lease = await shared.store.acquire(FILES_LEASE)
+    if isinstance(lease, LeaseHolder):
+        return
+    try:
+        found = await anyio.to_thread.run_sync(partial(files_now, places, flag=what.trust))
+        session = await _serve_session(shared.store)
+        if session is None and found.wanted:
+            session = await serve_session(_options(what, shared), shared.store)
+        if session is not None:
+            synced = await sync_files(shared.store, session, found, SystemClock().now())
+            for line in (*synced.lines(), *synced.faults):
+                tell(Told("files", line))
+            await server.look()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await lease.release()
+
+
+def _options(what: Serving, shared: Shared) -> Options:
+    """Of the session for schedule files."""
+    return Options(what.workspace, model=what.model, trust=what.trust, answerable=True, shared=shared)
 
 
 async def _serve_session(store: Store) -> str | None:
