@@ -154,7 +154,7 @@ def test_schedules_are_added_listed_and_removed(command: Command) -> None:
     added = command.here("cron", "add", "0 9 * * mon-fri", "Look at the news", "--timezone", "Europe/Berlin")
     assert added.code == 0
     assert "at 09:00 on weekdays, Europe/Berlin" in added.out
-    assert added.out.count("next:") == 3
+    assert added.out.count("next:") == 5
     (schedule,) = json.loads(command.here("cron", "list", "--json").out)
     assert command.here("cron", "remove", schedule["id"]).code == 0
     (schedule,) = json.loads(command.here("cron", "list", "--json").out)

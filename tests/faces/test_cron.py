@@ -40,7 +40,8 @@ def test_a_schedule_has_budgets_is_shown_in_full_and_is_resumed_with_more(comman
     assert (again.code, "is not paused, it is active" in again.err) == (2, True)
     for wrong in ("calls=3", "tokens=1.5", "cost_usd=-1", "cost_usd=nan", "seconds", "steps=inf"):
         ran = command.here("cron", "add", "@daily", "Look", "--budget", wrong)
-        assert (ran.code, f"--budget {wrong}: " in ran.err) == (2, True), wrong
+        kind = wrong.partition("=")[0]
+        assert (ran.code, "--budget: " in ran.err, kind in ran.err) == (2, True, True), wrong
     assert command.here("cron", "resume", row["id"], CALLBOARD_TOOL="1").code == 2
 
 

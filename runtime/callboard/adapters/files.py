@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 from callboard.core.trust.claims import Brought
 
-Kind = Literal["agents", "skills", "hooks"]
+Kind = Literal["agents", "skills", "hooks", "schedules"]
 Scope = Literal["bundled", "person", "workspace"]
 
 LARGEST_FILE = 1_000_000
@@ -136,10 +136,7 @@ def builtin(kind: Kind) -> Path:
 
 def sources(kind: Kind, places: Places) -> list[Source]:
     """The folders that may be read, the winning one first. For `.claude` skills the person's beat the workspace's."""
-    ours = [
-        *_workspace_source(places, ".callboard", kind),
-        *([Source(places.config / kind, "person", places.config / kind)] if places.config else []),
-    ]
+    ours = own_sources(kind, places)
     theirs = [
         *_workspace_source(places, ".claude", kind),
         *([Source(_claude(places.home, kind), "person", _claude(places.home, kind))] if places.home else []),
@@ -157,6 +154,12 @@ def withheld(kind: Kind, places: Places) -> list[Note]:
     folders = [places.workspace / name / kind for name in (".callboard", ".claude")]
     why = "not read until a person trusts this workspace"
     return [Note(str(folder), "", "refused", why) for folder in folders if folder.is_dir()]
+
+
+def own_sources(kind: Kind, places: Places) -> list[Source]:
+    """Of them those in folders of ours: the workspace's (once it is trusted), then the person's."""
+    mine = [] if places.config is None else [Source(places.config / kind, "person", places.config / kind)]
+    return [*_workspace_source(places, ".callboard", kind), *mine]
 
 
 def agent_paths(source: Source) -> Found:

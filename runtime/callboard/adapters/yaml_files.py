@@ -107,21 +107,27 @@ def load_front_matter(source: Path | str, where: str = "") -> tuple[dict[str, ob
     No front matter gives `{}` and the whole text. Tolerant where people are: a byte-order mark, any line ending, and a
     plain value that holds `: ` or ` #` (`description: Use when: asked`). Raises `SettingsError` for the rest.
     """
+    document, body = load_front_document(source, where)
+    return cast("dict[str, object]", document.data), body
+
+
+def load_front_document(source: Path | str, where: str = "") -> tuple[YamlDocument, str]:
+    """The same as a document, whose `data` is a mapping, with the file's line of every field."""
     text, where = _read(source, where)
     lines = text.splitlines(keepends=True)
     if not lines or lines[0].rstrip() != "---":
-        return {}, text
+        return YamlDocument({}, where), text
     end = next((n for n, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
     if end is None:
         raise SettingsError("the front matter opens with `---` and is never closed by another `---` line", f"{where}:1")
     # The opening line becomes an empty one, so that the parser's line numbers are the file's.
     document = _parse_tolerantly("\n" + "".join(_with_plain_ends(lines[1:end])), where)
+    body = "".join(lines[end + 1 :])
     if document.data is None:
-        return {}, "".join(lines[end + 1 :])
-    data = document.data
-    if not isinstance(data, dict):
+        return YamlDocument({}, where), body
+    if not isinstance(document.data, dict):
         raise document.error("front matter is a mapping of fields (`name: value`)")
-    return cast("dict[str, object]", data), "".join(lines[end + 1 :])
+    return document, body
 
 
 def _read(source: Path | str, where: str) -> tuple[str, str]:

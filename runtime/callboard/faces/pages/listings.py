@@ -17,7 +17,6 @@ from callboard.core.names import one_by_id
 from callboard.faces.approvals import request_block
 from callboard.faces.lines import columns, first_line, shorten, usage_words
 from callboard.faces.terminal import Block, Line
-from callboard.words.schedules import Schedule
 from callboard.words.values import Request, SessionRow
 
 _CELL = 60
@@ -101,19 +100,6 @@ def _ended(row: SessionRow) -> str:
     if row.ended_at is None:
         return "open"
     return "done" if not row.exit_code else f"ended with {row.exit_code}"
-
-
-def schedules_table(rows: Sequence[Schedule]) -> Block:
-    """Id, state and why, expression, zone, prompt."""
-    cells = [[row.id, standing(row), row.cron, row.timezone, when(row.last_slot), row.prompt] for row in rows]
-    return table(["SCHEDULE", "STATE", "CRON", "ZONE", "LAST", "PROMPT"], cells, "no schedules")
-
-
-def standing(row: Schedule) -> str:
-    """A schedule's state, why the runtime paused it, and what a hook has skipped."""
-    if row.state == "paused" and row.paused_why:
-        return f"{row.state}: {row.paused_why}"
-    return f"{row.state}, {row.skips} skipped ({row.skipped_why})" if row.skips else row.state
 
 
 def requests_table(rows: Sequence[Request]) -> Block:
