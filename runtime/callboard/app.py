@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+import anyio
+
 from callboard.adapters.archive import make_private
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.logs import EventLog, log_file, log_metrics, logging_to
@@ -35,10 +37,13 @@ from callboard.session import OpenSession
 from callboard.taking_over import TakeOver, announced, take_lease
 from callboard.taping import Wiring
 from callboard.words.schedules import Schedule
+from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, SessionRow
 
 __all__ = ["AgentSummary", "End", "OpenSession", "Options", "Session", "TakeOver", "open_session"]
 
+BEGINS_WITHIN = 10.0
+"""Seconds in which a lead that can begin has begun."""
 GO_ON = "Go on where you stopped."
 """What `callboard resume` says for the person to a lead whose last turn was cut short."""
 
@@ -79,6 +84,16 @@ class Session(OpenSession):
         life = row[0].incarnation if row else 1
         await self.command("new", text="carry" if carry else "")
         await self._team.begun("lead", life + 1)
+
+    async def begun(self) -> AgentSpec | None:
+        """The lead's spec, once its life has its first records; None for one that has ended, or that does not begin."""
+        row = self._board.agent("lead")
+        if row is None or row[0].life == "stopped":
+            return None
+        with anyio.move_on_after(BEGINS_WITHIN):
+            await self._team.begun("lead", row[0].incarnation)
+        state = self.state("lead")
+        return state.spec if state is not None else None
 
     async def finished(self) -> End:
         await self._team.quiet(self._fires_no_more if self.with_schedules else lambda: True)

@@ -109,7 +109,26 @@ def _read(path: Path, source: Source, notes: list[Note]) -> AgentFile | None:
     except SettingsError as error:
         notes.append(Note(str(path), "", "refused", str(error).removeprefix(f"{path}: ")))
         return None
-    reading = _Reading(str(path), scope, fields, notes)
+    return _made(_Reading(str(path), scope, fields, notes), body, compatible=source.folder.parent.name == ".claude")
+
+
+def given_agents(given: Mapping[str, Mapping[str, object]], place: str) -> tuple[dict[str, AgentFile], list[Note]]:
+    """Agent types that somebody brings without files: name -> the same fields, and `prompt` for the body. Beside them,
+    what is not honoured. They are the person's own."""
+    notes: list[Note] = []
+    found: dict[str, AgentFile] = {}
+    for name, fields in given.items():
+        body = fields.get("prompt")
+        rest = {field: value for field, value in fields.items() if field != "prompt" and value is not None}
+        reading = _Reading(f"{place}: {name}", "person", {**rest, "name": name}, notes)
+        agent = _made(reading, body if isinstance(body, str) else "", compatible=True)
+        if agent is not None:
+            found[name] = agent
+    return found, notes
+
+
+def _made(reading: _Reading, body: str, *, compatible: bool) -> AgentFile | None:
+    fields = reading.fields
     name, description = _text(reading, "name"), _text(reading, "description")
     if not AGENT_TYPE.fullmatch(name):
         reading.refused("name", "write lower-case letters, digits and hyphens" if name else "is missing")
@@ -126,8 +145,8 @@ def _read(path: Path, source: Source, notes: list[Note]) -> AgentFile | None:
         name=name,
         description=" ".join(description.split()),
         instructions=body.strip(),
-        path=str(path),
-        scope=scope,
+        path=reading.path,
+        scope=reading.scope,
         tools=tools,
         denied=_known(reading, "disallowedTools"),
         model=_model(reading),
@@ -137,7 +156,7 @@ def _read(path: Path, source: Source, notes: list[Note]) -> AgentFile | None:
         budget=_budget(reading),
         isolation=_isolation(reading),
         hooks=fields.get("hooks"),
-        compatible=source.folder.parent.name == ".claude",
+        compatible=compatible,
     )
 
 

@@ -90,6 +90,7 @@ class ReplyBuilder:
         if not self.begun and kind != "message_start":
             raise BadEvent(f"a {kind} before message_start")
         handler(event)
+        self._show(Delta("event", "", event))
 
     def reply(self) -> Reply:
         """The whole reply, once. Raises `BadEvent` if it does not hold together."""

@@ -299,4 +299,4 @@ class ReplayedApprover:
         if kept["by"] not in ("person", "policy"):
             return None
         word = Word(int(kept.get("option") or 0), str(kept.get("plan") or ""))
-        return Answer(kept["status"], kept["by"], kept["reason"], word)
+        return Answer(kept["status"], kept["by"], kept["reason"], word, input=kept.get("input"))

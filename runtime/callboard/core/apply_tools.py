@@ -65,7 +65,8 @@ def _answer_taken(state: AgentState, e: ev.AnswerTaken) -> AgentState:
         closed = gate_refuses(state.gate, one.call.name, reads_only=False)  # it may have closed while the call waited
         void = _void(e, one)
         if e.status == "approved" and closed is None and not void:
-            return replace(one, stage="allowed")
+            call = one.call if e.input is None else one.call.model_copy(update={"input": e.input})
+            return replace(one, call=call, stage="allowed")
         why = closed if e.status == "approved" and closed else f"Permission denied: {void or _refusal(e)}"
         return replace(one, stage="settled", content=(_text(why),), is_error=True, denied=True)
 

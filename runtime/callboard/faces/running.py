@@ -19,12 +19,14 @@ from callboard.attaching import Attach, AttachedSession, opened
 from callboard.core.context.told.metrics import together
 from callboard.faces.approvals import PersonApprover, PlanPolicy
 from callboard.faces.gate import PersonGate
+from callboard.faces.headless.structured import Structured
 from callboard.faces.keyboard import Keyboard
 from callboard.faces.leaving import Leaving, heed_signals
 from callboard.faces.lines import usage_words
 from callboard.faces.pages.listings import attached_block, plain_row, requests_block
 from callboard.faces.screen import Screen
 from callboard.faces.stream_json import StreamJson
+from callboard.faces.stream_parts import Spoken
 from callboard.faces.terminal import Terminal, block
 from callboard.ports.world import Answer, Approver, Observer
 from callboard.words.errors import CallboardError
@@ -45,6 +47,10 @@ class Headless:
     """The permission mode that was asked for, for `system/init`."""
     attach: Attach = "never"
     """What to do where another process hosts the session."""
+    partial: bool = False
+    """With stream-json: replies are told as they stream too."""
+    schema: Json | None = None
+    """What the result has to be: JSON of this schema."""
 
 
 class WaitingShown:
@@ -71,6 +77,7 @@ class HeadlessRun:
         self._session: OpenSession | None = None
         self._person: PersonApprover | None = None
         self._last: Json | None = None
+        self._more: Json = {}
         if what.output != "text":
             streams = what.output == "stream-json"  # else the result is all that anybody reads
             self._stream = StreamJson(
@@ -78,6 +85,7 @@ class HeadlessRun:
                 cwd=str(what.options.workspace),
                 version=__version__,
                 only=lambda kind: streams or kind == "result",
+                spoken=Spoken(partial=what.partial),
             )
 
     async def go(self) -> int:
@@ -110,7 +118,7 @@ class HeadlessRun:
                 self._stream.opened(session.id, session.model, what.mode)
             if what.prompt is None and isinstance(session, Session):
                 await session.go_on()
-            end = await session.finished()
+            end, self._more = await Structured(session, what.schema).finished()
             if isinstance(session, Session):
                 await session.mark_ended(end.exit_code)
             else:
@@ -160,7 +168,7 @@ class HeadlessRun:
         self._screen.finish(text)
         if self._stream is not None:
             cost = end.usage.cost_usd if end is not None else 0.0
-            beside = {"metrics": _metrics(end)} if end is not None else {}
+            beside = {"metrics": _metrics(end), **self._more} if end is not None else {}
             self._stream.result(code=code, text=text, why=why, seconds=seconds, cost_usd=cost, **beside)
             self._tell_last()
         elif text:

@@ -6,6 +6,9 @@
 what another agent than the lead does carries `agent` and, in `parent_tool_use_id`, the call that made it. Tools have
 our names.
 
+A client that drives the session (`callboard.faces.headless`) reads the same messages with a `Spoken` of its own: raw
+events of replies as they stream, tools under the names and fields that it knows.
+
 It refuses to write and to judge: `emit` gets plain dicts, and the end of the session is the caller's to tell.
 """
 
@@ -18,7 +21,7 @@ from functools import singledispatchmethod
 from typing import Any
 
 from callboard.core.budget.tree import used_up
-from callboard.faces.stream_parts import ERRORS, ending, model_usage, origin, result_block, usage_part
+from callboard.faces.stream_parts import ERRORS, Spoken, ending, model_usage, origin, result_block, usage_part
 from callboard.ports.model import Delta
 from callboard.words.events import (
     AgentCrashed,
@@ -73,10 +76,16 @@ class StreamJson:
     """An observer that turns events into messages. Nothing is emitted before `opened`; what came earlier follows."""
 
     def __init__(
-        self, emit: Callable[[Json], None], *, cwd: str, version: str, only: Callable[[str], bool] = lambda kind: True
+        self,
+        emit: Callable[[Json], None],
+        *,
+        cwd: str,
+        version: str,
+        only: Callable[[str], bool] = lambda kind: True,
+        spoken: Spoken = Spoken(),  # noqa: B008 - frozen, and the same for all
     ) -> None:
         """`only`: which types of messages somebody reads; the others are counted and not made."""
-        self._only = only
+        self._only, self._spoken = only, spoken
         self._emit_raw, self._cwd, self._version = emit, cwd, version
         self._session = self._model = self._mode = ""
         self._early: list[tuple[str, Event]] | None = []
@@ -91,8 +100,10 @@ class StreamJson:
         self._waited = 0.0
         self._stop_reason: str | None = None
 
-    def opened(self, session: str, model: str, mode: str) -> None:
-        """The session is open: these stand in `system/init` unless the lead's own start says otherwise."""
+    def opened(self, session: str, model: str, mode: str, spec: AgentSpec | None = None) -> None:
+        """The session is open: these stand in `system/init` unless the lead's own start says otherwise. `spec`: the
+        lead's, where it is known."""
+        self._seen("lead").spec = spec
         self._session, self._model, self._mode = session, model, mode
         early, self._early = self._early or [], None
         for agent, event in early:
@@ -106,10 +117,27 @@ class StreamJson:
             self._tell(event, agent)
 
     def on_delta(self, agent: str, delta: Delta) -> None:
-        """Pieces of a reply are not part of this protocol; the whole reply is."""
+        """Raw events of the lead's replies, for who asked for them; pieces are no part of this protocol."""
+        if delta.event is not None and agent == "lead" and self._spoken.partial and self._early is None:
+            for event in self._spoken.events(delta.event):
+                self._emit({"type": "stream_event", "event": event})
 
     def on_mail(self, envelope: Envelope) -> None:
         """Mail is told when it enters a conversation."""
+
+    def tell(self, subtype: str, **fields: Any) -> None:
+        """A message of the session itself."""
+        self._system(subtype, **fields)
+
+    def user(self, message: Json) -> None:
+        """A message of the client, told back to it."""
+        self._emit({"type": "user", **message})
+
+    def new_turn(self) -> None:
+        """What `result` says of one turn is counted anew; costs, and what each model used, go on."""
+        lead = self._seen("lead")
+        lead.replies, lead.usage, self._waited, self._stop_reason = 0, Usage(), 0.0, None
+        self._denials, self._errors = [], []
 
     def result(self, *, code: int, text: str, why: str, seconds: float, cost_usd: float, **beside: Json) -> None:
         """The last message of the session, by its exit code. `beside`: fields of ours, beside those of the protocol."""
@@ -127,7 +155,7 @@ class StreamJson:
             "total_cost_usd": cost_usd,
             "usage": usage_part(lead.usage),
             "modelUsage": {model: model_usage(usage) for model, usage in sorted(self._models.items())},
-            "permission_denials": self._denials,
+            "permission_denials": [self._spoken.call(one) for one in self._denials],
             "terminal_reason": reason,
             "exit_code": code,
             **beside,
@@ -150,7 +178,8 @@ class StreamJson:
             self._begin()
             return
         seen.parent = self._maker(event.spec)
-        told: Json = {"description": event.spec.role or agent, "task_type": "local_agent", "tool_use_id": seen.parent}
+        kind = "teammate" if event.spec.kind == "teammate" else "local_agent"  # one that goes on when its work is done
+        told: Json = {"description": event.spec.role or agent, "task_type": kind, "tool_use_id": seen.parent}
         self._system("task_started", task_id=agent, subagent_type=event.spec.agent_type, **told)
 
     @_tell.register
@@ -179,7 +208,8 @@ class StreamJson:
         if agent == "lead":
             self._stop_reason = event.stop_reason
         message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
-        said = {"content": list(event.blocks), "stop_reason": event.stop_reason, "stop_sequence": None}
+        blocks = [self._spoken.block(one) for one in event.blocks]
+        said = {"content": blocks, "stop_reason": event.stop_reason, "stop_sequence": None}
         self._emit({"type": "assistant", "message": {**message, **said, "usage": usage_part(event.usage)}}, agent)
 
     @_tell.register
@@ -210,7 +240,7 @@ class StreamJson:
         what: Json = {"tool_name": call.name, "tool_use_id": call.use_id}
         self._denials.append({**what, "tool_input": call.input})
         self._seen(agent).results.setdefault(call_id, (({"type": "text", "text": said or why},), True))
-        self._system("permission_denied", agent, **what, message=why, decision_reason=by)
+        self._system("permission_denied", agent, **self._spoken.call(what), message=why, decision_reason=by)
 
     @_tell.register
     def _finished(self, event: ToolFinished, agent: str) -> None:
@@ -339,8 +369,8 @@ class StreamJson:
         self._system(
             "init",
             cwd=self._cwd,
-            tools=list(spec.tools) if spec else [],
-            mcp_servers=[],
+            tools=self._spoken.tools(spec.tools if spec else ()),
+            mcp_servers=list(self._spoken.servers),
             model=spec.model if spec else self._model,
             permissionMode=spec.permission_mode if spec else self._mode,
             slash_commands=[],
@@ -350,6 +380,7 @@ class StreamJson:
             apiKeySource="none",
             output_style="default",
             callboard_version=self._version,
+            **self._spoken.more,
         )
 
     def _system(self, subtype: str, agent: str = "lead", **fields: Any) -> None:
@@ -360,8 +391,8 @@ class StreamJson:
         if not self._only(message["type"]):
             return
         about: Json = {"uuid": str(uuid.uuid4()), "session_id": self._session}
-        if message["type"] in {"assistant", "user"} or agent != "lead":
+        if message["type"] in {"assistant", "user", "stream_event"} or agent != "lead":
             about["parent_tool_use_id"] = self._seen(agent).parent
         if agent != "lead":
             about["agent"] = agent
-        self._emit_raw({**message, **about})
+        self._emit_raw({**about, **message} if message.get("isReplay") else {**message, **about})

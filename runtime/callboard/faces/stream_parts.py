@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from callboard.faces.lines import text_of
 from callboard.words.values import Envelope, Json, ToolCall, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """How the messages are put for whoever reads them: as things are called here, and without what streams."""
+
+    partial: bool = False
+    """Replies are told as they stream too."""
+    servers: tuple[Json, ...] = ()
+    """MCP servers that were asked for, each with its `name` and `status`."""
+    more: Json = field(default_factory=dict[str, object])
+    """Fields of `system/init` beside the others."""
+
+    def tools(self, names: Sequence[str]) -> list[str]:
+        """The tools of an agent, as `system/init` lists them."""
+        return list(names)
+
+    def block(self, block: Json) -> Json:
+        """A block of a reply."""
+        return block
+
+    def call(self, call: Json) -> Json:
+        """The fields `tool_name` and, where it is there, `tool_input` of a call."""
+        return call
+
+    def events(self, event: Json) -> Iterable[Json]:
+        """The raw event of a reply that streams, as it is told."""
+        return (event,)
+
 
 ERRORS: Mapping[str, str] = {
     "rate_limited": "rate_limit",

@@ -52,10 +52,12 @@ class ModelRequest:
 class Delta:
     """A piece of a reply as it streams: shown, never journalled."""
 
-    kind: Literal["text", "thinking", "tool", "dropped", "notice"]
+    kind: Literal["text", "thinking", "tool", "dropped", "notice", "event"]
     text: str
     """The text; for `tool` the tool's name or a piece of its input; for `dropped` why the
-    partial reply is void; for `notice` what a hook tells the person."""
+    partial reply is void; for `notice` what a hook tells the person; empty for `event`."""
+    event: Json | None = None
+    """For `event`: what the service sent, as it came, beside the pieces that are made of it. Not to be changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from callboard.ports.tool import Folders, ToolSpec
 from callboard.words.context import Injection, StateBlock
 from callboard.words.events import Event
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Cause, Envelope, Request, ToolCall
+from callboard.words.values import Cause, Envelope, Json, Request, ToolCall
 
 
 class Clock(Protocol):
@@ -189,5 +189,8 @@ class Answer:
     """What it says of a plan beside yes or no, and which content it is an answer to."""
     always: Always | None = None
     """With the approval of a permission: all of its class is allowed, not this call alone. Only a person's counts."""
+    input: Json | None = None
+    """With the approval of a permission: the whole input, in our fields, with which the call is to run instead. Only a
+    person's counts, and it is held to the schema and the rules again."""
     refused: Callable[[str], None] = field(default=_nobody, compare=False, repr=False)
     """Told why, when the answer does not count: somebody else was first, say. Never raises."""

@@ -66,6 +66,8 @@ class AnswerTaken(Base):
     """The digest of the plan that was submitted, where a person edited it."""
     note: str = ""
     """What has changed round it since it was asked for: the commit that a plan is based on."""
+    input: Json | None = None
+    """With which a person allowed the call to run instead, checked; None: as it was asked for."""
     void: str = ""
     """Why an approval does not count all the same."""
 

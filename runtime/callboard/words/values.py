@@ -129,6 +129,8 @@ class Request(Value):
     """No lead and no policy may answer it."""
     choice: str = ""
     """Which of the options was approved; empty: the plan as it stands."""
+    input: Json | None = None
+    """With which a person allowed the call of a permission to run instead; None: as it was asked for."""
     history: tuple[Said, ...] = ()
     """Every word on it, oldest first."""
 

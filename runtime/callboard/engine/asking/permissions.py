@@ -120,6 +120,16 @@ async def answered_by_hook(agent: Agent, about: Proposed, always: tuple[str, ...
     return replace(about, call=call, input=changed, ruling=lifted, context=(*about.context, *said.context))
 
 
+async def edited_by_person(agent: Agent, call: ToolCall, given: Json) -> tuple[Json, str]:
+    """A call's input as a person gave it instead, and why it may not run so all the same: what does not fit, and what
+    a rule or the mode denies. What asks was answered by the one who gave it."""
+    call = with_check(agent, call.model_copy(update={"input": given, "id": f"{call.id}.edited"}))
+    if (wrong := unfit(agent, call)) is not None:
+        return call.input, wrong
+    ruling = await judge_check(agent, call, await ruling_of(agent, call))
+    return call.input, f"{ruling.why} ({ruling.rule})" if ruling.decision == "deny" else ""
+
+
 async def ask_person(agent: Agent, about: Proposed, always: tuple[str, ...]) -> None:
     """One durable request; where nobody can answer, the deadline is now and the answer is no."""
     state, now, call, ruling = agent.state, agent.host.clock.now(), about.call, about.ruling

@@ -49,6 +49,8 @@ async def answer_request(
         answered = rules.answer(request, request.kind, answer.by, answer.status, answer.reason, now)
         if isinstance(answered, Request):
             answered = with_word(request, answered, answer.word, answer.by, now)
+        if isinstance(answered, Request) and _edits(answered, answer):
+            answered = answered.model_copy(update={"input": answer.input})
         ruled = _rules_of(request, answered, answer, now)
         answered = ruled if isinstance(ruled, rules.Refusal) else answered
         kept = answered if isinstance(answered, Request) else rules.refused(request, answer.by, answered, now)
@@ -65,6 +67,12 @@ async def answer_request(
             return None if isinstance(answered, Request) else answered.text
         except Conflict:
             continue  # somebody else changed it in between: look again, the first answer wins
+
+
+def _edits(answered: Request, answer: Answer) -> bool:
+    """Whether a person allowed the call with another input."""
+    allowed = (answered.kind, answered.status, answer.by) == ("permission", "approved", "person")
+    return allowed and answer.input is not None
 
 
 def _rules_of(
@@ -97,7 +105,8 @@ def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Enve
 def _word(answer: Answer) -> Json:
     """For a recording of the session: what its replay answers again."""
     word = answer.word
-    return ({"option": word.option} if word.option else {}) | ({"plan": word.plan} if word.plan else {})
+    edited = {} if answer.input is None else {"input": answer.input}
+    return edited | ({"option": word.option} if word.option else {}) | ({"plan": word.plan} if word.plan else {})
 
 
 async def overdue_request(host: Host, request_id: str, seconds: float, *, attended: bool) -> None:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from callboard.faces.cli.bare import as_run
 from callboard.faces.cli.options import everywhere, taking_over
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -36,7 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "policy": ("policy", "Explain, test and lint what is allowed; list what was decided."),
     "trust": ("trust", "Decide whether what this workspace brings is used."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
-    "cron": ("cron", "Add, list, resume, remove and run schedules."),
+    "cron": ("cron", "Add, list, edit, pause and run schedules, and see what they did."),
     "serve": ("serve", "Fire the schedules of a workspace, without a terminal."),
     "service": ("service", "Let `callboard serve` run as a service of the machine."),
     "rehearse": ("setup", "Play a model service from a scenario file."),
@@ -47,7 +48,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Name -> the module of `callboard.faces.cli` that holds it under that name, and its short help."""
 
-_PRINT = frozenset({"-p", "--print"})
 _HIDDEN: Mapping[str, tuple[str, str]] = {"_complete": ("completion", "What a completion script asks.")}
 
 
@@ -65,11 +65,9 @@ class Root(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`callboard -p PROMPT` is `callboard run PROMPT`, `callboard help NAME` is `callboard NAME --help`."""
-        if args and args[0] in _PRINT:
-            args = ["run", *args[1:]]
-        elif args and args[0] == "help":
+        if args and args[0] == "help":
             args = [*args[1:], "--help"]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, as_run(args))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +13,12 @@ import click
 
 from callboard.app import Options, TakeOver
 from callboard.attaching import Attach
+from callboard.faces.cli.client_options import client_options, json_object, split_list
+from callboard.faces.cli.client_wishes import mode_of, told_options, wishes_of
 from callboard.faces.cli.options import Given, everywhere, refuse_tools, taking_over
 from callboard.faces.keyboard import person_is_there
 from callboard.faces.running import Headless, Output, run_headless
-from callboard.faces.terminal import Terminal
+from callboard.faces.terminal import Terminal, block
 from callboard.words.errors import UsageError
 from callboard.words.specs import READ_AS
 
@@ -43,6 +45,8 @@ PROMPT_BYTES = 10_000_000
 @click.option("--live-tools", is_flag=True, help="With --model cassette:FILE: run the tools too.")
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
+@click.option("--with-schedules", is_flag=True, help="Do not end before the session's schedules have fired.")
+@client_options
 @click.option("-p", "--print", "print_", is_flag=True, hidden=True, help="Accepted; a run prints its result anyway.")
 @taking_over
 @everywhere
@@ -56,10 +60,14 @@ def run(given: Given, /, **asked: Any) -> int:
     goes_on = bool(asked["continue_"] or asked["resumed"])
     if asked["carry"] and not goes_on:
         raise UsageError("--carry goes with -c or -r: a new session has nothing to carry over")
-    prompt = given_prompt(asked["prompt"], needed=not goes_on)
     _refuse_policy(asked)
-    options = _options(given, asked, resume=goes_on, session=asked["resumed"])
-    return _headless(given, asked, options, prompt)
+    options, notes = told_options(asked, _options(given, asked, resume=goes_on, session=asked["resumed"]))
+    if asked["input_format"] == "stream-json":
+        wishes = wishes_of(asked, options, mode_of(asked, options))
+        with terminal_of(given) as terminal:
+            _tell(notes, terminal)
+            return importlib.import_module("callboard.faces.headless.talking").run_client(wishes, terminal)
+    return _headless(given, asked, options, given_prompt(asked["prompt"], needed=not goes_on), notes=notes)
 
 
 @click.command()
@@ -124,24 +132,38 @@ def flags_of(asked: Mapping[str, Any]) -> dict[str, object]:
     """The settings that options stand for. Zero is a value; what was not given is left out."""
     given = {name: asked.get(option) for option, name in _SETTINGS.items()}
     return {
-        name: list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+        name: list(split_list(cast("tuple[str, ...]", value))) if isinstance(value, tuple) else value
         for name, value in given.items()
         if value is not None and value != ()
     }
 
 
+def _tell(notes: Sequence[str], terminal: Terminal) -> None:
+    for note in notes:
+        terminal.terminal_print(block(f"callboard: {note}", "warn"))
+
+
 def _headless(
-    given: Given, asked: dict[str, Any], options: Options, prompt: str | None, attach: Attach = "never"
+    given: Given,
+    asked: dict[str, Any],
+    options: Options,
+    prompt: str | None,
+    attach: Attach = "never",
+    *,
+    notes: Sequence[str] = (),
 ) -> int:
     what = Headless(
         options,
         prompt,
         output=cast("Output", asked["output_format"]),
         yes=bool(asked["yes"]),
-        mode=READ_AS.get(mode := asked.get("permission_mode") or "default", mode),
+        mode=mode_of(asked, options),
         attach=attach,
+        partial=bool(asked.get("include_partial_messages")),
+        schema=json_object(asked["json_schema"], "--json-schema") if asked.get("json_schema") else None,
     )
     with terminal_of(given) as terminal:
+        _tell(notes, terminal)
         return run_headless(what, terminal, verbose=given.verbose)
 
 
@@ -160,6 +182,7 @@ def _options(given: Given, asked: dict[str, Any], *, resume: bool, session: str 
         max_cost_usd=asked.get("max_budget_usd"),
         carry=bool(asked.get("carry")),
         take_over=_take_over(asked, resume=resume),
+        with_schedules=bool(asked.get("with_schedules")),
     )
 
 
