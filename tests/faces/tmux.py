@@ -13,8 +13,9 @@ from tests.faces.command import Command
 class Screen:
     """A terminal of 100 by 40 with `callboard` in it."""
 
-    def __init__(self, command: Command, *args: str) -> None:
-        self._tmux = ["tmux", "-S", str(command.workspace.parent / "tmux"), "-f", "/dev/null"]
+    def __init__(self, command: Command, *args: str, socket: str = "tmux") -> None:
+        """`socket`: the name of the server's; two terminals at once have two."""
+        self._tmux = ["tmux", "-S", str(command.workspace.parent / socket), "-f", "/dev/null"]
         env = [part for name, value in command.env.items() for part in ("-e", f"{name}={value}")]
         line = f"{shlex.join([*command.argv, *args])}; echo left with $?; exec cat"
         start = ["new-session", "-d", "-x", "100", "-y", "40", "-c", str(command.workspace), *env, "sh", "-c", line]

@@ -153,7 +153,7 @@ def queued_words(name: str, life: str, waiting_for: str = "") -> str:
         return f"queued: {name} is parked after crashes; it reads this when it goes on (callboard team resume {name})"
     if life == "stopping":
         return f"{name} is about to stop: it may not read this any more"
-    if life not in AT_WORK or waiting_for.startswith("question "):
+    if life not in ("working", "waiting") or waiting_for.startswith("question "):
         return ""
     cut = f"; {'!' if name == 'lead' else f'!@{name} '}TEXT interrupts it"
     return f"queued: {name} reads it {_when(waiting_for)}{cut}"

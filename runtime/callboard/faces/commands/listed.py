@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from callboard.faces.commands import answers, team
 from callboard.faces.commands.cron import cron
 from callboard.faces.commands.here import Command, Here, meant
-from callboard.faces.pages.listings import table
-from callboard.faces.terminal import Block, Terminal, block
+from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
 
@@ -39,39 +38,41 @@ async def _help(here: Here, words: str) -> Block:
     if words and known is None:
         return block(f"there is no command /{wanted}.{meant(wanted, COMMANDS, '/') or ' /help lists them.'}", "warn")
     shown = COMMANDS if known is None else {wanted: known}
-    rows = [[f"/{name} {command.words}".rstrip(), command.help] for name, command in shown.items()]
-    return table(["COMMAND", "WHAT IT DOES"], [*rows, *([] if words else _LINES)], "")
+    rows = [(f"/{name} {command.words}".rstrip(), command.help) for name, command in shown.items()]
+    rows += () if words else _LINES
+    width = max(len(typed) for typed, _ in rows)
+    return Block(tuple(Line(f"{typed:<{width}}  {does}") for typed, does in rows))
 
 
 _LINES = (
-    ["TEXT", "to the lead; while it works: queued, read at its next step"],
-    ["!TEXT", "interrupt the lead's turn, and say this at once; ! alone interrupts"],
-    ["@NAME TEXT", "to a teammate (!@NAME TEXT interrupts it); @all: to everybody"],
-    ["\\TEXT", "to the lead as it stands, also what begins with / @ or !"],
-    ["Ctrl-C", "drop the draft, else stop the turn; twice within 2 s: leave"],
-    ["Ctrl-D", "leave, on an empty line"],
+    ("TEXT", "to the lead; while it works: queued"),
+    ("!TEXT", "interrupts the lead's turn and says this; ! alone interrupts"),
+    ("@NAME TEXT", "to a teammate; !@NAME TEXT interrupts it; @all TEXT: to all"),
+    ("\\TEXT", "to the lead as it stands, also with / @ or ! at its beginning"),
+    ("Ctrl-C", "drops the draft, else stops the turn; twice in 2 s: leave"),
+    ("Ctrl-D", "leaves, on an empty line"),
 )
 """What may be typed beside commands."""
 
 COMMANDS: Mapping[str, Command] = {
     "help": Command("[COMMAND]", "show this", _help),
     "team": Command("", "show the agents", team.team),
-    "inbox": Command("[AGENT]", "what waits for you, a line each; or the mail of an agent, or of all", answers.inbox),
+    "inbox": Command("[AGENT]", "what waits for you; or the mail of an agent, or of all", answers.inbox),
     "trace": Command("ENVELOPE", "where an envelope came from and what it caused", answers.trace),
     "tasks": Command("", "show the task board", team.tasks),
     "plans": Command("", "show what waits for you, in full", answers.plans),
-    "show": Command("ID", "show a plan or another request in full, with its history", answers.show),
-    "approve": Command("ID [option N | always] [words]", "approve a plan or allow a tool", answers.approve),
+    "show": Command("ID", "show a request in full, with its history", answers.show),
+    "approve": Command("ID [option N | always] [why]", "approve a plan or allow a tool", answers.approve),
     "edit": Command("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", answers.edit),
     "reject": Command("ID why", "reject a plan or refuse a tool", answers.reject),
     "answer": Command("ID words", "answer a question", answers.answer),
     "rules": Command("[revoke ID]", "what was allowed for always, and taking it back", answers.rules),
     "cron": Command("", "show the schedules", cron),
     "compact": Command("[focus]", "summarise the lead's conversation now", team.compact),
-    "new": Command("[--carry]", "begin a fresh conversation, with what matters of this one", team.new),
+    "new": Command("[--carry]", "a fresh conversation, with what matters of this one", team.new),
     "context": Command("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", team.context),
     "cost": Command("[model]", "show what each agent spent, or each model", team.cost),
-    "model": Command("[NAME]", "show the lead's model, or choose another from its next call on", team.model),
+    "model": Command("[NAME]", "show the lead's model, or choose another", team.model),
     "resume": Command("[ID]", "list the sessions, or go on with another one", team.resume),
     "stop": Command("NAME", "ask an agent to stop", team.stop),
     "quit": Command("", "leave; the session is kept", team.quit_),
