@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from callboard.core.names import rows_prefix
+from callboard.core.schedule.spending import unreadable
 from callboard.ports.store import Row
 from callboard.words.schedules import Schedule
 from callboard.words.values import AgentRow, Request, SessionRule, Task, Value
@@ -22,6 +23,17 @@ _KINDS: dict[str, type[Value]] = {
     "rule": SessionRule,
 }
 _V = TypeVar("_V", bound=Value)
+
+
+def _value(kind: str, name: str, value: bytes) -> Value:
+    """A row's value. A schedule that cannot be read stands there as one that is paused, with the reason: it takes
+    nothing else down. Raises `ValueError` for a row of any other kind."""
+    try:
+        return _KINDS[kind].model_validate_json(value)
+    except ValueError as wrong:
+        if kind != "schedule":
+            raise
+        return unreadable(name, " ".join(str(wrong).split())[:200])
 
 
 class SessionBoard:
@@ -48,7 +60,7 @@ class SessionBoard:
         if row.value is None:
             self._rows[kind].pop(name, None)
         else:
-            self._rows[kind][name] = (_KINDS[kind].model_validate_json(row.value), row.revision)
+            self._rows[kind][name] = (_value(kind, name, row.value), row.revision)
         return kind, name
 
     def agent(self, name: str) -> tuple[AgentRow, int] | None:

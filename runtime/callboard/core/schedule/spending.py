@@ -40,13 +40,19 @@ def paused(schedule: Schedule, why: str) -> Schedule:
     return schedule.model_copy(update={"state": "paused", "paused_why": why})
 
 
+def unreadable(schedule_id: str, why: str) -> Schedule:
+    """What stands in the list for a row that cannot be read: it fires no more, and does not vanish."""
+    words = f"its row in the store cannot be read ({why}): cancel it, and add it anew"
+    return Schedule(id=schedule_id, cron="", prompt="", state="paused", paused_why=words)
+
+
 def resumed(schedule: Schedule, now: float, budget: Budget, fire_budget: Budget) -> Schedule:
     """The schedule as it fires again, with these limits in place of its own of the same kind.
 
-    What would have fired while it was paused never runs.
+    What would have fired while it was paused never runs, and its failures are forgotten.
     """
     last = max(now, schedule.last_slot or now)
-    update = {"state": "active", "enabled": True, "paused_why": "", "last_slot": last}
+    update = {"state": "active", "enabled": True, "paused_why": "", "failures": 0, "last_slot": last}
     budgets = {"budget": _over(schedule.budget, budget), "fire_budget": _over(schedule.fire_budget, fire_budget)}
     return schedule.model_copy(update={**update, **budgets})
 

@@ -1,0 +1,443 @@
+"""What becomes of each fire: overlap, context, retries, deadlines, ends, and its row in the history. Virtual time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import anyio
+import pytest
+from tests.engine.team_world import team_world
+from tests.engine.test_one_agent import Echo
+from tests.engine.test_schedules import add, prompts, row
+
+from callboard.core.names import fire_key, fires_prefix, schedule_key
+from callboard.core.schedule.history import KEPT
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.engine.memory import events_of
+from callboard.engine.schedules.by_hand import fire_by_hand
+from callboard.ports.store import Put
+from callboard.testing import ScriptedModel, World, fault, say, use
+from callboard.words.events import TurnBegan, TurnEnded
+from callboard.words.hooks import Deny
+from callboard.words.schedules import Fire, Schedule
+
+pytestmark = pytest.mark.anyio
+
+MINUTE, HOUR = 60, 3600
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Virtual time only: these tests wait for hours."""
+    from trio.testing import MockClock
+
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+async def history(world: World, schedule: str = "cron_a") -> list[Fire]:
+    rows = await world.store.keys(fires_prefix("s1", schedule))
+    return sorted((Fire.model_validate_json(one.value or b"") for one in rows), key=lambda one: (one.nominal, one.at))
+
+
+def slow(seconds: float) -> Echo:
+    async def act(given: object) -> str:
+        await anyio.sleep(seconds)
+        return "at last"
+
+    return Echo(name="write_file", act=act)
+
+
+def busy_world(seconds: float, times: int = 1) -> World:
+    """Each of the lead's first turns calls a tool that takes so long."""
+    script = [one for _ in range(times) for one in (use("write_file"), say("done"))]
+    return team_world(ScriptedModel({"lead": script}, end="looked"), slow(seconds))
+
+
+async def turns_of(world: World, agent: str = "lead.1") -> list[str]:
+    return [one.cause for one in await events_of(world.store, f"j/s1/{agent}") if isinstance(one, TurnBegan)]
+
+
+async def test_each_fire_has_its_row_with_outcome_times_and_cost() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session() as team:
+        await add(world)
+        await anyio.sleep(2 * HOUR + 120)
+        await team.quiet()
+        fires = await history(world)
+        assert [one.outcome for one in fires] == ["done", "done"]
+        assert [one.why for one in fires] == ["looked", "looked"]
+        for one in fires:
+            assert one.agent == "lead"
+            assert one.began_at is not None
+            assert one.ended_at is not None
+            assert one.nominal <= one.at <= one.began_at <= one.ended_at
+            assert (one.tokens, one.steps) == (15, 1)
+            assert one.id == f"schedule:cron_a:{one.id.partition('cron_a:')[2]}"
+
+
+async def test_b29_thirty_busy_minutes_queue_no_thirty_copies_whatever_the_overlap() -> None:
+    for overlap, most in (("skip", 4), ("queue", 14), ("parallel", 14), ("replace", 40)):
+        world = busy_world(30 * MINUTE)
+        async with world.session() as team:
+            await add(world, cron="* * * * *", overlap=overlap)
+            await anyio.sleep(29 * MINUTE + 30)
+            fires = await history(world)
+            waits = [one for one in fires if one.outcome == "waiting"]
+            assert len(waits) <= 10, overlap
+            if overlap != "replace":
+                assert prompts(world) <= 1, overlap
+            assert len(fires) == 29, "each slot stands in the history"
+            await anyio.sleep(3 * MINUTE)
+            await team.quiet()
+            ran = [one for one in await history(world) if one.outcome == "done"]
+            assert 1 <= len(ran) <= most, overlap
+            assert len(set(await turns_of(world))) == len(await turns_of(world))
+
+
+async def test_skip_leaves_a_row_that_says_what_was_under_way() -> None:
+    world = busy_world(25 * MINUTE)
+    async with world.session() as team:
+        await add(world, cron="*/10 * * * *")
+        await anyio.sleep(39 * MINUTE)
+        await team.quiet()
+        outcomes = [one.outcome for one in await history(world)]
+        assert outcomes == ["done", "skipped", "skipped"] or outcomes[:3] == ["done", "skipped", "skipped"]
+        assert "under way" in (await history(world))[1].why
+
+
+async def test_queue_runs_what_came_meanwhile_one_after_another_in_order() -> None:
+    world = busy_world(25 * MINUTE)
+    async with world.session() as team:
+        await add(world, cron="*/10 * * * *", overlap="queue")
+        await anyio.sleep(38 * MINUTE)
+        await team.quiet()
+        fires = await history(world)
+        assert [one.outcome for one in fires] == ["done"] * 3
+        assert await turns_of(world) == [one.id for one in fires]
+        assert row(team).fires == 3
+
+
+async def test_replace_interrupts_the_turn_of_the_older_fire_and_no_other() -> None:
+    world = busy_world(25 * MINUTE)
+    async with world.session() as team:
+        await add(world, cron="*/10 * * * *", overlap="replace")
+        await anyio.sleep(25 * MINUTE)
+        await team.quiet()
+        fires = await history(world)
+        assert [one.outcome for one in fires] == ["replaced", "done"]
+        assert fires[0].ended_at is not None
+        assert fires[0].why.startswith(fires[1].id)
+        ends = [one.reason for one in await events_of(world.store, "j/s1/lead.1") if isinstance(one, TurnEnded)]
+        assert ends == ["interrupted", "end"]
+
+
+async def test_replace_takes_back_what_still_waits_for_a_persons_turn_and_leaves_that_alone() -> None:
+    world = busy_world(25 * MINUTE)
+    async with world.session() as team:
+        await add(world, cron="*/10 * * * *", overlap="replace")
+        await team.prompt("work")
+        await anyio.sleep(38 * MINUTE)
+        await team.quiet()
+        fires = await history(world)
+        assert [one.outcome for one in fires] == ["replaced", "done", "done"]
+        ends = [one.reason for one in await events_of(world.store, "j/s1/lead.1") if isinstance(one, TurnEnded)]
+        assert ends == ["end"] * 3
+
+
+async def test_a_deadline_stops_the_turn() -> None:
+    world = busy_world(25 * MINUTE)
+    async with world.session() as team:
+        await add(world, deadline=300)
+        await anyio.sleep(HOUR + 10 * MINUTE)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert fire.outcome == "timed_out"
+        assert fire.began_at is not None
+        assert fire.ended_at is not None
+        assert 300 <= fire.ended_at - fire.began_at < 302
+        assert row(team).failures == 1
+
+
+def failing(count: int) -> list[object]:
+    return [fault("invalid", status=400, message="no") for _ in range(count)]
+
+
+async def test_b29_a_failing_schedule_waits_and_three_failures_in_a_row_pause_it_and_tell() -> None:
+    world = World(ScriptedModel({"lead": failing(40)}, end="looked"))  # type: ignore[dict-item]
+    async with world.session() as team:
+        await add(world, cron="* * * * *")
+        await anyio.sleep(30 * MINUTE)
+        await team.quiet()
+        fires = [one for one in await history(world) if one.outcome == "failed"]
+        assert len(fires) == 3
+        assert fires[1].at - (fires[0].ended_at or 0) >= 60
+        assert fires[2].at - (fires[1].ended_at or 0) >= 120
+        assert (row(team).state, row(team).failures) == ("paused", 3)
+        assert "3 times in a row" in row(team).paused_why
+        mail = team.state("lead").mail
+        assert any("is paused" in one.content for one in mail)
+
+
+async def test_a_success_sets_the_failures_back() -> None:
+    world = World(ScriptedModel({"lead": failing(2)}, end="looked"))  # type: ignore[dict-item]
+    async with world.session() as team:
+        await add(world)
+        await anyio.sleep(2 * HOUR + 600)
+        assert row(team).failures == 2
+        await anyio.sleep(HOUR)
+        await team.quiet()
+        assert (row(team).state, row(team).failures) == ("active", 0)
+
+
+async def test_b29_a_fire_that_failed_is_tried_again_with_backoff_and_not_each_second() -> None:
+    world = World(ScriptedModel({"lead": failing(3)}, end="looked"))  # type: ignore[dict-item]
+    async with world.session() as team:
+        await add(world, retries=3)
+        await anyio.sleep(HOUR + 10 * MINUTE)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert (fire.outcome, fire.attempt, fire.why) == ("done", 4, "looked")
+        assert row(team).failures == 0
+        began = [one.at for one in await events_of(world.store, "j/s1/lead.1") if isinstance(one, TurnBegan)]
+        assert [round((later - earlier) / 60) for earlier, later in pairwise(began)] == [1, 2, 4]
+
+
+async def test_a_retry_that_waits_survives_the_process_and_comes_at_its_time() -> None:
+    world = World(ScriptedModel({"lead": failing(2)}, end="looked"))  # type: ignore[dict-item]
+    async with world.session():
+        await add(world, retries=2, recurring=False)
+        await anyio.sleep(HOUR + 90)
+    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    async with world.session(resume=True) as team:
+        await anyio.sleep(10 * MINUTE)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert (fire.outcome, fire.attempt) == ("done", 3)
+        assert row(team).state == "fired"
+
+
+async def test_a_fresh_agent_is_made_for_each_fire_and_its_words_wait_for_the_lead() -> None:
+    world = team_world(ScriptedModel({}, end="all is well\nand more"))
+    async with world.session() as team:
+        await add(world, context="fresh", target="general")
+        await anyio.sleep(2 * HOUR + 120)
+        await team.quiet()
+        fires = await history(world)
+        assert [one.outcome for one in fires] == ["done", "done"]
+        assert fires[0].why == "all is well"
+        assert len({one.agent for one in fires}) == 2
+        assert all(one.agent.startswith("sched-a-") for one in fires)
+        assert await turns_of(world) == [], "the lead was not woken"
+        assert [one.type for one in team.state("lead").mail] == ["result", "result"]
+        assert all(found.life == "stopped" for found in team.team.host.board.agents() if found.name != "lead")
+
+
+async def test_fresh_agents_of_a_parallel_schedule_work_at_the_same_time() -> None:
+    async def act(given: object) -> str:
+        await anyio.sleep(25 * MINUTE)
+        return "at last"
+
+    class Each(ScriptedModel):
+        def _entry(self, request: object) -> object:  # type: ignore[override]
+            return use("write_file") if request.ordinal == 1 else say("done")  # type: ignore[attr-defined]
+
+    world = team_world(Each({}), Echo(name="write_file", act=act))
+    async with world.session() as team:
+        await add(world, cron="*/10 * * * *", overlap="parallel", context="fresh")
+        await anyio.sleep(38 * MINUTE)
+        working = [
+            one.name for one in team.team.host.board.agents() if one.life == "working" and one.kind == "subagent"
+        ]
+        assert len(working) == 2
+
+
+async def test_an_agent_of_its_own_is_there_from_the_first_fire_on() -> None:
+    world = team_world(ScriptedModel({}, end="looked"))
+    async with world.session() as team:
+        await add(world, context="own", name="Night watch", target="teammate")
+        await anyio.sleep(3 * HOUR + 120)
+        await team.quiet()
+        fires = await history(world)
+        assert [(one.outcome, one.agent) for one in fires] == [("done", "sched-night-watch")] * 3
+        assert await turns_of(world, "sched-night-watch.1") == [one.id for one in fires]
+        found = team.team.host.board.agent("sched-night-watch")
+        assert found is not None
+        assert found[0].life == "idle"
+
+
+async def test_an_unknown_agent_type_refuses_the_fire_and_says_so() -> None:
+    world = team_world(ScriptedModel({}, end="looked"))
+
+    def refuse(agent_type: str, name: str, parent: object) -> object:
+        from callboard.words.errors import ToolRefused
+
+        raise ToolRefused(f"there is no type {agent_type!r}")
+
+    async with world.session() as team:
+        team.team.host.types = refuse  # type: ignore[assignment]
+        await add(world, context="fresh", target="nobody")
+        await anyio.sleep(HOUR + 120)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert (fire.outcome, fire.why) == ("refused", "there is no type 'nobody'")
+
+
+async def test_it_ends_when_it_expires_and_after_its_last_run() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session() as team:
+        await add(world, expires=world.clock.now() + 2.5 * HOUR)
+        await add(world, id="cron_b", max_runs=2)
+        await anyio.sleep(6 * HOUR)
+        await team.quiet()
+        assert (row(team).state, row(team).fires, row(team).paused_why) == ("ended", 2, "it has expired")
+        other = team.team.host.board.schedule_row("cron_b")
+        assert other is not None
+        assert (other.state, other.fires) == ("ended", 2)
+
+
+async def test_b29_slots_that_were_missed_stand_in_the_history_with_their_number() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session():
+        await add(world, cron="*/10 * * * *")
+        await add(world, id="cron_b", cron="5 * * * *", recurring=False)
+    await anyio.sleep(5 * HOUR)
+    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    async with world.session(resume=True) as team:
+        await anyio.sleep(5)
+        await team.quiet()
+        missed, ran = await history(world)
+        assert (missed.outcome, ran.outcome) == ("missed", "done")
+        assert (missed.missed, missed.nominal) == ((ran.nominal - missed.nominal) / 600, missed.nominal)
+        (gone,) = await history(world, "cron_b")
+        other = team.team.host.board.schedule_row("cron_b")
+        assert other is not None
+        assert (gone.outcome, other.state) == ("missed", "ended")
+        assert any("was missed" in one.content for one in team.state("lead").mail) or any(
+            b"was missed" in message for request in world.model.requests for message in request.messages
+        )
+
+
+async def test_b29_a_damaged_row_stays_in_the_list_and_the_others_fire() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session() as team:
+        await add(world)
+        await world.store.commit(Put(schedule_key("s1", "cron_x"), b'{"id": "cron_x", "cron": '))
+        await anyio.sleep(HOUR + 120)
+        await team.quiet()
+        found = team.team.host.board.schedule_row("cron_x")
+        assert found is not None
+        assert found.state == "paused"
+        assert "cannot be read" in found.paused_why
+        assert row(team).fires == 1
+    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    async with world.session(resume=True) as team:
+        await team.quiet()
+        assert team.team.host.board.schedule_row("cron_x") is not None
+
+
+async def test_a_hook_that_refuses_leaves_a_row() -> None:
+    hooks = HookRegistry()
+
+    async def refuse(event: object) -> Deny:
+        return Deny("not at night")
+
+    hooks.add("ScheduleFired", refuse)
+    world = World(ScriptedModel({}, end="looked"), hooks=hooks)
+    async with world.session() as team:
+        await add(world)
+        await anyio.sleep(HOUR + 120)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert fire.outcome == "refused"
+        assert "not at night" in fire.why
+        assert row(team).skips == 1
+
+
+async def killed_in(world: World, seconds: float) -> None:
+    """A process that fires and dies so long after the hour."""
+    async with world.session():
+        await add(world, recurring=False)
+        await anyio.sleep(HOUR + seconds)
+    world.store = world.store.reopen()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 300.0])
+async def test_b29_a_process_killed_between_fire_and_turn_or_in_it_loses_nothing(seconds: float) -> None:
+    world = team_world(ScriptedModel({"lead": [use("write_file"), say("done")]}, end="again"), slow(600))
+    await killed_in(world, seconds)
+    async with world.session(resume=True) as team:
+        await anyio.sleep(20 * MINUTE)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert fire.outcome == "done"
+        assert await turns_of(world) == [fire.id]
+        assert row(team).state == "fired"
+
+
+async def test_a_fire_by_hand_runs_beside_the_times_also_of_a_paused_schedule() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session() as team:
+        await add(world, state="paused")
+        found = Schedule(id="cron_a", cron="0 * * * *", prompt="look around")
+        fire_id = await fire_by_hand(world.store, "s1", found, now=world.clock.now(), nonce="abc")
+        await anyio.sleep(5)
+        await team.quiet()
+        (fire,) = await history(world)
+        assert (fire.id, fire.outcome) == (fire_id, "done")
+        assert (row(team).fires, row(team).state) == (0, "paused")
+
+
+async def test_a_fire_by_hand_while_nobody_hosts_comes_with_the_next_host_once() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session():
+        await add(world)
+        await anyio.sleep(1)
+    schedule = Schedule(id="cron_a", cron="0 * * * *", prompt="look around")
+    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    await fire_by_hand(world.store, "s1", schedule, now=world.clock.now(), nonce="abc")
+    for _ in range(2):
+        async with world.session(resume=True) as team:
+            await anyio.sleep(5)
+            await team.quiet()
+        world.store = world.store.reopen()  # type: ignore[attr-defined]
+    assert prompts(world) == 1
+    assert [one.outcome for one in await history(world)] == ["done"]
+
+
+async def test_the_history_is_bounded_and_the_newest_are_kept() -> None:
+    world = World(ScriptedModel({}, end="looked"))
+    old = [
+        Fire(
+            id=f"schedule:cron_a:2020-01-01T{n:06}",
+            schedule="cron_a",
+            session="s1",
+            nominal=n,
+            at=n,
+            outcome="done",
+            ended_at=n,
+        )
+        for n in range(KEPT + 5)
+    ]
+    for one in old:
+        await world.store.commit(Put(fire_key("s1", "cron_a", one.id), one.encode()))
+    async with world.session() as team:
+        await add(world)
+        await anyio.sleep(HOUR + 120)
+        await team.quiet()
+        fires = await history(world)
+        assert len(fires) == KEPT
+        assert fires[0].nominal == 6
+        assert fires[-1].outcome == "done"
+
+
+async def test_a_schedule_that_is_cancelled_while_a_fire_is_held_leaves_nothing_waiting() -> None:
+    world = busy_world(25 * MINUTE)
+    async with world.session() as team:
+        await add(world, cron="*/10 * * * *", overlap="queue")
+        await anyio.sleep(21 * MINUTE)
+        now = team.team.host.board.schedule("cron_a")
+        assert now is not None
+        gone = now[0].model_copy(update={"state": "cancelled", "enabled": False})
+        await world.store.commit(Put(schedule_key("s1", "cron_a"), gone.encode(), expected=now[1]))
+        await team.quiet()
+        assert [one.outcome for one in await history(world)] == ["done", "skipped"]
