@@ -228,9 +228,9 @@ class StreamJson:
     @_tell.register
     def _answered(self, event: AnswerTaken, agent: str) -> None:
         call = self._asking.pop(event.request_id, "")
-        if event.kind == "permission" and event.status != "approved":
-            by = event.by or event.status
-            self._deny(agent, call, by, event.reason, f"Permission denied: {event.reason or by}")
+        if event.kind == "permission" and (event.status != "approved" or event.void):
+            by, why = event.by or event.status, event.void or event.reason
+            self._deny(agent, call, by, why, f"Permission denied: {why or by}")
 
     def _deny(self, agent: str, call_id: str, by: str, why: str, said: str = "") -> None:
         """`said`: what the model reads, where it is more than `why`."""
