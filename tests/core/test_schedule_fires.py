@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+import itertools
+from collections import Counter
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from croniter import croniter
+from tests.core.cron_walk import Triple, triples, walk
 
 from callboard.core.schedule import CronInvalid, fires_between, last_fire, next_fire, parse_cron
-
-SOAK = int(os.environ.get("SOAK", "1"))
-MINUTE = 60
-DAY = 86_400
 
 
 def unix(text: str) -> float:
@@ -116,138 +110,52 @@ def test_the_cap_keeps_the_oldest() -> None:
     assert fires_between(parse_cron("* * * * *"), 0.0, 59.9, cap=3) == []
 
 
-@dataclass(frozen=True)
-class Expression:
-    """The numbers that each field was made from, and the text that says so."""
-
-    text: str
-    values: tuple[frozenset[int], ...]
-
-    def names(self, wall: datetime) -> bool:
-        minutes, hours, days, months, weekdays = self.values
-        day, weekday = wall.day in days, wall.isoweekday() % 7 in weekdays
-        words = self.text.split(" ")
-        days_match = (day and weekday) if "*" in (words[2][0], words[4][0]) else (day or weekday)
-        return wall.minute in minutes and wall.hour in hours and wall.month in months and days_match
-
-    @property
-    def starred(self) -> bool:
-        words = self.text.split(" ")
-        return "*" in (words[0][0], words[1][0])
-
-
-@functools.lru_cache(maxsize=64)
-def walls(zone: str, begin: int, end: int) -> list[tuple[int, datetime]]:
-    """What the clocks of the zone show at each minute."""
-    info = ZoneInfo(zone)
-    return [(at, datetime.fromtimestamp(at, info).replace(tzinfo=None, fold=0)) for at in range(begin, end, MINUTE)]
-
-
-def walk(expression: Expression, zone: str, after: int, until: int) -> Iterator[float]:
-    """All fires in (after, until], by looking at every minute, and at what the clocks showed before it."""
-    begin = after - after % DAY - 2 * DAY
-    clock = walls(zone, begin, until - until % DAY + 2 * DAY)
-    latest = clock[0][1]
-    for at, wall in clock[1:]:
-        if at > until:
-            return
-        if expression.starred:
-            fires_now = expression.names(wall)
-        else:
-            left_out = int((wall - latest) / timedelta(minutes=1))  # 1 in a plain minute, 0 and less in a second pass
-            fires_now = any(expression.names(wall - timedelta(minutes=back)) for back in range(left_out))
-        latest = max(latest, wall)
-        if fires_now and at > after:
-            yield float(at)
-
-
-def field(low: int, high: int, *, likely: tuple[int, ...]) -> st.SearchStrategy[tuple[str, frozenset[int]]]:
-    """One field with the numbers that it means, written in each of the ways there are."""
-    number = st.one_of(st.sampled_from(likely), st.integers(low, high))
-    step = st.integers(1, high - low + 1)
-    single = number.map(lambda n: (str(n), frozenset({n})))
-    stars = st.just(("*", frozenset(range(low, high + 1))))
-    stepped = step.map(lambda s: (f"*/{s}", frozenset(range(low, high + 1, s))))
-    opened = st.tuples(number, step).map(lambda p: (f"{p[0]}/{p[1]}", frozenset(range(p[0], high + 1, p[1]))))
-    ranged = st.tuples(number, number, step).map(
-        lambda p: (f"{min(p[:2])}-{max(p[:2])}/{p[2]}", frozenset(range(min(p[:2]), max(p[:2]) + 1, p[2])))
-    )
-    item = st.one_of(single, single, stars, stepped, opened, ranged)
-    return st.lists(item, min_size=1, max_size=2).map(
-        lambda items: (",".join(text for text, _ in items), frozenset().union(*(values for _, values in items)))
-    )
-
-
-def sundays(values: frozenset[int]) -> frozenset[int]:
-    return frozenset(value % 7 for value in values)
-
-
-days_mostly_any = st.one_of(st.just(("*", frozenset(range(1, 32)))), field(1, 31, likely=(29, 30, 31, 1)))
-months_mostly_any = st.one_of(st.just(("*", frozenset(range(1, 13)))), field(1, 12, likely=(3, 4, 10, 11, 12)))
-weekdays_mostly_any = st.one_of(st.just(("*", frozenset(range(8)))), field(0, 7, likely=(0, 6, 7)))
-expressions = st.tuples(
-    field(0, 59, likely=(0, 15, 30, 45)),
-    field(0, 23, likely=(0, 1, 2, 3)),
-    days_mostly_any,
-    months_mostly_any,
-    weekdays_mostly_any.map(lambda pair: (pair[0], sundays(pair[1]))),
-).map(lambda fields: Expression(" ".join(text for text, _ in fields), tuple(values for _, values in fields)))
-
-CHANGES = [
-    ("Europe/Berlin", "2026-03-29T01:00Z"),
-    ("Europe/Berlin", "2026-10-25T01:00Z"),
-    ("America/New_York", "2026-03-08T07:00Z"),
-    ("America/New_York", "2026-11-01T06:00Z"),
-    ("Australia/Lord_Howe", "2026-04-04T15:00Z"),
-    ("Australia/Lord_Howe", "2026-10-03T15:30Z"),
-    ("America/Sao_Paulo", "2018-11-04T03:00Z"),  # a gap at midnight
-    ("America/Havana", "2026-11-01T05:00Z"),  # an hour repeated across midnight
-    ("Africa/Casablanca", "2026-02-15T02:00Z"),
-    ("Pacific/Apia", "2011-12-30T10:00Z"),
-    ("Asia/Kolkata", "2026-03-29T01:00Z"),
-    ("UTC", "2028-02-29T00:00Z"),
-]
-changes = st.sampled_from([(zone, int(unix(at.replace("Z", "+00:00")))) for zone, at in CHANGES])
-
-
-def agree_with_the_walk(expression: Expression, change: tuple[str, int], before: int, most: int) -> None:
-    zone, moment = change
-    after = moment - before
-    until = moment + 30 * 3_600
+def agrees_with_the_walk(triple: Triple) -> bool:
+    """Whether the fires in the window are those of the walk: all, or the first forty; and the last is the last."""
+    text, end = triple.expression.text, triple.window[1]
+    walked = [float(at) for at in itertools.islice(walk(triple), 40)]
     try:
-        cron = parse_cron(expression.text, zone)
+        cron = parse_cron(text, triple.zone)
     except CronInvalid:
-        assert not any(walk(expression, zone, after, until))
-        return
-    expected = [at for _, at in zip(range(most), walk(expression, zone, after, until), strict=False)]
-    assert fires_between(cron, after, until, cap=most) == expected
+        return not walked
+    found = fires_between(cron, triple.after, end, cap=40)
+    assert found == walked, (text, triple.zone, datetime.fromtimestamp(triple.after, UTC))
+    if walked and len(walked) < 40:
+        assert last_fire(cron, triple.after, end) == walked[-1], (text, triple.zone, triple.after)
+    following = next_fire(cron, triple.after)
+    return following is not None and (bool(walked) or following > end)
 
 
-@settings(max_examples=80, deadline=None)
-@given(expression=expressions, change=changes, before=st.integers(0, 30 * 3_600))
-def test_b29_fires_are_those_of_a_walk_over_every_minute(
-    expression: Expression, change: tuple[str, int], before: int
-) -> None:
-    agree_with_the_walk(expression, change, before, most=40)
+def test_b29_fires_of_500_triples_are_those_of_a_walk_over_every_minute() -> None:
+    seen: Counter[str] = Counter()
+    for triple in triples(29, 500, each=14):
+        assert agrees_with_the_walk(triple), triple
+        seen.update(kinds(triple))
+    assert all(seen[kind] >= 20 for kind in ("fires", "by clock", "fixed", "both days", "either day")), seen
+
+
+def kinds(triple: Triple) -> list[str]:
+    """What a triple is good for."""
+    one = triple.expression
+    kinds = ["by clock" if one.follows_clock else "fixed", "both days" if one.both_days else "either day"]
+    return [*kinds, "fires"] if next(walk(triple), None) is not None else kinds
 
 
 @pytest.mark.soak
-@settings(max_examples=300 * SOAK, deadline=None)
-@given(expression=expressions, change=changes, before=st.integers(0, 30 * 3_600))
-def test_b29_fires_are_those_of_a_walk_over_every_minute_soak(
-    expression: Expression, change: tuple[str, int], before: int
-) -> None:
-    agree_with_the_walk(expression, change, before, most=200)
+def test_b29_fires_of_20_000_triples_are_those_of_a_walk_over_every_minute(soak: int) -> None:
+    found = triples(7, 20_000 * soak, each=20, anywhere=True)
+    assert [triple for triple in found if not agrees_with_the_walk(triple)] == []
 
 
-@settings(max_examples=60, deadline=None)
-@given(expression=expressions, change=changes, span=st.integers(0, 20 * 3_600))
-def test_the_last_fire_is_the_last_of_all(expression: Expression, change: tuple[str, int], span: int) -> None:
-    zone, moment = change
-    after, until = moment - span, moment + 20 * 3_600 - span
-    try:
-        cron = parse_cron(expression.text, zone)
-    except CronInvalid:
-        return
-    everything = list(walk(expression, zone, after, until))
-    assert last_fire(cron, after, until) == (everything[-1] if everything else None)
+def test_croniter_names_the_same_minutes_where_no_clock_is_changed() -> None:
+    """It is asked as far as it is right: numbers spelled out, the rule of the two day fields told, no zone."""
+    for triple in triples(3, 120, each=1):
+        expression, begin = triple.expression, datetime.fromtimestamp(triple.after, UTC).replace(tzinfo=None)
+        try:
+            cron = parse_cron(expression.text)
+        except CronInvalid:
+            continue
+        theirs = croniter(
+            expression.spelled_out, begin, day_or=not expression.both_days, max_years_between_matches=50
+        ).get_next(datetime)
+        assert next_fire(cron, triple.after) == theirs.replace(tzinfo=UTC).timestamp(), (expression.text, begin)
