@@ -7,6 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from callboard.faces.lines import call_words, lines_of, mail_line, shorten
+from callboard.faces.results import Detail, result_block
+from callboard.faces.terminal import Block
 from callboard.words import events as ev
 from callboard.words.context import Edit
 from callboard.words.values import Envelope, Todo, ToolCall
@@ -14,13 +16,19 @@ from callboard.words.values import Envelope, Todo, ToolCall
 LONG = " ".join(["a constraint that must not be lost"] * 200)
 
 
+def block_of(event: ev.Event, calls: dict[str, ToolCall] | None = None, detail: Detail = "brief") -> Block | None:
+    if isinstance(event, ev.ToolFinished):
+        return result_block("alice", event, (calls or {}).get(event.call), detail)
+    return lines_of("alice", event)
+
+
 def text(event: ev.Event, calls: dict[str, ToolCall] | None = None) -> str:
-    shown = lines_of("alice", event, calls or {})
+    shown = block_of(event, calls)
     return "" if shown is None else "\n".join(line.text for line in shown.lines)
 
 
 def progress(event: ev.Event) -> bool:
-    shown = lines_of("alice", event, {})
+    shown = block_of(event)
     assert shown is not None
     return shown.progress
 
@@ -55,7 +63,7 @@ def test_an_overflow_offers_a_fresh_conversation() -> None:
 
 def test_a_failed_call_stands_out() -> None:
     done = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": "no"},), is_error=True)
-    shown = lines_of("alice", done, {})
+    shown = block_of(done)
     assert shown is not None
     assert shown.lines[0].style == "bad"
 
@@ -157,7 +165,7 @@ def test_one_liners_stay_one_line_whatever_they_carry() -> None:
             event = kind(at=0, **fields)
         except ValueError:
             continue  # needs fields that this test does not know
-        shown = lines_of("alice", event, {})
+        shown = block_of(event)
         assert shown is None or not shown.progress or all("\n" not in line.text for line in shown.lines)
 
 

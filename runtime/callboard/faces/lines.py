@@ -1,8 +1,8 @@
-"""What an event looks like on the screen. Pure: an event and what is known of its call in, a block of lines out.
+"""What an event looks like on the screen. Pure: an event in, a block of lines out.
 
-One line each: a retry, a fire, a compaction, an envelope between agents, a tool call folded with the first and last
-line of its result. Whole, never cut: what the model says to the person, plans, and the text that ends a turn. Only
-one-liners are progress, which `--quiet` hides. What is shortened here is shortened for the screen alone.
+One line each: a retry, a fire, a compaction, an envelope between agents. Whole, never cut: what the model says to the
+person, plans, and the text that ends a turn. Only one-liners are progress, which `--quiet` hides. What is shortened
+here is shortened for the screen alone.
 
 It refuses to print, to remember and to colour: a line carries the name of a style.
 """
@@ -47,7 +47,6 @@ from callboard.words.events import (
     SummaryFailed,
     TaskHeld,
     TodosSet,
-    ToolFinished,
     TurnEnded,
     WaitBegan,
 )
@@ -66,10 +65,8 @@ _SILENT_MAIL = frozenset({"prompt", "command", "scheduled", "plan_approval_reque
 """Envelopes that are shown otherwise: typed by the person, as a fire, or as a request."""
 
 
-def lines_of(agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
-    """The lines of an event, None when it has none. `calls` are the agent's tool calls under way, by our id."""
-    if isinstance(event, ToolFinished):
-        return _finished(agent, event, calls.get(event.call))
+def lines_of(agent: str, event: Event) -> Block | None:
+    """The lines of an event, None when it has none. Those of a finished call are `results.result_block`'s."""
     teller = _TELLERS.get(type(event))
     return None if teller is None else teller(agent, event)
 
@@ -133,17 +130,6 @@ def call_words(call: ToolCall) -> str:
     main = next((given[field] for field in _MAIN_FIELDS if given.get(field)), None)
     words = main if isinstance(main, str) else json.dumps(given, ensure_ascii=False) if given else ""
     return shorten(f"{call.name} {first_line(words)}".rstrip(), WIDTH)
-
-
-def _finished(agent: str, event: ToolFinished, call: ToolCall | None) -> Block:
-    said = [line.strip() for line in plain(text_of(event.content)).split("\n") if line.strip()]
-    result = shorten(said[0], WIDTH) if said else "(nothing)"
-    if len(said) > 1:
-        between = f" … {len(said) - 2} lines … " if len(said) > 2 else " / "
-        result += between + shorten(said[-1], WIDTH)
-    style: Style = "bad" if event.is_error else "dim"
-    name = call_words(call) if call else event.call
-    return Block((Line(f"{name} => {result}", style, agent),), progress=True)
 
 
 def _progress(agent: str, text: str, style: Style = "dim") -> Block:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from callboard.core.recovery.turns import KNOWN_STOPS
 from callboard.faces.lines import call_words, lines_of, mail_line, text_of, usage_words
+from callboard.faces.results import result_block
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.ports.model import Delta
 from callboard.words.events import (
@@ -83,7 +84,7 @@ class Screen:
             self._terminal.terminal_print(block(words, "dim", name=agent, progress=True))
         if isinstance(event, GateSet) and self._is_asked(event):
             event = event.model_copy(update={"plan": ""})
-        shown = lines_of(agent, event, calls)
+        shown = self._lines(agent, event, calls)
         if isinstance(event, ResultsMerged):
             calls.clear()
         if isinstance(event, TurnBegan) and agent == "lead":
@@ -162,7 +163,17 @@ class Screen:
         if self._result_apart and agent == "lead":
             return
         if event.text and event.text.strip() != said.strip():
-            self._terminal.terminal_print(block(event.text, name=agent))
+            self._terminal.terminal_print(self._said_block(agent, event.text))
+
+    def _lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
+        """What an event looks like here."""
+        if isinstance(event, ToolFinished):
+            return result_block(agent, event, calls.get(event.call), "whole" if self._verbose else "brief")
+        return lines_of(agent, event)
+
+    def _said_block(self, agent: str, text: str) -> Block:
+        """What an agent's words look like here."""
+        return block(text, name=agent)
 
     def _release(self) -> None:
         if self._held is not None:

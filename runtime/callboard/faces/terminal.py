@@ -48,6 +48,7 @@ _BREAKS = re.compile(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _CONTROLS = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also what reverses the reading order
 )
+_NUMBERS = re.compile(r"[0-9]+(;[0-9]+)*")
 _GATHER = 0.01
 """Seconds that blocks gather while the screen has nothing to write."""
 _BEHIND = 2_000
@@ -59,12 +60,22 @@ class ResultUnwritten(CallboardError):
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a line. `codes`: numbers of a style with `;` between them, such as `1;36`; empty for none."""
+
+    text: str
+    codes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """One line for the screen. `name` stands before it (an agent), in a style of its own."""
+    """One line for the screen. `name` stands before it (an agent), in a style of its own. `spans`: the text in pieces
+    that have a style each, used in its place where there is colour."""
 
     text: str
     style: Style = "plain"
     name: str = ""
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +122,19 @@ def styled(lines: Sequence[Line], *, color: bool) -> str:
 
 def _styled(line: Line, *, color: bool) -> str:
     text, name = plain(line.text), plain(line.name)
-    if color and text and line.style != "plain":
+    if color and line.spans:
+        text = "".join(map(_span, line.spans))
+    elif color and text and line.style != "plain":
         text = f"{_STYLES[line.style]}{text}{_END}"
     if not name:
         return text
     return f"{_STYLES['name']}{name}{_END} {text}" if color else f"{name}: {text}"
+
+
+def _span(span: Span) -> str:
+    """A piece in its style. Each is made plain by itself: no two of them make up a sequence."""
+    text = plain(span.text).replace("\n", " ")
+    return f"\x1b[{span.codes}m{text}{_END}" if text and _NUMBERS.fullmatch(span.codes) else text
 
 
 class Terminal:
@@ -144,6 +163,11 @@ class Terminal:
     def out_is_tty(self) -> bool:
         """A person reads the results."""
         return self._out.isatty()
+
+    @property
+    def paints(self) -> bool:
+        """Blocks are shown in colour."""
+        return self._color_err
 
     def terminal_print(self, shown: Block) -> None:
         """Print one block above whatever is being typed. Returns at once."""

@@ -8,13 +8,11 @@ It refuses to run without a terminal (`callboard run` is for that), and to do an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import anyio
-from prompt_toolkit.completion import WordCompleter
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from callboard.app import End, OpenSession, Options
 from callboard.attaching import Attach, AttachedSession, opened
@@ -23,16 +21,20 @@ from callboard.faces.commands import COMMANDS, Here, Leave, Switch, perform
 from callboard.faces.editing import edit_at
 from callboard.faces.gate import PersonGate
 from callboard.faces.leaving import TWICE
-from callboard.faces.lines import shorten
-from callboard.faces.pages.listings import at_work, attached_block, status_words
+from callboard.faces.pages.listings import at_work, attached_block
 from callboard.faces.prompt.asking import Questions
+from callboard.faces.prompt.completion import Around, Files, LineCompleter, around
+from callboard.faces.prompt.history import KeptHistory
 from callboard.faces.prompt.line import Called, Draft, PromptLine
 from callboard.faces.prompt.live import LiveScreen
+from callboard.faces.prompt.plain_line import PlainLine
+from callboard.faces.prompt.status import Status
 from callboard.faces.steering import AT_WORK, Command, Nothing, heed, lives_of, read_line
-from callboard.faces.terminal import Terminal, block, plain
+from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.values import Request
 
-_TAIL_WIDTH = 100
+_ECHOED = 12
+"""Lines of what was sent that are shown again; a paste is known to who pasted it."""
 
 
 class Repl:
@@ -44,11 +46,11 @@ class Repl:
         """`attach`: what to do where another process hosts the session."""
         self._options, self._terminal = options, terminal
         self._attach: Attach = attach
-        self._session: OpenSession | None = None
+        self._status: Status | None = None
         self._end: End | None = None
         """How the session ended that another process hosted."""
         self._screen = LiveScreen(terminal, verbose=verbose)
-        self._line = PromptLine(terminal, self._above, self._below)
+        self._line: PromptLine | PlainLine = PromptLine(terminal, self)
         self.questions = Questions(terminal, self._asked, self._call, self._edit_now)
         self._last_interrupt = float("-inf")
         self.switched: str | None = None
@@ -59,14 +61,8 @@ class Repl:
         approver = PersonApprover(self.questions.ask, self._terminal, edit=self.questions.edit_in_turn)
         options = replace(self._options, gate=PersonGate(self._terminal, attended=self._options.attended))
         async with opened(self._attach, options, [self._screen], [approver]) as session:
-            self._session = session
-            self._line = PromptLine(
-                self._terminal,
-                self._above,
-                self._below,
-                history=_history(session.places.state),
-                completer=WordCompleter([f"/{name}" for name in COMMANDS], sentence=True),
-            )
+            self._status = Status(session)
+            self._line = self._line_for(session)
             self._screen.redraw = self._line.redraw
             self._screen.attach(session, asks_plans=True)
             approver.attach(session)
@@ -102,7 +98,7 @@ class Repl:
                     continue
                 line = await self._line.read(self._is_called)
                 if line.strip():
-                    self._terminal.terminal_print(block(f"> {line}", "strong"))
+                    self._terminal.terminal_print(echoed(line))
                 await self._heed(session, line)
             except Called:
                 continue
@@ -120,14 +116,25 @@ class Repl:
     def _is_called(self) -> bool:
         return bool(self.questions) or self._end is not None
 
-    def _above(self) -> str:
-        """The live tail."""
-        return shorten(plain(self._screen.tail).replace("\n", " "), _TAIL_WIDTH)
+    def above(self, columns: int, rows: int) -> str:
+        """What the lead is in the middle of saying."""
+        return self._screen.tail(columns, rows)
 
-    def _below(self) -> str:
+    def below(self) -> str:
         """What the team is doing and what it cost."""
-        status = status_words(self._session) if self._session is not None else ""
-        return plain(" | ".join(part for part in (self._screen.doing(), status) if part))
+        return self._status.words(self._screen.doing()) if self._status is not None else ""
+
+    def _line_for(self, session: OpenSession) -> PromptLine | PlainLine:
+        if os.environ.get("TERM", "dumb") == "dumb":
+            return PlainLine(self._terminal)
+        commands = {name: (one.words, one.help) for name, one in COMMANDS.items()}
+
+        def there() -> Around:
+            return around(session, commands)
+
+        completer = LineCompleter(there, Files(session.workspace))
+        history = KeptHistory(session.places.state / "history.jsonl")
+        return PromptLine(self._terminal, self, history=history, completer=completer)
 
     async def _asked(self, words: str, leave: Callable[[], bool]) -> str | None:
         return await self._line.asked(words, leave)
@@ -182,11 +189,10 @@ def run_repl(options: Options, terminal: Terminal, *, verbose: bool = False, att
     return anyio.run(talk)
 
 
-def _history(state: Path) -> History:
-    """What was typed in this workspace, kept in its private state folder."""
-    file = state / "history"
-    try:
-        file.touch(mode=0o600)
-    except OSError:
-        return InMemoryHistory()  # the folder cannot be written: what was typed is remembered for this time only
-    return FileHistory(str(file))
+def echoed(line: str) -> Block:
+    """What was sent, as it stays on the screen."""
+    first, *others = block(line, "strong").lines
+    shown = [replace(one, text=f"  {one.text}") for one in others[: _ECHOED - 1]]
+    more = len(others) - len(shown)
+    note = (Line(f"  … {more} more {'line' if more == 1 else 'lines'}, sent whole", "dim"),) if more else ()
+    return Block((replace(first, text=f"> {first.text}"), *shown, *note))
