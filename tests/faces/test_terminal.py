@@ -128,10 +128,14 @@ def test_what_is_about_to_be_approved_shows_its_control_characters() -> None:
 @pytest.mark.parametrize(
     ("choice", "env", "tty", "colored"),
     [
-        ("auto", {}, True, True),
-        ("auto", {}, False, False),
-        ("auto", {"NO_COLOR": "1"}, True, False),
-        ("auto", {"NO_COLOR": ""}, True, True),
+        ("auto", {"TERM": "xterm"}, True, True),
+        ("auto", {"TERM": "xterm"}, False, False),
+        ("auto", {}, True, False),
+        ("auto", {"TERM": ""}, True, False),
+        ("auto", {"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ("auto", {"TERM": "xterm", "NO_COLOR": "0"}, True, False),
+        ("auto", {"TERM": "xterm", "NO_COLOR": ""}, True, True),
+        ("auto", {"TERM": "dumb", "FORCE_COLOR": "1"}, True, True),
         ("auto", {"FORCE_COLOR": "1"}, False, True),
         ("auto", {"FORCE_COLOR": "0"}, False, False),
         ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
@@ -146,6 +150,11 @@ def test_color_is_chosen_by_flag_then_environment_then_stream(
     assert wants_color(choice, Tty() if tty else io.StringIO(), env) is colored
 
 
+def test_what_reverses_the_reading_order_is_spelled_out() -> None:
+    assert plain("photo\u202egpj.exe \u2066x\u2069") == "photo\\u202egpj.exe \\u2066x\\u2069"
+    assert plain("שלום\u200f, 日本 👩\u200d👧") == "שלום, 日本 👩\u200d👧"
+
+
 def test_quiet_hides_one_liners_and_nothing_else() -> None:
     err = io.StringIO()
     terminal = Terminal(io.StringIO(), err, quiet=True)
@@ -155,6 +164,19 @@ def test_quiet_hides_one_liners_and_nothing_else() -> None:
     assert err.getvalue() == "a plan\n"
 
 
+def drained(reader: int) -> tuple[threading.Thread, list[bytes]]:
+    """All that comes out of a pipe, read from now on."""
+    read: list[bytes] = []
+
+    def drain() -> None:
+        while piece := os.read(reader, 65_536):
+            read.append(piece)
+
+    draining = threading.Thread(target=drain)
+    draining.start()
+    return draining, read
+
+
 def test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress() -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as slow:
@@ -162,14 +184,7 @@ def test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress() -> None:
         for number in range(6_000):  # the pipe is full long before: these calls return all the same
             terminal.terminal_print(block(f"progress {number} {'x' * 100}", progress=True))
         terminal.terminal_print(block("the plan, in full"))
-        read: list[bytes] = []
-
-        def drain() -> None:
-            while piece := os.read(reader, 65_536):
-                read.append(piece)
-
-        draining = threading.Thread(target=drain)
-        draining.start()
+        draining, read = drained(reader)
         terminal.close()
     draining.join()
     os.close(reader)
@@ -177,6 +192,39 @@ def test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress() -> None:
     assert "the plan, in full" in said
     assert "lines of progress not shown" in said
     assert said.count("progress ") < 6_000
+
+
+def test_a_descriptor_that_does_not_wait_loses_nothing() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # as another process that shares it may have made it
+    with os.fdopen(writer, "w") as stream:
+        terminal = Terminal(stream, io.StringIO())
+        for number in range(3_000):
+            terminal.result(f"{number} {'x' * 100}")
+        draining, read = drained(reader)
+        terminal.close()
+    draining.join()
+    os.close(reader)
+    assert [line.split()[0] for line in b"".join(read).decode().splitlines()] == [str(n) for n in range(3_000)]
+
+
+def test_what_a_prompt_line_draws_waits_for_no_screen_and_keeps_its_place() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        terminal = Terminal(stream, stream)
+        wanted = ""
+        for number in range(2_000):  # the pipe is full long before: these calls return all the same
+            terminal.canvas.write(f"drawn {number} {'x' * 50}\n")
+            terminal.terminal_print(block(f"said {number}"))
+            wanted += f"drawn {number} {'x' * 50}\nsaid {number}\n"
+        assert terminal.is_behind
+        draining, read = drained(reader)
+        terminal.flush()
+        assert not terminal.is_behind
+        terminal.close()
+    draining.join()
+    os.close(reader)
+    assert b"".join(read).decode() == wanted
 
 
 def test_what_the_encoding_of_the_stream_lacks_is_spelled_out() -> None:

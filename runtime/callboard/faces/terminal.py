@@ -5,8 +5,9 @@ model, a tool or a file moves the cursor, sets a title or hides a word: control 
 only escape sequences on the screen are the styles below. Callers give words and a style, never a sequence.
 
 Lock order: an agent opens a block only while it holds its `agent_lock`. This module takes no `agent_lock` and waits
-for none; printing puts the block into a queue and returns, so a slow screen holds up nobody. What is only progress is
-dropped when the screen falls far behind, and the screen says how much.
+for none; printing puts the block into a queue and returns, so a screen that is slow, or stands still (Ctrl-S, a reader
+that does not read), holds up nobody: agents and store go on. What is only progress is dropped when the screen
+falls far behind, and the screen says how much; the rest is kept, and the end of the process waits until it is read.
 
 It refuses to ask, to redraw and to know what an event is.
 """
@@ -17,9 +18,10 @@ import errno
 import os
 import queue
 import re
+import select
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
@@ -49,8 +51,11 @@ _CONTROLS = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also what reverses the reading order
 )
 _NUMBERS = re.compile(r"[0-9]+(;[0-9]+)*")
+_REVERSING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _GATHER = 0.01
 """Seconds that blocks gather while the screen has nothing to write."""
+_UNDRAWN = 20
+"""Writes that may wait before a prompt line is not drawn anew for news about it."""
 _BEHIND = 2_000
 """Blocks that may wait for a slow screen before progress is dropped."""
 
@@ -87,15 +92,21 @@ class Block:
 
 
 def plain(text: str) -> str:
-    """The text without control sequences; only line breaks and tabs are left of the control characters."""
+    """The text without control sequences; only line breaks and tabs are left of the control characters. What reverses
+    the reading order of a piece, and so may make one text look like another, is spelled out (`\\u202e`)."""
     if text.replace("\n", "").isprintable():  # most of what is said; looking costs a tenth of the substitutions
         return text
-    return _CONTROLS.sub("", _BREAKS.sub("\n", _SEQUENCES.sub("", text)))
+    text = _BREAKS.sub("\n", _SEQUENCES.sub("", text))
+    return _CONTROLS.sub("", _REVERSING.sub(_spelled, text))
 
 
 def visible(text: str) -> str:
     """The text with its control characters spelled out (`\\x1b`), for what a person is about to approve."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r", "\\r"))
+    return _CONTROLS.sub(_spelled, text.replace("\r", "\\r"))
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def block(text: str, style: Style = "plain", *, name: str = "", progress: bool = False) -> Block:
@@ -105,14 +116,15 @@ def block(text: str, style: Style = "plain", *, name: str = "", progress: bool =
 
 
 def wants_color(choice: str, stream: TextIO, env: Mapping[str, str]) -> bool:
-    """`--color` first, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether the stream is a terminal."""
+    """`--color` first, then NO_COLOR, FORCE_COLOR, a TERM that is `dumb` or not told, then whether the stream is a
+    terminal. Sources: no-color.org, force-color.org."""
     if choice in {"always", "never"}:
         return choice == "always"
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR", "0") not in {"", "0"}:
         return True
-    return env.get("TERM") != "dumb" and stream.isatty()
+    return env.get("TERM", "") not in {"", "dumb"} and stream.isatty()
 
 
 def styled(lines: Sequence[Line], *, color: bool) -> str:
@@ -137,6 +149,35 @@ def _span(span: Span) -> str:
     return f"\x1b[{span.codes}m{text}{_END}" if text and _NUMBERS.fullmatch(span.codes) else text
 
 
+class Canvas:
+    """Where a prompt line draws: a stream, as far as such a line needs one, that never waits for the screen. What is
+    drawn is written by the terminal's one writer, between blocks."""
+
+    def __init__(self, stream: TextIO, hand_over: Callable[[str], None]) -> None:
+        self._stream, self._hand_over = stream, hand_over
+
+    @property
+    def encoding(self) -> str:
+        """Of the stream."""
+        return self._stream.encoding or "utf-8"
+
+    def fileno(self) -> int:
+        """Of the stream: its size and settings are asked for there."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Of the stream."""
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Put the text into the terminal's queue."""
+        self._hand_over(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+
 class Terminal:
     """The screen of this process. Everything may be called from any thread.
 
@@ -153,6 +194,9 @@ class Terminal:
         self._lost = 0
         self._holds = False
         self._failure: OSError | None = None
+        for stream in (out, err):
+            with suppress(OSError, ValueError):
+                stream.flush()  # from here on it is written past its buffer
         # Says who may drop progress and count it; held for a few instructions, never while writing.
         self._counting = threading.Lock()
         self._hurry = threading.Event()
@@ -195,6 +239,16 @@ class Terminal:
     def answered(self, note: str = "") -> None:
         """The question is answered, or void as `note` says: nothing needs to be put again."""
         self._queue.put(lambda: self._end_question(plain(note)))
+
+    @property
+    def canvas(self) -> Canvas:
+        """Where a prompt line draws on stdout."""
+        return Canvas(self._out, self._draw)
+
+    @property
+    def is_behind(self) -> bool:
+        """The screen takes nothing at the moment: what would only be drawn anew may wait."""
+        return self._queue.qsize() > _UNDRAWN
 
     def show_above(self, write: Callable[[str], object] | None) -> None:
         """While a person types, blocks go through `write`, which keeps their line; None: straight to stderr again."""
@@ -240,6 +294,10 @@ class Terminal:
                 f"the result could not be written to stdout ({why}). Free some room, or write elsewhere"
             )
 
+    def _draw(self, text: str) -> None:
+        self._queue.put(lambda: self._write(self._out, text))
+        self._hurry.set()
+
     def _too_far_behind(self) -> bool:
         with self._counting:
             behind = self._queue.qsize() > _BEHIND
@@ -278,16 +336,44 @@ class Terminal:
             self._write(self._err, f"\n{note}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
+        if stream.closed:
+            return  # under us: nobody reads it
         encoding = stream.encoding or "utf-8"
+        data = text.encode(encoding, "backslashreplace")
         try:
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            stream.flush()
+            if (file := _descriptor(stream)) is None:
+                stream.write(data.decode(encoding))
+                stream.flush()
+            else:
+                _write_whole(file, data)
         except OSError as error:
             if stream is self._out and error.errno not in {errno.EPIPE, errno.EIO}:
                 self._failure = self._failure or error
             _silence(stream)
-        except ValueError:
-            return  # the stream was closed under us: nobody reads it
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """The file behind a stream; None where there is none."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def _write_whole(file: int, data: bytes) -> None:
+    """Write all of it, however long that takes. Raises `OSError`.
+
+    Past the stream's own buffer: that one is locked while a reader does not read, and the interpreter's exit would
+    trip over the lock; and it loses what a descriptor refuses that another process has made non-blocking.
+    """
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(file, rest) :]
+        except BlockingIOError:
+            room = select.poll()
+            room.register(file, select.POLLOUT)
+            room.poll()
 
 
 def _silence(stream: TextIO) -> None:
