@@ -137,16 +137,16 @@ def triples(seed: int, count: int, *, each: int = 8, anywhere: bool = False) -> 
     """So many triples, `each` of one window. `anywhere`: half of the windows lie round changes of whatever zone."""
     rng = random.Random(seed)
     windows = [*CHANGES, *CALENDAR]
-    for number in range(count):
-        if number % each == 0:
-            if anywhere and rng.random() < 0.5:
-                zone, moment = _any_change(rng)
-            else:
-                zone, text = windows[number // each % len(windows)]
-                moment = int(datetime.fromisoformat(f"{text}Z").timestamp())
-            window = (moment - HALF_WINDOW, moment + HALF_WINDOW)
-        near = rng.choice((MINUTE, HOUR, 3 * HOUR, HALF_WINDOW))
-        yield Triple(_expression(rng), zone, moment + rng.randint(-near, min(near, HALF_WINDOW - 1)), window)
+    for first in range(0, count, each):
+        if anywhere and rng.random() < 0.5:
+            zone, moment = _any_change(rng)
+        else:
+            zone, text = windows[first // each % len(windows)]
+            moment = int(datetime.fromisoformat(f"{text}Z").timestamp())
+        window = (moment - HALF_WINDOW, moment + HALF_WINDOW)
+        for _ in range(min(each, count - first)):
+            near = rng.choice((MINUTE, HOUR, 3 * HOUR, HALF_WINDOW - 1))
+            yield Triple(_expression(rng), zone, moment + rng.randint(-near, near), window)
 
 
 def _any_change(rng: random.Random) -> tuple[str, int]:
@@ -195,7 +195,7 @@ def _field(rng: random.Random, part: _Part) -> tuple[str, frozenset[int]]:
     if rng.random() < part.any_share:
         return "*", frozenset(range(part.low, part.high + 1))
     items = [_item(rng, part) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
-    return ",".join(text for text, _ in items), frozenset().union(*(numbers for _, numbers in items))
+    return ",".join(text for text, _ in items), frozenset[int]().union(*(numbers for _, numbers in items))
 
 
 def _item(rng: random.Random, part: _Part) -> tuple[str, range]:
