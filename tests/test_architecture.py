@@ -28,13 +28,14 @@ ONE_IMPORTER = {
     "apsw": "callboard.adapters.sqlite",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.faces.prompt",
+    "rich": "callboard.faces.rendering",
     "tree_sitter": "callboard.adapters.shell_plain",
     "tree_sitter_bash": "callboard.adapters.shell_plain",
     "yaml": "callboard.adapters.yaml_files",
 }
 """A library of others, and the one module or package of ours that may import it."""
 
-HEAVY = ("aiohttp", "anthropic", "httpx2", "mcp", "prompt_toolkit", "uvicorn")
+HEAVY = ("aiohttp", "anthropic", "httpx2", "mcp", "prompt_toolkit", "rich", "uvicorn")
 """What no command loads before it is needed."""
 
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
@@ -153,7 +154,7 @@ def test_imports_are_absolute_and_not_for_type_checkers_alone() -> None:
     assert not relative | detours
 
 
-@pytest.mark.parametrize("command", [[], ["--help"], ["run", "--help"], ["cron", "list"], ["sessions", "--json"]])
+@pytest.mark.parametrize("command", [[], ["--help"], ["run", "--help"], ["cron", "list"], ["cron", "next", "@daily"], ["sessions"]])
 def test_a_command_that_needs_no_model_loads_nothing_heavy(command: list[str], tmp_path: Path) -> None:
     enter = f"from callboard.__main__ import main\nmain({command!r})" if command else "import callboard"
     tell = f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), flush=True)"

@@ -15,7 +15,10 @@ from typing import cast
 
 import click
 
-from callboard import __version__
+from callboard import (
+    __version__,
+    _early,  # noqa: F401  # pyright: ignore[reportUnusedImport]  before the first import of structlog
+)
 from callboard.faces.cli.options import Given
 from callboard.faces.cli.root import cli
 from callboard.words.errors import CallboardError
