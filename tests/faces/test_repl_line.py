@@ -13,7 +13,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from callboard.app import Options
-from callboard.faces.prompt.line import TOO_SOON
+from callboard.faces.prompt.crossing import TOO_SOON
 from callboard.faces.prompt.repl import Repl
 from callboard.faces.terminal import Terminal, block
 

@@ -11,7 +11,7 @@ import pytest
 from tests.faces.command import Command
 from tests.simulation.processes import AtTerminal, no_traceback, started, until
 
-from callboard.faces.prompt.line import TOO_SOON
+from callboard.faces.prompt.crossing import TOO_SOON
 
 PLAN = """
 agents:

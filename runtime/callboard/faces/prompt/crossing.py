@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prompt_toolkit import PromptSession
 from prompt_toolkit.buffer import Buffer
 
 TOO_SOON = 0.5
@@ -36,10 +37,10 @@ class Pause:
     The timer is of the loop that reads the keys: it comes after all that was typed before it, however late both are.
     """
 
-    def __init__(self, buffer: Buffer, keys: Keys, crossed: Callable[[str], None]) -> None:
+    def __init__(self, line: PromptSession[str], keys: Keys, crossed: Callable[[str], None]) -> None:
         """`crossed`: where the person was typing when the line changed, this is told what was typed on, once they
         pause."""
-        self._buffer, self._keys, self._crossed = buffer, keys, crossed
+        self._app, self._buffer, self._keys, self._crossed = line.app, line.default_buffer, keys, crossed
         self._before = ""
         self._timer: asyncio.TimerHandle | None = None
         self._was_typing = False
@@ -74,6 +75,8 @@ class Pause:
         self._timer = asyncio.get_running_loop().call_later(TOO_SOON, self._passed)
 
     def _passed(self) -> None:
+        if self._app.is_done:
+            return  # its end came first
         crossing, self.over = self.crossing, True
         if crossing and self._buffer.text != self._before:
             self._crossed(self._buffer.text)

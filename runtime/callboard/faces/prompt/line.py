@@ -19,7 +19,7 @@ import termios
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TextIO, cast
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app_session
@@ -105,7 +105,8 @@ class PromptLine:
     @contextmanager
     def shown(self) -> Generator[None]:
         """While the block lasts, prints appear above the line, and no key is echoed but by it."""
-        self._output = _Screen.from_pty(sys.stdout, term=os.environ.get("TERM")) if sys.stdout.isatty() else None
+        canvas = cast("TextIO", self._terminal.canvas)
+        self._output = _Screen.from_pty(canvas, term=os.environ.get("TERM")) if canvas.isatty() else None
         with self._hold:
             _keep_typed_ahead()
             self._take()
@@ -136,9 +137,7 @@ class PromptLine:
         with them is empty."""
         line = self._own = self._own or self._session()
         buffer = line.default_buffer
-        pause = Pause(
-            buffer, self._keys, lambda typed: buffer.set_document(Document(self.draft.text, self.draft.cursor))
-        )
+        pause = Pause(line, self._keys, lambda typed: buffer.set_document(_document(self.draft)))
 
         def begun() -> None:
             buffer.cursor_position = self.draft.cursor
@@ -175,7 +174,7 @@ class PromptLine:
             self.draft = self.draft.with_more(typed)
             buffer.reset()
 
-        pause = Pause(buffer, self._keys, crossed)
+        pause = Pause(line, self._keys, crossed)
 
         def begun() -> None:
             pause.begin()
@@ -206,6 +205,8 @@ class PromptLine:
 
     def _redraw_now(self) -> None:
         self._due, self._drawn = None, asyncio.get_running_loop().time()
+        if self._terminal.is_behind:
+            return self.redraw()  # the screen takes nothing: look again later
         texts = self._now()
         if texts != self._texts and self._own is not None and self._own is self._active:
             self._texts = texts
@@ -236,6 +237,10 @@ class PromptLine:
         )
         session.layout.current_window.height = lambda: _height(session)
         return session
+
+
+def _document(draft: Draft) -> Document:
+    return Document(draft.text, draft.cursor)
 
 
 def sound(typed: str) -> str:
