@@ -60,7 +60,7 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--max-thinking-tokens",), {"type": click.IntRange(min=0)}, _THINKING),
     (("--task-budget",), {"type": click.IntRange(min=0)}, "--max-budget-usd and --max-turns are the limits there are"),
     (("--betas",), {"metavar": "NAMES"}, _LATER),
-    (("--setting-sources",), {"metavar": "NAMES"}, "whose settings count is a matter of trust (docs/security.md)"),
+    (("--setting-sources",), {"metavar": "NAMES"}, "whose settings count is a matter of trust (docs/trust.md)"),
     (
         ("--add-dir",),
         {"multiple": True, "metavar": "DIR"},

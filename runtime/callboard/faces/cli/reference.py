@@ -72,6 +72,8 @@ record.
 
 Every message carries `uuid` and `session_id`. What another agent than the lead says or does carries its name in `agent`
 and, in `parent_tool_use_id`, the call that made it. Tools have the names that they have everywhere in Callboard.
+
+A program that drives a session reads more, and writes lines itself: [programs that drive Callboard](headless.md).
 """
 
 _PLACEHOLDER = re.compile(r"\s+")
