@@ -79,7 +79,17 @@ async def test_a_schedule_may_be_given_a_budget_in_all_and_for_each_fire(world: 
         ({"cron": "61 * * * *"}, "cron: minute: "),
         ({"cron": "* * * *"}, "cron: expression: "),
         ({"cron": "@reboot"}, "cron: expression: "),
-        ({"cron": "0 9 * * *", "timezone": "Europe/Berln"}, "cron: timezone: "),
+        ({"cron": "0 9 * * *", "timezone": "Europe/Berln"}, "timezone: 'Europe/Berln'"),
+        ({"cron": "every 5s"}, "cron: expression: "),
+        ({"cron": "at 2020-01-01T00:00"}, "cron: at 2020-01-01T00:00 never fires"),
+        ({"cron": "@daily", "expires": "2020-01-01"}, "expires: '2020-01-01' is past"),
+        ({"cron": "@daily", "deadline": "soon"}, "deadline: 'soon' is no span of time"),
+        ({"cron": "@daily", "overlap": "all"}, "overlap: "),
+        ({"cron": "@daily", "agent_type": "wizard"}, "agent_type: no type wizard"),
+        ({"cron": "@daily", "agent_type": "explore", "context": "lead"}, "agent_type: "),
+        ({"cron": "@daily", "permission_mode": "bypassPermissions"}, "permission_mode: bypassPermissions is more than"),
+        ({"cron": "@daily", "deny": ["Bash("]}, "deny: "),
+        ({"cron": "@daily", "allow": ["Bash"]}, "allow: "),
         ({"cron": "0 9 * * *", "prompt": " "}, "prompt: "),
     ],
 )
@@ -88,6 +98,28 @@ async def test_b29_a_wrong_schedule_is_refused_with_its_field(
 ) -> None:
     assert (await world.refused("schedule_cron", **{"prompt": "p", **given})).startswith(field)
     assert (await world.rows()).schedules() == []
+
+
+async def test_an_agent_may_say_all_that_a_person_may_but_what_gives_it_more(world: ToolWorld) -> None:
+    fields: dict[str, Any] = {"name": "look", "agent_type": "explore", "deadline": "20m", "retries": 2, "max_runs": 5}
+    more = {"overlap": "queue", "misfire": "all", "misfire_cap": 3, "permission_mode": "plan", "deny": ["Bash(rm *)"]}
+    made = await world.run("schedule_cron", cron="every 20m", prompt="Look.", **fields, **more)
+    assert f"{made.data['id']} (look): every 20 minutes" in str(made.content)
+    schedule = await _schedule(world, made.data["id"])
+    assert (schedule.context, schedule.target, schedule.deadline) == ("fresh", "explore", 1_200)
+    assert (schedule.overlap, schedule.misfire, schedule.misfire_cap) == ("queue", "all", 3)
+    assert (schedule.rights.mode, schedule.rights.allow, schedule.rights.deny) == ("plan", (), ("Bash(rm *)",))
+    taken = await world.refused("schedule_cron", cron="@daily", prompt="p", name="look")
+    assert taken == f"name: look is the name of {schedule.id} already: choose another one"
+    await world.run("cancel_cron", job_id="look")
+    assert (await _schedule(world, schedule.id)).state == "cancelled"
+    assert "look" in str((await world.run("schedule_cron", cron="@daily", prompt="p", name="look")).content)
+
+
+async def test_an_agent_cannot_cancel_what_a_file_says(world: ToolWorld) -> None:
+    filed = Schedule(id="cron_f", cron="@daily", prompt="p", source=".callboard/schedules/f.md")
+    await world.put(names.schedule_key("s1", "cron_f"), filed)
+    assert "comes from .callboard/schedules/f.md" in await world.refused("cancel_cron", job_id="cron_f")
 
 
 async def test_b29_a_cancelled_schedule_stays_in_the_list_and_never_fires(world: ToolWorld) -> None:

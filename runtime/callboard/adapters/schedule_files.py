@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -40,6 +40,8 @@ class ScheduleFiles:
     """Sources that are there, understood or not: a schedule of any other one is over."""
     unseen: tuple[str, ...] = ()
     """How the sources begin that were not looked at: what stands of them stays."""
+    withheld: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Source -> digest of what is not read, since its workspace is not trusted as it is now."""
     faults: tuple[str, ...] = ()
     """What is wrong, a line each: `file:line: field: what, and what to write`."""
 
@@ -51,7 +53,17 @@ class _Look:
     wanted: list[Schedule] = field(default_factory=list[Schedule])
     there: set[str] = field(default_factory=set[str])
     unseen: list[str] = field(default_factory=list[str])
+    withheld: dict[str, str] = field(default_factory=dict[str, str])
     faults: list[str] = field(default_factory=list[str])
+
+
+def withheld_line(withheld: Mapping[str, str]) -> str:
+    """What a person is told of files that are not read."""
+    files = f"{len(withheld)} schedule file{'s' if len(withheld) > 1 else ''}"
+    return (
+        f"{FOLDER}: {files} not read, since this workspace is not trusted as it is now: "
+        "`callboard trust show` lists what it brings, `callboard trust` decides"
+    )
 
 
 def schedule_places(workspace: Path, config: Path, brought: Brought, *, trusted: bool) -> Places:
@@ -71,7 +83,9 @@ def read_schedule_files(places: Places) -> ScheduleFiles:
         for path in found.paths:
             look.there.add(_shown(source, path))
             _read(source, path, look)
-    return ScheduleFiles(tuple(look.wanted), frozenset(look.there), tuple(look.unseen), tuple(look.faults))
+    return ScheduleFiles(
+        tuple(look.wanted), frozenset(look.there), tuple(look.unseen), look.withheld, tuple(look.faults)
+    )
 
 
 def _withheld(places: Places, look: _Look) -> None:
@@ -82,12 +96,7 @@ def _withheld(places: Places, look: _Look) -> None:
     look.there |= inside
     if _hidden(Path(brought.workspace or places.workspace or "", FOLDER)):
         look.unseen.append(f"{FOLDER}/")
-    if inside:
-        files = f"{len(inside)} schedule file{'s' if len(inside) > 1 else ''}"
-        look.faults.append(
-            f"{FOLDER}: {files} not read, since this workspace is not trusted as it is now: "
-            "`callboard trust show` lists what it brings, `callboard trust` decides"
-        )
+    look.withheld |= {path: brought.hashes.get(path, "") for path in inside}
 
 
 def _found(source: Source, look: _Look) -> Found:

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from callboard.assembly import Places, find_places, open_store
 from callboard.core.names import rows_prefix
-from callboard.desks.schedule_files import files_now
+from callboard.desks.schedule_files import faults_of, files_now
 from callboard.desks.schedules import LIVE, CronDesk, names_of
 from callboard.desks.serving import firing
 from callboard.engine.board import SessionBoard
@@ -33,6 +33,10 @@ class Kept:
 
     schedule: Schedule
     session: str
+
+
+class NoSession(UsageError):
+    """There is no session in the workspace, so that nothing has schedules."""
 
 
 class AllSchedules:
@@ -66,7 +70,8 @@ class AllSchedules:
 
     async def faults(self) -> tuple[str, ...]:
         """What is wrong with the schedule files, a line each."""
-        return (await anyio.to_thread.run_sync(files_now, self._places)).faults
+        found = await anyio.to_thread.run_sync(files_now, self._places)
+        return faults_of(found, [kept.schedule for kept in self.kept()])
 
 
 @asynccontextmanager
@@ -75,17 +80,18 @@ async def open_schedules(
 ) -> AsyncGenerator[AllSchedules]:
     """Those of all sessions of a workspace, or of the one named.
 
-    `make` makes a session where there is none. Without it that raises `UsageError`, as an unknown session does.
+    `make` makes a session where there is none; without it that raises `NoSession`. Raises `UsageError` for an unknown
+    session.
     """
     places = find_places(workspace, writable=False)
     if make is None and not (places.state / "callboard.db").exists():
-        raise UsageError(no_session(places.workspace))
+        raise NoSession(_no_session(places.workspace))
     store = await open_store(places, load_settings(os.environ).settings.durability)
     try:
         ids = await _sessions(store, session)
         if not ids:
             if make is None:
-                raise UsageError(no_session(places.workspace))
+                raise NoSession(_no_session(places.workspace))
             ids = [await make(store)]
         yield AllSchedules(store, places, [await _desk(store, one) for one in ids])
     finally:
@@ -93,7 +99,7 @@ async def open_schedules(
             await store.aclose()
 
 
-def no_session(workspace: Path) -> str:
+def _no_session(workspace: Path) -> str:
     """What to do where there is nothing that a schedule could belong to."""
     return (
         f"there is no session in {workspace} yet, so there are no schedules: add one with `callboard cron add`, or "

@@ -5,14 +5,20 @@ A file that cannot be understood changes nothing: what stood before stands. Ever
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio.to_thread
 
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.folder_watch import FolderWatch
-from callboard.adapters.schedule_files import ScheduleFiles, folders_of, read_schedule_files, schedule_places
+from callboard.adapters.schedule_files import (
+    ScheduleFiles,
+    folders_of,
+    read_schedule_files,
+    schedule_places,
+    withheld_line,
+)
 from callboard.assembly import Places
 from callboard.core.names import rows_prefix, schedule_key
 from callboard.core.schedule.from_files import by_file, file_id, without_file
@@ -56,6 +62,14 @@ class _Doing:
     faults: list[str] = field(default_factory=list[str])
 
 
+def faults_of(found: ScheduleFiles, rows: Sequence[Schedule]) -> tuple[str, ...]:
+    """What is to be told of the files: what is wrong, and that they are not read where they say something new. `rows`:
+    the schedules that stand."""
+    stand = {(one.source, one.digest) for one in rows}
+    news = {source: digest for source, digest in found.withheld.items() if (source, digest) not in stand}
+    return (*found.faults, *([withheld_line(news)] if news else []))
+
+
 def files_now(places: Places, *, flag: bool = False) -> ScheduleFiles:
     """What the schedule files of a workspace and of the person say now. `flag`: the workspace is trusted for this run.
     Raises nothing for what is in them."""
@@ -67,8 +81,9 @@ def files_now(places: Places, *, flag: bool = False) -> ScheduleFiles:
 
 async def sync_files(store: Store, session: str, found: ScheduleFiles, now: float) -> Synced:
     """Add, change (by the digest of its file) and cancel the session's schedules, each in a commit of its own."""
-    doing = _Doing(store, session, now, faults=list(found.faults))
+    doing = _Doing(store, session, now)
     rows = {one.id: one for one in await _rows(store, session)}
+    doing.faults += faults_of(found, list(rows.values()))
     names = {one.name: one for one in rows.values() if one.name and one.state in LIVE and not _is_over(one, found)}
     for wanted in found.wanted:
         filed = wanted.model_copy(update={"id": file_id(session, wanted.source)})
@@ -103,7 +118,7 @@ async def keep_file_schedules(
     async def once(told: set[str]) -> set[str]:
         found = await anyio.to_thread.run_sync(lambda: files_now(places, flag=flag))
         home = await session() if found.wanted else await _kept_session(store)
-        synced = Synced(faults=found.faults)
+        synced = Synced(faults=faults_of(found, ()))
         if home:
             synced = await sync_files(store, home, found, SystemClock().now())
         for line in (*synced.lines(), *(one for one in synced.faults if one not in told)):

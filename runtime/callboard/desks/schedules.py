@@ -45,14 +45,9 @@ class CronDesk:
     def drafted(self, fields: Fields) -> Schedule:
         """The schedule that `add` would make of these fields: not written. Raises `FieldWrong`, and `UsageError` for a
         name that is taken."""
-        now, number = self._clock.now(), len(self._board.schedules())
-        origin = sorted((name, str(value)) for name, value in fields.items())
-        blank = Schedule(id=short_id("cron", self.session, origin, number), cron="", prompt="", created_at=now)
-        drafted = with_fields(blank, fields, now)
-        if not upcoming(drafted, now, 1):
-            raise FieldWrong("cron", f"{drafted.cron}: never fires from now on: write a time that is still to come")
-        self._free(drafted)
-        return drafted
+        made = drafted(self.session, len(self._board.schedules()), fields, self._clock.now())
+        self._free(made)
+        return made
 
     async def add(self, drafted: Schedule) -> None:
         """Write what `drafted` made. Raises `UsageError` when another process just made the same."""
@@ -189,6 +184,17 @@ class CronDesk:
         raise UsageError(
             f"{wanted} could not be changed, since it was changed again and again meanwhile: try once more"
         )
+
+
+def drafted(session: str, number: int, fields: Fields, now: float) -> Schedule:
+    """A new schedule of these fields. Its id, and with it its jitter, follows from them and from how many there are
+    (`number`): a dry run shows what would be. Raises `FieldWrong`."""
+    origin = sorted((name, str(value)) for name, value in fields.items())
+    blank = Schedule(id=short_id("cron", session, origin, number), cron="", prompt="", created_at=now)
+    made = with_fields(blank, fields, now)
+    if not upcoming(made, now, 1):
+        raise FieldWrong("cron", f"{made.cron} never fires from now on: write a time that is still to come")
+    return made
 
 
 def names_of(schedules: Sequence[Schedule]) -> str:

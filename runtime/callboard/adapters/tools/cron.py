@@ -5,34 +5,33 @@ A wrong expression is refused with the field that is wrong; a right one is echoe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal, cast
+
 from pydantic import Field
 
 from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
 from callboard.core.names import schedule_key, short_id
-from callboard.core.schedule import (
-    Cron,
-    CronInvalid,
-    budget_words,
-    describe,
-    local_time,
-    next_fire,
-    next_three,
-    parse_cron,
-)
+from callboard.core.permission.modes import within
+from callboard.core.schedule import CronInvalid, budget_words, describe, local_time, when_of
+from callboard.core.schedule.fields import FieldWrong, with_fields
+from callboard.core.schedule.tally import upcoming
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.schedules import Schedule
-from callboard.words.values import Budget
+from callboard.words.specs import PermissionMode
 
 _SCHEDULE = """\
 Have a prompt sent to you at set times, without the person. cron has five fields: minute hour day-of-month month \
-day-of-week ('0 9 * * 1-5': nine on weekdays), or @hourly, @daily, @weekly, @monthly; give the person's time zone. \
+day-of-week ('0 9 * * 1-5': nine on weekdays), or is @hourly, @daily, @weekly, @monthly, or 'every 20m', or for once \
+'at 2026-12-01T09:00'; give the person's time zone. \
 Write the prompt so that it stands alone: when it fires, this conversation may be far back. recurring false fires \
 once. Tell the person the times that the answer shows. Do not use it to wait for teammates or background commands: \
-they wake you by themselves."""
-_LIST = "List the schedules: id, expression, when each fires next, and its prompt."
-_CANCEL = "Cancel a schedule by its id. It stays in the list of those that were, and never fires again."
+they wake you by themselves. Leave out every field that was not asked for."""
+_LIST = "List the schedules: id, name, expression, when each fires next, and its prompt."
+_CANCEL = "Cancel a schedule by its id or name. It stays in the list of those that were, and never fires again."
+_SHOWN = 3
 
 
 class _Budget(Input):
@@ -41,9 +40,6 @@ class _Budget(Input):
     steps: int | None = Field(default=None, ge=0, description="Model calls")
     seconds: float | None = Field(default=None, ge=0)
 
-    def value(self) -> Budget:
-        return Budget.model_validate(self.model_dump())
-
 
 class _ScheduleCron(Input):
     cron: str
@@ -51,8 +47,28 @@ class _ScheduleCron(Input):
     timezone: str = Field(default="UTC", description="An IANA name, such as Europe/Berlin")
     recurring: bool = Field(default=True, description="False: it fires once, then never again")
     durable: bool = Field(default=True, description="False: it ends with this session's process")
+    name: str = Field(default="", description="What to call it")
+    context: Literal["lead", "fresh", "own"] = Field(
+        default="lead", description="Who does it: you; a new agent each time; one agent of its own that remembers"
+    )
+    agent_type: str = Field(default="", description="Of that agent, with context fresh or own")
+    misfire: Literal["skip", "latest", "all"] = Field(default="latest", description="What runs of missed times")
+    misfire_cap: int = Field(default=10, description="With misfire all: the newest so many")
+    window: str | None = Field(default=None, description="How late a missed one may run: 30m, 2h")
+    overlap: Literal["skip", "queue", "replace", "parallel"] = Field(
+        default="skip", description="While an earlier fire is under way"
+    )
+    deliver: Literal["turn", "step"] = Field(default="turn", description="step: into the turn under way")
+    jitter: str | None = Field(default=None, description="Put off by up to so much: 30s; 0: never")
+    deadline: str | None = Field(default=None, description="Stop its turn after so long: 20m")
+    retries: int = Field(default=0, description="Tries again after a failure")
+    expires: str | None = Field(default=None, description="No fire from then on: 2026-12-01T09:00, or 30d from now")
+    max_runs: int | None = Field(default=None, description="It ends after so many fires")
     budget: _Budget = Field(default=_Budget(), description="For all fires together; used up, the schedule pauses")
     fire_budget: _Budget = Field(default=_Budget(), description="For each fire; used up, its turn ends")
+    permission_mode: PermissionMode | None = Field(default=None, description="Of its turns: yours, or less")
+    ask: tuple[str, ...] = Field(default=(), description="Permission rules: ask the person first, as Bash(git push *)")
+    deny: tuple[str, ...] = Field(default=(), description="Permission rules: refuse")
 
 
 class _Nothing(Input):
@@ -60,7 +76,7 @@ class _Nothing(Input):
 
 
 class _Cancel(Input):
-    job_id: str
+    job_id: str = Field(description="Its id or name")
 
 
 def cron_tools() -> tuple[Tool, ...]:
@@ -73,35 +89,52 @@ def cron_tools() -> tuple[Tool, ...]:
 
 
 def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
-    if not given.prompt.strip():
-        raise ToolRefused("prompt: it is empty")
-    try:
-        cron = parse_cron(given.cron, given.timezone)
-    except CronInvalid as error:
-        raise ToolRefused(f"cron: {error}") from error
-    schedule = Schedule(
+    blank = Schedule(
         id=short_id("cron", context.call),
-        cron=cron.text,
-        prompt=given.prompt,
-        timezone=given.timezone,
-        recurring=given.recurring,
-        durable=given.durable,
+        cron="",
+        prompt="",
         created_by=context.spec.name,
         created_at=context.now,
-        budget=given.budget.value(),
-        fire_budget=given.fire_budget.value(),
     )
+    try:
+        schedule = with_fields(blank, given.model_dump(mode="json", exclude_unset=True), context.now)
+    except FieldWrong as wrong:
+        raise ToolRefused(str(wrong)) from wrong
+    _refuse(schedule, context)
+    times = upcoming(schedule, context.now, _SHOWN)
+    if not times:
+        raise ToolRefused(f"cron: {schedule.cron} never fires from now on: give a time that is still to come")
     write = Put(schedule_key(context.session, schedule.id), schedule.encode(), 0)
-    times = next_three(cron, context.now)[: 3 if given.recurring else 1]
     data = {"id": schedule.id, "next": times}
-    return ToolOutcome(_echo(schedule, cron, times), writes=(write,), data=data)
+    return ToolOutcome(_echo(schedule, times), writes=(write,), data=data)
 
 
-def _echo(schedule: Schedule, cron: Cron, times: list[float]) -> str:
-    shown = ", ".join(local_time(cron, at) for at in times)
+def _refuse(schedule: Schedule, context: ToolContext) -> None:
+    """What the session does not allow: a name that is taken, an agent type that is not there, and more rights than the
+    agent's own. It cannot give a rule that allows."""
+    taken = _named(context.board.schedules(), schedule.name)
+    if schedule.name and taken is not None and taken.state in ("active", "paused"):
+        raise ToolRefused(f"name: {schedule.name} is the name of {taken.id} already: choose another one")
+    if schedule.target != "lead":
+        context.spawner.spec_for(schedule.target, f"{schedule.target}-1", context.spec)
+    own, asked = context.spec.permission_mode, cast("PermissionMode", schedule.rights.mode)
+    if asked and within(own, asked) != asked:
+        raise ToolRefused(f"permission_mode: {asked} is more than your own, {own}: leave it out, or give less")
+
+
+def _named(schedules: Iterable[Schedule], name: str) -> Schedule | None:
+    """The one that has the name now, else the newest that had it."""
+    found = [one for one in schedules if one.name and one.name == name]
+    return max(found, key=lambda one: (one.state in ("active", "paused"), one.created_at), default=None)
+
+
+def _echo(schedule: Schedule, times: list[float]) -> str:
+    when = when_of(schedule)
+    shown = ", ".join(local_time(when, at) for at in times)
+    called = f"{schedule.id} ({schedule.name})" if schedule.name else schedule.id
     if not schedule.recurring:
-        return f"Scheduled {schedule.id}: once, at {shown}.{_limits(schedule)}"
-    return f"Scheduled {schedule.id}: {describe(cron)}.\nNext: {shown}.{_limits(schedule)}"
+        return f"Scheduled {called}: once, at {shown}.{_limits(schedule)}"
+    return f"Scheduled {called}: {describe(when)}.\nNext: {shown}.{_limits(schedule)}"
 
 
 def _limits(schedule: Schedule) -> str:
@@ -120,7 +153,8 @@ def _list_crons(given: _Nothing, context: ToolContext) -> ToolOutcome:
 
 def _line(schedule: Schedule, now: float) -> str:
     first = schedule.prompt.strip().splitlines()[0]
-    return f"{schedule.id} [{schedule.cron}, {schedule.timezone}; {_standing(schedule, now)}] {first}"
+    called = f"{schedule.id} {schedule.name}" if schedule.name else schedule.id
+    return f"{called} [{schedule.cron}, {schedule.timezone}; {_standing(schedule, now)}] {first}"
 
 
 def _standing(schedule: Schedule, now: float) -> str:
@@ -129,21 +163,23 @@ def _standing(schedule: Schedule, now: float) -> str:
     if schedule.state != "active" or not schedule.enabled:
         return schedule.state if schedule.state != "active" else "switched off"
     try:
-        cron = parse_cron(schedule.cron, schedule.timezone)
+        times = upcoming(schedule, now, 1)
+        return f"next {local_time(when_of(schedule), times[0])}" if times else "never fires"
     except CronInvalid as error:  # a row of another version of the time zone data
         return f"cannot fire: {error}"
-    at = next_fire(cron, now)
-    return f"next {local_time(cron, at)}" if at is not None else "never fires"
 
 
 def _cancel_cron(given: _Cancel, context: ToolContext) -> ToolOutcome:
-    found = context.board.schedule(given.job_id)
+    named = _named(context.board.schedules(), given.job_id)
+    found = context.board.schedule(named.id if named else given.job_id)
     if found is None:
         known = ", ".join(schedule.id for schedule in context.board.schedules() if schedule.state == "active")
         raise ToolRefused(f"job_id: no schedule {given.job_id}; active: {known or 'none'}")
     schedule, revision = found
-    if schedule.state in {"cancelled", "fired"}:
+    if schedule.state in {"cancelled", "fired", "ended"}:
         raise ToolRefused(f"{schedule.id} is {schedule.state} already")
+    if schedule.source:
+        raise ToolRefused(f"{schedule.id} comes from {schedule.source}: it stands as long as that file does")
     cancelled = schedule.model_copy(update={"state": "cancelled", "enabled": False})
     write = Put(schedule_key(context.session, schedule.id), cancelled.encode(), revision)
     return ToolOutcome(f"Cancelled {schedule.id}.", writes=(write,), data={"id": schedule.id})

@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 import anyio
 import click
 
+from callboard.adapters.logs import logging_to
 from callboard.app import Options
+from callboard.assembly import find_places
 from callboard.core.budget.spending import ScheduleSpent
-from callboard.desks.all_schedules import AllSchedules, Kept, open_schedules
+from callboard.desks.all_schedules import AllSchedules, Kept, NoSession, open_schedules
+from callboard.desks.schedules import drafted
 from callboard.faces.cli.cron_changes import pause, remove, resume, run
 from callboard.faces.cli.cron_fields import fields, fields_given, told_by_option
 from callboard.faces.cli.cron_history import history, stats
@@ -45,6 +48,7 @@ def cron() -> None:
 @click.argument("prompt")
 @click.option("--once", is_flag=True, help="Fire once, then keep it as history.")
 @fields
+@click.option("--model", metavar="NAME", help="Of the session that is made where there is none yet.")
 @click.option("--dry-run", is_flag=True, help="Show what it would be and when it would fire, and add nothing.")
 @of_session
 @as_json
@@ -66,14 +70,19 @@ def add(given: Given, /, expression: str, prompt: str, session: str | None, json
     dry = bool(asked["dry_run"])
 
     async def adding(every: AllSchedules) -> tuple[Schedule, str]:
-        with told_by_option(cron="EXPR", prompt="PROMPT"):
-            drafted = every.current.drafted(wanted)
+        made = every.current.drafted(wanted)
         if not dry:
-            await every.current.add(drafted)
-        return drafted, (await every.fired_by()).get(every.current.session, "")
+            await every.current.add(made)
+        return made, (await every.fired_by()).get(every.current.session, "")
 
-    drafted, fired_by = at_schedules(given, session, adding, make=_made(given))
-    _show_draft(given, drafted, fired_by, dry=dry, json_=json_)
+    with told_by_option(cron="EXPR", prompt="PROMPT"):
+        try:
+            made, fired_by = at_schedules(given, session, adding)
+        except NoSession:
+            made, fired_by = drafted("", 0, wanted, time.time()), ""
+            if not dry:
+                made, fired_by = at_schedules(given, session, adding, make=_made(given, asked["model"]))
+    _show_draft(given, made, fired_by, dry=dry, json_=json_)
 
 
 @cron.command()
@@ -179,11 +188,12 @@ def at_schedules(
     return anyio.run(working)
 
 
-def _made(given: Given) -> Callable[[Store], Awaitable[str]]:
+def _made(given: Given, model: str | None) -> Callable[[Store], Awaitable[str]]:
     """Makes the session that `callboard serve` keeps, for a schedule that is added before there is any session."""
 
     async def make(store: Store) -> str:
-        return await serve_session(Options(given.workspace), store)
+        with logging_to(find_places(given.workspace).state / "log" / "serve.jsonl"):
+            return await serve_session(Options(given.workspace, model=model), store)
 
     return make
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import anyio
 import click
 
 from callboard.core.schedule.answers import LONGEST_LINE, MOST_COUNT, USUAL_COUNT, QuestionWrong, answer_line, base_of
@@ -18,10 +19,9 @@ from callboard.core.schedule.describe import describe, local_time
 from callboard.core.schedule.fires import fires_between
 from callboard.core.schedule.tally import upcoming
 from callboard.core.schedule.when import When, parse_when, when_of
-from callboard.desks.desk import Desk
+from callboard.desks.all_schedules import open_schedules
 from callboard.faces.cli.options import Given, as_json, everywhere, of_session
 from callboard.faces.cli.run import terminal_of
-from callboard.faces.cli.team import at_desk
 from callboard.faces.terminal import Block, Line
 from callboard.words.errors import UsageError
 from callboard.words.schedules import Schedule
@@ -37,7 +37,7 @@ class _Told:
 
 
 @click.command("next")
-@click.argument("wanted", metavar="EXPR", nargs=-1)
+@click.argument("wanted", metavar="[EXPR]", nargs=-1)
 @click.option("--stdin", is_flag=True, help="One JSON question a line on stdin, one JSON answer a line on stdout.")
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; left out: UTC, or the schedule's own.")
 @click.option("--from", "base", metavar="TIME", help="After this moment (ISO 8601); left out: now.")
@@ -113,10 +113,13 @@ def _scheduled(given: Given, wanted: str, asked: dict[str, str | int | None], be
     if asked["timezone"] is not None:
         raise UsageError("--timezone is for an expression: a schedule has its own")
 
-    async def read(desk: Desk) -> Schedule:
-        return desk.cron.one(wanted)
+    async def read() -> Schedule:
+        async with open_schedules(
+            given.workspace, None if asked["session"] is None else str(asked["session"])
+        ) as every:
+            return every.desk_of(wanted).one(wanted)
 
-    schedule = at_desk(given, None if asked["session"] is None else str(asked["session"]), read)
+    schedule = anyio.run(read)
     when = when_of(schedule)
     if asked["base"] is not None:
         begin = base_of(str(asked["base"]), when.zone)

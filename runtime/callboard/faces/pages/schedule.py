@@ -39,6 +39,10 @@ def schedule_json(kept: dict[str, Any], spent: ScheduleSpent) -> dict[str, Any]:
 def draft_block(schedule: Schedule, now: float, *, said: str = "") -> Block:
     """A schedule as it was just made, or would be: what it means, its next times, its jitter and its own rules."""
     lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next(schedule, now), *_rules(schedule)]
+    whole, each = budget_words(schedule.budget), budget_words(schedule.fire_budget)
+    lines += [f"may spend: {whole or 'no limit of its own'} in all, {each or 'as much'} for each fire"] * bool(
+        whole or each
+    )
     lines += [said] if said else []
     return Block(tuple(Line(plain(one)) for one in lines))
 
