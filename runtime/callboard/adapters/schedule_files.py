@@ -78,8 +78,9 @@ def read_schedule_files(places: Places) -> ScheduleFiles:
         _withheld(places, look)
     for source in own_sources("schedules", places):
         found = _found(source, look)
-        look.there |= {_shown(source, Path(note.path)) for note in found.notes}
-        look.faults += [f"{_shown(source, Path(note.path))}: {note.why}" for note in found.notes]
+        unread = [note for note in found.notes if Path(note.path) not in found.paths]  # the others tell it below
+        look.there |= {_shown(source, Path(note.path)) for note in unread}
+        look.faults += [f"{_shown(source, Path(note.path))}: {note.why}" for note in unread]
         for path in found.paths:
             look.there.add(_shown(source, path))
             _read(source, path, look)
