@@ -32,6 +32,23 @@ def test_finished_blocks_appear_while_the_rest_streams(shown: Shown) -> None:
     assert shown.screen.tail(80, 24) == ""
 
 
+def test_what_the_service_sends_beside_the_text_breaks_no_word(shown: Shown) -> None:
+    for at, char in enumerate("One word.\n\nTwo."):
+        shown.screen.on_delta("lead", Delta("event", "", {"at": at}))
+        shown.screen.on_delta("lead", Delta("text", char))
+    assert shown.text() == "lead: One word.\n"
+    assert shown.screen.tail(80, 24) == "Two."
+
+
+def test_texts_with_thoughts_between_them_are_two_texts(shown: Shown) -> None:
+    shown.stream("One.")
+    shown.screen.on_delta("lead", Delta("thinking", "hm"))
+    shown.stream("Two.")
+    assert shown.screen.tail(80, 24) == "One.\nTwo."
+    shown.event(replied("One.", "Two."))
+    assert shown.text() == "lead: One.\nTwo.\n"
+
+
 def test_a_reply_that_did_not_stream_is_shown_whole(shown: Shown) -> None:
     shown.event(replied("One.", "Two."))
     shown.event(replied(TEXT), "alice")

@@ -56,15 +56,19 @@ class LiveScreen(Screen):
             self._terminal.terminal_print(block(words, "warn", name=agent))
         else:
             super().on_delta(agent, delta)
-        if agent != "lead" or delta.kind in ("notice", "thinking"):
+        if agent != "lead":
             return
-        if delta.kind == "text":
-            self._heard(delta.text)
-        elif delta.kind == "dropped":
-            self._streamed.drop()
-        else:
-            self._apart = True
-        self.redraw()
+        match delta.kind:
+            case "text":
+                self._heard(delta.text)
+                self.redraw()
+            case "dropped":
+                self._streamed.drop()
+                self.redraw()
+            case "tool" | "thinking":
+                self._apart = True
+            case _:
+                return
 
     def _heard(self, text: str) -> None:
         if self._apart and self._streamed.text:
