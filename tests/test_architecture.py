@@ -26,6 +26,7 @@ FILE_LINES, FUNCTION_LINES, NESTING, PARAMETERS, PUBLIC_NAMES = 400, 50, 3, 6, 2
 ONE_IMPORTER = {
     "anthropic": "callboard.adapters.anthropic",
     "apsw": "callboard.adapters.sqlite",
+    "croniter": "callboard.core.schedule.calendar",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.faces.prompt",
     "rich": "callboard.faces.rendering",
@@ -154,7 +155,10 @@ def test_imports_are_absolute_and_not_for_type_checkers_alone() -> None:
     assert not relative | detours
 
 
-@pytest.mark.parametrize("command", [[], ["--help"], ["run", "--help"], ["cron", "list"], ["cron", "next", "@daily"], ["sessions"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["--help"], ["run", "--help"], ["cron", "list"], ["cron", "next", "@daily"], ["sessions", "--json"]],
+)
 def test_a_command_that_needs_no_model_loads_nothing_heavy(command: list[str], tmp_path: Path) -> None:
     enter = f"from callboard.__main__ import main\nmain({command!r})" if command else "import callboard"
     tell = f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), flush=True)"

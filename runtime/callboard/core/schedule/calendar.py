@@ -1,14 +1,23 @@
-"""Which local minute of the calendar an expression names next. Zones and clock changes are left aside here."""
+"""Which local minute of the calendar an expression names next. Zones and clock changes are left aside here.
+
+The days are croniter's: months, leap years and the two day fields. The time within a day is read off the fields, which
+costs microseconds where a walk of croniter costs half a millisecond: most next times are of the same day.
+"""
 
 from __future__ import annotations
 
-from calendar import monthrange
+from collections.abc import Iterable
 from datetime import date, datetime, time, timedelta
+
+from croniter import croniter
 
 from callboard.core.schedule.cron import Cron
 
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
+LONGEST_GAP_YEARS = 50
+"""More years than lie between two days of any expression: a 29 February on one weekday, over a century's missing one,
+comes after 40 at the latest."""
 
 
 def next_local(cron: Cron, local: datetime) -> datetime:
@@ -38,27 +47,24 @@ def _time_from(cron: Cron, hour: int, minute: int) -> time | None:
 
 def _day_from(cron: Cron, day: date) -> date:
     """The first day that is named, not before this one."""
-    year, month, first = day.year, day.month, day.day
-    while True:
-        found = _in_month(cron, year, month, first) if month in cron.months else None
-        if found is not None:
-            return found
-        year, month, first = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+    days, months, weekdays = _listed(cron.days), _listed(cron.months), _listed(cron.weekdays)
+    walk = croniter(
+        f"0 0 {days} {months} {weekdays}",
+        datetime.combine(day, time()) - _MINUTE,
+        day_or=not cron.both_days,
+        max_years_between_matches=LONGEST_GAP_YEARS,
+        ret_type=datetime,
+    )
+    found: datetime = walk.get_next()
+    return found.date()
 
 
-def _in_month(cron: Cron, year: int, month: int, first: int) -> date | None:
-    weekday, length = monthrange(year, month)  # that of the first day, Monday is 0
-    for number in range(first, length + 1):
-        if _matches(cron, number, (weekday + number) % 7):
-            return date(year, month, number)
-    return None
+def _listed(values: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(values)))
 
 
 def _named(cron: Cron, day: date) -> bool:
-    return day.month in cron.months and _matches(cron, day.day, day.isoweekday() % 7)
-
-
-def _matches(cron: Cron, day: int, weekday: int) -> bool:
-    if cron.both_days:
-        return day in cron.days and weekday in cron.weekdays
-    return day in cron.days or weekday in cron.weekdays
+    if day.month not in cron.months:
+        return False
+    of_month, of_week = day.day in cron.days, day.isoweekday() % 7 in cron.weekdays
+    return of_month and of_week if cron.both_days else of_month or of_week

@@ -4,8 +4,8 @@ Refused, each with the field named: six and seven fields, `L`, `W`, `#`, `?`, `H
 date that no year has. What is accepted means the same as in the cron of Debian and Fedora: 0 and 7 are Sunday, `a/step`
 is `a-max/step`, and day of month and day of week must both match if either begins with a star, else either is enough.
 
-Ours, not a library's: what libraries of cron take beyond this, or understand otherwise, would have to be refused here
-first, and one of them took a millisecond for each next time. The tests hold it to a walk over minutes, and to croniter.
+Read here and not by croniter, whose calendar is used (`calendar.py`): what it takes beyond this, or understands
+otherwise, would have to be refused first, with the field named, and that is reading it.
 """
 
 from __future__ import annotations
