@@ -17,7 +17,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Protocol, TextIO, cast
 
@@ -34,8 +34,8 @@ from prompt_toolkit.key_binding.key_processor import KeyPress
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
-from prompt_toolkit.patch_stdout import patch_stdout
 
+from callboard.faces.prompt.above import Above, Strays
 from callboard.faces.prompt.completion import wants_menu
 from callboard.faces.prompt.crossing import Keys, Pause
 from callboard.faces.prompt.keys import line_keys
@@ -127,8 +127,12 @@ class PromptLine:
 
     def _take(self) -> None:
         self._hold.enter_context(get_app_session().input.raw_mode())
-        self._hold.enter_context(patch_stdout(raw=True))
-        self._terminal.show_above(sys.stdout.write)
+        strays = Strays(self._terminal)
+        self._hold.enter_context(redirect_stdout(strays))
+        self._hold.enter_context(redirect_stderr(strays))
+        above = Above(self._terminal.canvas, lambda: self._active is not None and self._active.app.is_running)
+        self._hold.callback(above.close)
+        self._terminal.show_above(above.write)
         self._hold.callback(self._terminal.show_above, None)
 
     async def read(self, leave: Callable[[], bool]) -> str:
@@ -206,7 +210,8 @@ class PromptLine:
     def _redraw_now(self) -> None:
         self._due, self._drawn = None, asyncio.get_running_loop().time()
         if self._terminal.is_behind:
-            return self.redraw()  # the screen takes nothing: look again later
+            self.redraw()  # the screen takes nothing: look again later
+            return
         texts = self._now()
         if texts != self._texts and self._own is not None and self._own is self._active:
             self._texts = texts
