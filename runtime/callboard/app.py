@@ -26,7 +26,8 @@ from callboard.core.state import AgentState
 from callboard.desks.serving import fires_again
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, was_cut_short
 from callboard.engine.host import Host
-from callboard.engine.sessions import mark_ended, named, send_prompt
+from callboard.engine.memory import recall
+from callboard.engine.sessions import mark_ended, model_command, named, send_prompt
 from callboard.engine.supervision.team import Team
 from callboard.hosting import host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
@@ -78,6 +79,14 @@ class Session(OpenSession):
         What was merely cut off by the end of its process goes on by itself."""
         if self._cut_short:
             await self.say(GO_ON)
+
+    async def take_model(self) -> None:
+        """A resume that names another model than the lead asks: it asks that one from its next call on."""
+        row, chosen = self._board.agent("lead"), self._wiring.chosen
+        state = await recall(self._store, self.id, "lead", row[0].incarnation) if row else AgentState()
+        if state.spec is not None and state.spec.model != chosen.name:
+            command = model_command(chosen.name, chosen.limits[chosen.name])
+            await self.command(command.action, text=command.text)
 
     async def renew(self, *, carry: bool) -> None:
         row = self._board.agent("lead")
@@ -178,6 +187,8 @@ async def open_session(
         session = Session(opened, host, team, wiring, cut_short=cut_short)
         session.level = launcher.level
         session.with_schedules = options.with_schedules
+        if options.resume and options.model is not None:
+            await session.take_model()
         carries = options.resume and options.carry
         if carries:
             await session.command("new", text="carry")

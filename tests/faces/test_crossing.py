@@ -25,15 +25,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Person:
+class Person(Repl):
     """Types at a prompt line that has no session, and sees what was sent and answered."""
 
     def __init__(self, folder: Path, keys: PipeInput) -> None:
-        self.err = io.StringIO()
-        self.terminal = Terminal(io.StringIO(), self.err, color="never")
-        self.repl = Repl(Options(folder), self.terminal)
+        self.terminal = Terminal(io.StringIO(), io.StringIO(), color="never")
+        super().__init__(Options(folder), self.terminal)
         self.sent, self.answers = list[str](), list[str | None]()
-        self.keys, self.line = keys, self.repl._line
+        self.keys = keys
 
     async def types(self, text: str, pause: float = 0.05) -> None:
         for key in text:
@@ -43,15 +42,15 @@ class Person:
     async def talk(self) -> None:
         while True:
             try:
-                if self.repl.questions:
-                    await self.repl.questions.serve()
+                if self.questions:
+                    await self.questions.serve()
                 else:
-                    self.sent.append(await self.line.read(lambda: bool(self.repl.questions)))
+                    self.sent.append(await self._line.read(lambda: bool(self.questions)))
             except Called:
                 continue
 
     async def ask(self) -> None:
-        self.answers.append(await self.repl.questions.ask(block("which colour?"), "your answer> ", lambda: "gone"))
+        self.answers.append(await self.questions.ask(block("which colour?"), "your answer> ", lambda: "gone"))
 
 
 async def test_what_is_typed_on_as_a_question_comes_goes_into_the_draft(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ FINAL: dict[str, str] = {
     "spend_limit": "the spend limit of this key is reached: raise it or use another key, then send a message to go on",
     "credentials": "the key was refused: set ANTHROPIC_API_KEY to a valid one, then resume",
     "payment": "the account of this key cannot be billed: settle that, then resume",
-    "not_found": "the service knows no such model: choose another with --model, then resume",
+    "not_found": "the service knows no such model: choose another with /model NAME, or resume with --model",
     "invalid": "the service refused the request as invalid: send a message to try again; where that is refused too, "
     "/new --carry begins a fresh conversation with what matters of this one",
 }

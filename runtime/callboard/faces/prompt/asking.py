@@ -22,6 +22,10 @@ Asked = Callable[[str, Callable[[], bool]], Awaitable[str | None]]
 """Read the answer after these words (`PromptLine.asked`)."""
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C at a question: the answer is no, and whoever asked is to stop."""
+
+
 @dataclass(slots=True)
 class _Question:
     """A question in the queue. `answer` is set when it was typed; `gone` when nobody needs it any more."""
@@ -110,17 +114,22 @@ class Questions:
         self._asked = question
         self._terminal.terminal_print(question.shown)
         self._terminal.flush()
+        stopped = False
         try:
             question.answer = await self._typed(question)
         except Called:
             self._terminal.terminal_print(block(f"({question.taken_back()})", "dim"))
             return
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             question.answer = None
+        except KeyboardInterrupt:
+            question.answer, stopped = None, True
         finally:
             self._asked = None
         self._terminal.terminal_print(block(f"{question.words}{question.answer or 'no'}", "strong"))
         question.answered.set()
+        if stopped:
+            raise Stopped
 
     async def _typed(self, question: _Question) -> str:
         while (typed := await self._asked_line(question.words, lambda: question.gone)) is None:

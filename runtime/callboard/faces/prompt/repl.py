@@ -22,7 +22,7 @@ from callboard.faces.editing import edit_at
 from callboard.faces.gate import PersonGate
 from callboard.faces.leaving import TWICE
 from callboard.faces.pages.listings import at_work, attached_block
-from callboard.faces.prompt.asking import Questions
+from callboard.faces.prompt.asking import Questions, Stopped
 from callboard.faces.prompt.completion import Around, Files, LineCompleter, around
 from callboard.faces.prompt.history import KeptHistory
 from callboard.faces.prompt.line import Called, Draft, PromptLine
@@ -102,8 +102,8 @@ class Repl:
                 await self._heed(session, line)
             except Called:
                 continue
-            except KeyboardInterrupt:
-                if await self._interrupted(session):
+            except KeyboardInterrupt as key:
+                if await self._interrupted(session, at_question=isinstance(key, Stopped)):
                     return 130
             except Switch as other:
                 self.switched = other.session
@@ -158,9 +158,10 @@ class Repl:
             self._terminal.terminal_print(told)
             self._line.draft = Draft(line, len(line)) if kept else self._line.draft
 
-    async def _interrupted(self, session: OpenSession) -> bool:
-        """Ctrl-C: drop the draft, else stop the turn, else (a second within two seconds) leave."""
-        if self._line.draft.text:
+    async def _interrupted(self, session: OpenSession, *, at_question: bool = False) -> bool:
+        """Ctrl-C: drop the draft, else stop the turn, else (a second within two seconds) leave. At a question the draft
+        is not what is meant."""
+        if self._line.draft.text and not at_question:
             self._line.draft = Draft()
             return False
         now = anyio.current_time()
