@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -73,10 +74,14 @@ def next_(given: Given, /, wanted: tuple[str, ...], stdin: bool, json_: bool, **
 
 
 def _answer_lines() -> None:
-    """One answer for each line, whatever it holds, written before the next one is read."""
-    for line in _lines():
-        sys.stdout.write(f"{json.dumps(answer_line(line, time.time()))}\n")
-        sys.stdout.flush()
+    """One answer for each line, whatever it holds, written before the next one is read. When nobody reads the answers
+    any more that is the end of the questions, too."""
+    try:
+        for line in _lines():
+            sys.stdout.write(f"{json.dumps(answer_line(line, time.time()))}\n")
+            sys.stdout.flush()
+    except BrokenPipeError:  # click would make a failure of it; what is left in the buffer has nowhere to go at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _lines() -> Iterator[bytes]:
