@@ -84,6 +84,13 @@ def _only_reads(call: Judged, facts: CallFacts, verdict: Verdict) -> bool:
     return isinstance(command, str) and only_reads(command, facts)
 
 
+def _bounded(call: Judged, bound: Policy, facts: CallFacts, verdict: Verdict) -> Verdict:
+    """The verdict on a call that may run, unless it lies beyond what may run unasked in this turn."""
+    if judge_call(call, bound, facts).decision == "allow":
+        return verdict
+    return Verdict("ask", "schedule", "the rights of the schedule do not name it")
+
+
 class PolicyJudge:
     """One set of rules for all agents of a session; each agent's mode and further rules are its own.
 
@@ -172,6 +179,8 @@ class PolicyJudge:
         verdict = judge_call(call, policy, facts)
         if lifts:
             verdict = lifted(call, policy, facts, verdict, lifts)
+        if spec.unasked and verdict.decision == "allow":
+            verdict = _bounded(call, replace(policy, mode="default", allow=_readable(spec.unasked)), facts, verdict)
         reads = call.name == "bash" and _only_reads(call, facts, verdict)
         theirs = verdict.rule == "T" or bool(for_person(call.name, call.input))
         return Ruling(verdict.decision, verdict.rule, verdict.why, reads, theirs, policy.mode, facts.sandbox)

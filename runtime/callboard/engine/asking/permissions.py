@@ -16,7 +16,7 @@ from callboard.core.names import request_key, short_id
 from callboard.core.permission.updates import suggestions_of
 from callboard.core.schema import check_input
 from callboard.core.state import AgentState, Gate
-from callboard.engine.asking.lifting import lifts_of
+from callboard.engine.asking.lifting import in_this_turn, lifts_of
 from callboard.engine.loop import Agent
 from callboard.engine.tasks.checking import about_losses, judge_check, with_check
 from callboard.engine.tools.calls import caller, gone_from, notice
@@ -64,7 +64,7 @@ async def ruling_of(agent: Agent, call: ToolCall, *hooked: hk.PreVerdict | None)
     ports, state = agent.host.ports, agent.state
     tool, folders = ports.tools[call.name].spec, ports.archive.folders(state.me)
     lifts = lifts_of(agent, call.name, *hooked)
-    return await ports.judge.judge(call, tool, state.me, folders, authority_of(state), lifts)
+    return await ports.judge.judge(call, tool, in_this_turn(agent), folders, authority_of(state), lifts)
 
 
 def refused_by_gate(agent: Agent, call: ToolCall, ruling: Ruling, gate: Gate) -> str | None:
@@ -84,7 +84,7 @@ async def always_of(agent: Agent, about: Proposed) -> tuple[str, ...]:
     ruling = about.ruling
     if ruling.person_only or about.by_hook or ruling.rule.startswith("check, "):
         return ()
-    ports, me = agent.host.ports, agent.state.me
+    ports, me = agent.host.ports, in_this_turn(agent)
     tool, folders = ports.tools[about.call.name].spec, ports.archive.folders(me)
     lifts = lifts_of(agent, about.call.name)
     return await ports.judge.always(about.call, tool, me, folders, authority_of(agent.state), lifts)

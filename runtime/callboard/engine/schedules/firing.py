@@ -14,6 +14,7 @@ from callboard.core.names import END_FIRE, agent_key, short_id, subagent_suffix
 from callboard.core.permission.grammar import left_of
 from callboard.core.schedule import delivered
 from callboard.core.schedule.history import envelope_id
+from callboard.core.schedule.rights import narrowed
 from callboard.core.team.moving import worktree_in_use
 from callboard.core.toolset import tools_for
 from callboard.engine.host import Host
@@ -160,4 +161,4 @@ async def _spec(host: Host, schedule: Schedule, kind: str, name: str, lead: Agen
         "tools": left_of(tools, spec.rules.deny),
         "claims_tasks": False,
     }
-    return spec.model_copy(update=update)
+    return narrowed(spec.model_copy(update=update), schedule.rights)

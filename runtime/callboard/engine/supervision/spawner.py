@@ -11,6 +11,7 @@ from callboard.core.budget.tree import beyond, fire_of, left, narrower
 from callboard.core.bus.authority import spoken
 from callboard.core.bus.mail import sending
 from callboard.core.names import agent_key, short_id
+from callboard.core.schedule.rights import in_turn, schedule_id
 from callboard.core.team.moving import worktree_in_use
 from callboard.engine.loop import Agent
 from callboard.engine.money.budgets import reached
@@ -43,6 +44,7 @@ class AgentSpawner:
             self._refuse(spec)
         self._refuse_depth()
         cause = state.turn.cause if state.turn else ""
+        spec = self._within_turn(spec, cause)
         granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), asked)
         spec = spec.model_copy(update={"budget": granted, "charged_to": fire_of(cause) or spec.charged_to})
         if row is not None and spec.kind == "subagent":  # the same call after a crash
@@ -61,6 +63,13 @@ class AgentSpawner:
         found = self._agent.host.board.agent(spec.name)
         incarnation = found[0].incarnation + 1 if found else 1
         return self._writes(spec, prompt, call, now, incarnation, found[1] if found else 0)
+
+    def _within_turn(self, spec: AgentSpec, cause: str) -> AgentSpec:
+        """A new agent has no more rights than the turn of a schedule that starts it, or than its parent's."""
+        unasked = spec.unasked or self._agent.state.me.unasked
+        bound = spec if unasked == spec.unasked else spec.model_copy(update={"unasked": unasked})
+        schedule = schedule_id(cause)
+        return in_turn(bound, self._agent.host.board.schedule_row(schedule)) if schedule else bound
 
     def _depth(self) -> int:
         """How far below the lead a new agent stands."""

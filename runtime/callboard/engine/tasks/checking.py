@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from callboard.core.bus.authority import authority_of, for_person
 from callboard.core.team.worktrees import branch_of, loss_words
-from callboard.engine.asking.lifting import lifts_of
+from callboard.engine.asking.lifting import in_this_turn, lifts_of
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, notice
 from callboard.ports.world import Ruling
@@ -65,7 +65,7 @@ async def about_losses(agent: Agent, call: ToolCall) -> str:
 
 
 async def _judge_command(agent: Agent, call: ToolCall, command: str) -> Ruling:
-    ports, me = agent.host.ports, agent.state.me
+    ports, me = agent.host.ports, in_this_turn(agent)
     bash = ports.tools.get("bash")
     if bash is None or "bash" not in me.tools:
         return Ruling("deny", "tools", "it is a command, and you have no bash: release the task")
