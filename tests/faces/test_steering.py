@@ -65,6 +65,14 @@ def test_a_name_that_nobody_has_is_told_and_nothing_is_sent(line: str, says: lis
     assert all(words in typed.why for words in says), typed.why
 
 
+def test_a_file_may_begin_the_words_for_the_lead_but_an_agent_goes_before_it() -> None:
+    files = {"Makefile", "alice"}.__contains__
+    assert read_line("@Makefile is wrong", TEAM, files) == Say("@Makefile is wrong")
+    assert read_line("!@Makefile is wrong", TEAM, files) == Interrupt("@Makefile is wrong")
+    assert read_line("@alice is wrong", TEAM, files) == Say("is wrong", ("alice",))
+    assert isinstance(read_line("@makefiles is wrong", TEAM, files), Wrong)
+
+
 @given(st.text(max_size=40))
 def test_no_line_is_lost_and_none_reaches_another_than_it_names(line: str) -> None:
     typed = read_line(line, TEAM)

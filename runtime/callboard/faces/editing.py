@@ -52,13 +52,20 @@ def kept(plan: Request, text: str) -> str:
 
 
 def in_editor(plan: Request) -> str:
-    """The plan's text as a person saved it in $VISUAL or $EDITOR; as it was, when they did not save. Waits for them.
-    Raises `UsageError` where no editor can be run, or it fails."""
+    """The plan's text as a person saved it in $VISUAL or $EDITOR (a command, with its arguments); as it was, when they
+    did not save. Waits for them. Raises `UsageError` where no editor can be run, it fails, or leaves no text behind."""
     before = editable(plan)
     try:
         saved = click.edit(before, extension=f"-{plan.id}.md")
     except click.ClickException as failed:
         raise UsageError(f"{failed.format_message()}: set $VISUAL or $EDITOR. Nothing is approved") from failed
+    except UnicodeError as failed:
+        raise UsageError("what the editor saved is no text in UTF-8. Nothing is approved") from failed
+    except ValueError as failed:
+        words = f"$VISUAL or $EDITOR cannot be read as a command ({failed}): mend its quotes. Nothing is approved"
+        raise UsageError(words) from failed
+    except OSError as failed:
+        raise UsageError(f"the editor left no text behind ({failed}). Nothing is approved") from failed
     return before if saved is None else saved
 
 

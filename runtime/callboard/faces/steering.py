@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from callboard.app import AgentSummary, OpenSession
@@ -64,13 +64,24 @@ class Wrong:
     """Nothing is done; `why` says what to type instead, and the line goes back into the draft."""
 
     why: str
+    name: str = ""
+    """The name that nobody has, as it was typed."""
 
 
 Typed = Say | Interrupt | Command | Nothing | Wrong
 
 
-def read_line(line: str, team: Mapping[str, str]) -> Typed:
-    """What the line means. `team`: name -> life (`AgentRow.life`) of every agent that is known, the lead too."""
+def read_line(line: str, team: Mapping[str, str], is_file: Callable[[str], bool] = lambda name: False) -> Typed:
+    """What the line means. `team`: name -> life (`AgentRow.life`) of every agent that is known, the lead too.
+    `is_file`: whether a name that no agent has is one of a file, which the words for the lead begin with."""
+    found = _read(line, team)
+    if isinstance(found, Wrong) and found.name and found.name.lower() not in team and is_file(found.name):
+        words = line.strip()
+        return Interrupt(words[1:].strip()) if words.startswith("!") else Say(words)
+    return found
+
+
+def _read(line: str, team: Mapping[str, str]) -> Typed:
     words = line.strip()
     if not words:
         return Nothing()
@@ -94,7 +105,7 @@ def _addressed(words: str, team: Mapping[str, str], *, wordless: bool = False) -
     living = tuple(one for one, life in team.items() if life != "stopped")
     to = living if name == ALL else (name,)
     if name != ALL and name not in living:
-        return Wrong(_unknown(name, team, living))
+        return Wrong(_unknown(name, team, living), found[1])
     if not text and not wordless:
         return Wrong(f"what is {'everybody' if name == ALL else name} to read? @{name} TEXT")
     return Say(text, to)

@@ -150,7 +150,7 @@ class Repl:
 
     async def _heed(self, session: OpenSession, line: str) -> None:
         """Do what a line says; an empty one does nothing. What cannot be sent is the draft again. Raises `Leave`."""
-        typed = read_line(line, lives_of(session.team()))
+        typed = read_line(line, lives_of(session.team()), lambda name: (session.workspace / name).exists())
         if isinstance(typed, Command):
             await perform(typed.line, Here(session, self._edit_now), self._terminal)
         elif not isinstance(typed, Nothing):
