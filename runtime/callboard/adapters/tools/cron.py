@@ -67,6 +67,7 @@ class _ScheduleCron(Input):
     budget: _Budget = Field(default=_Budget(), description="For all fires together; used up, the schedule pauses")
     fire_budget: _Budget = Field(default=_Budget(), description="For each fire; used up, its turn ends")
     permission_mode: PermissionMode | None = Field(default=None, description="Of its turns: yours, or less")
+    allow: tuple[str, ...] = Field(default=(), description="Permission rules: nothing but these runs unasked")
     ask: tuple[str, ...] = Field(default=(), description="Permission rules: ask the person first, as Bash(git push *)")
     deny: tuple[str, ...] = Field(default=(), description="Permission rules: refuse")
 
@@ -111,7 +112,7 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
 
 def _refuse(schedule: Schedule, context: ToolContext) -> None:
     """What the session does not allow: a name that is taken, an agent type that is not there, and more rights than the
-    agent's own. It cannot give a rule that allows."""
+    agent's own. An allow rule of a schedule only narrows (`core.schedule.rights`)."""
     taken = _named(context.board.schedules(), schedule.name)
     if schedule.name and taken is not None and taken.state in ("active", "paused"):
         raise ToolRefused(f"name: {schedule.name} is the name of {taken.id} already: choose another one")
