@@ -135,12 +135,13 @@ class Server:
             group.start_soon(self._follow, fires_prefix(), group)
             await self._follow("s/", group)
 
-    async def _follow(self, prefix: str, group: TaskGroup) -> None:
+    async def _follow(self, prefix: str, group: TaskGroup | None) -> None:
+        """Heed what changes, until cancelled. `group`: where sessions that are new are kept; None: they are not."""
         async with self._store.watch(prefix) as rows:
             async for row in rows:
                 for one in (row, *rows.at_hand()):
                     new = self._take(one) if one.value is None or one.revision > self._seen else None
-                    if new is not None:
+                    if new is not None and group is not None:
                         group.start_soon(self._keep, new)
 
     async def once(self) -> int:
@@ -155,10 +156,14 @@ class Server:
             except SessionTakenOver as taken:
                 self._say(kept, "left", f"process {taken.pid} takes it over")
 
-        async with anyio.create_task_group() as group:
-            for one in self.kept:
-                if one.due(self._began):
-                    group.start_soon(host, one)
+        async with anyio.create_task_group() as following:
+            for prefix in ("s/", fires_prefix()):
+                following.start_soon(self._follow, prefix, None)
+            async with anyio.create_task_group() as group:
+                for one in self.kept:
+                    if one.due(self._began):
+                        group.start_soon(host, one)
+            following.cancel_scope.cancel()
         return next((code for code in codes if code), 0)
 
     def _take(self, row: Row) -> Kept | None:
