@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO, cast
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app_session
+from prompt_toolkit.application import Application, get_app_session
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
@@ -130,10 +130,13 @@ class PromptLine:
         strays = Strays(self._terminal)
         self._hold.enter_context(redirect_stdout(strays))
         self._hold.enter_context(redirect_stderr(strays))
-        above = Above(self._terminal.canvas, lambda: self._active is not None and self._active.app.is_running)
+        above = Above(self._terminal.canvas, self._typing)
         self._hold.callback(above.close)
         self._terminal.show_above(above.write)
         self._hold.callback(self._terminal.show_above, None)
+
+    def _typing(self) -> Application[str] | None:
+        return self._active.app if self._active is not None and self._active.app.is_running else None
 
     async def read(self, leave: Callable[[], bool]) -> str:
         """What the person sends, from the draft on. Raises `Called` (at once, where `leave` says so), `EOFError` and
@@ -218,8 +221,14 @@ class PromptLine:
             self._own.app.invalidate()
 
     def _now(self) -> tuple[str, str]:
-        columns, rows = shutil.get_terminal_size()
-        return self._around.above(columns, rows), self._around.below() if rows >= _ROWS_FOR_STATUS else ""
+        return self._around.above(*self._size()), self._around.below()
+
+    def _size(self) -> tuple[int, int]:
+        """Columns and rows of the screen now."""
+        if self._output is None:
+            return shutil.get_terminal_size()
+        size = self._output.get_size()
+        return size.columns, size.rows
 
     def _message(self) -> FormattedText:
         above = self._texts[0]
@@ -236,11 +245,11 @@ class PromptLine:
             prompt_continuation="  ",
             key_bindings=line_keys(),
             search_ignore_case=True,
-            bottom_toolbar=lambda: self._texts[1] or None,
+            bottom_toolbar=lambda: (self._texts[1] if self._size()[1] >= _ROWS_FOR_STATUS else "") or None,
             output=self._output,
             color_depth=None if self._terminal.paints else ColorDepth.DEPTH_1_BIT,
         )
-        session.layout.current_window.height = lambda: _height(session)
+        session.layout.current_window.height = lambda: _height(session, self._size()[1])
         return session
 
 
@@ -253,9 +262,9 @@ def sound(typed: str) -> str:
     return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _height(session: PromptSession[str]) -> Dimension:
+def _height(session: PromptSession[str], rows: int) -> Dimension:
     """Half the screen at most; room for the menu only while there is one."""
-    most = max(1, shutil.get_terminal_size().lines // 2)
+    most = max(1, rows // 2)
     return Dimension(min=min(_MENU, most) if session.default_buffer.complete_state is not None else 1, max=most)
 
 

@@ -97,7 +97,7 @@ class Repl:
                     await self.questions.serve()
                     continue
                 line = await self._line.read(self._is_called)
-                if line.strip():
+                if line.strip() and isinstance(self._line, PromptLine):  # a plain terminal has shown it
                     self._terminal.terminal_print(echoed(line))
                 await self._heed(session, line)
             except Called:
@@ -125,7 +125,7 @@ class Repl:
         return self._status.words(self._screen.doing()) if self._status is not None else ""
 
     def _line_for(self, session: OpenSession) -> PromptLine | PlainLine:
-        if os.environ.get("TERM", "dumb") == "dumb":
+        if os.environ.get("TERM", "") in {"", "dumb"}:
             return PlainLine(self._terminal)
         commands = {name: (one.words, one.help) for name, one in COMMANDS.items()}
 
