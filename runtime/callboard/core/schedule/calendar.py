@@ -1,7 +1,7 @@
 """Which local minute of the calendar an expression names next. Zones and clock changes are left aside here.
 
 The days are croniter's: months, leap years and the two day fields. The time within a day is read off the fields, which
-costs microseconds where a walk of croniter costs half a millisecond: most next times are of the same day.
+costs microseconds where a walk of croniter costs half a millisecond: most next times are of the same day or the next.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def _time_from(cron: Cron, hour: int, minute: int) -> time | None:
 
 def _day_from(cron: Cron, day: date) -> date:
     """The first day that is named, not before this one."""
+    if _named(cron, day):
+        return day
     days, months, weekdays = _listed(cron.days), _listed(cron.months), _listed(cron.weekdays)
     walk = croniter(
         f"0 0 {days} {months} {weekdays}",
