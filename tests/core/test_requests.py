@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from callboard.core.asking.requests import (
     MOST_REFUSED,
+    SCHEDULED_WAIT,
     Refusal,
     answer,
     asked,
@@ -298,3 +299,11 @@ def test_b12_over_any_sequence_only_who_may_decides_and_only_once(
         assert request.answered_by != request.asked_by
         assert request.answered_by in request.may_answer
         assert kind != "permission" or request.answered_by in {"person", "policy"}
+
+
+def test_what_a_scheduled_turn_asks_never_waits_for_ever() -> None:
+    """A person's turn may, where the settings say so; a deadline that is there stays as it is."""
+    for_ever = _request("permission", created_at=50.0, expires_at=None)
+    assert asked(for_ever).expires_at is None
+    assert asked(for_ever.model_copy(update={"cause": "schedule"})).expires_at == 50.0 + SCHEDULED_WAIT
+    assert asked(_request("permission", cause="schedule")).expires_at == 100.0

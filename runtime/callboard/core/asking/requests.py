@@ -39,6 +39,8 @@ _ANSWERS: dict[RequestKind, frozenset[RequestStatus]] = {
 _NO_AGENT = frozenset({"person", "policy"})
 CHAIN: tuple[Literal["lead", "person", "policy"], ...] = ("lead", "person", "policy")
 """To whom a request goes at a deadline, one after the other; behind the last it is refused."""
+SCHEDULED_WAIT = 1_800.0
+"""How long what a scheduled turn asks waits at most, where the settings say for ever."""
 POLICY_SECONDS = 60.0
 """How long a policy may take for its word, once a request was put to it at a deadline."""
 MOST_REFUSED = 20
@@ -46,9 +48,14 @@ MOST_REFUSED = 20
 
 
 def asked(request: Request) -> Request:
-    """The request as it is put up: bound to its content, with the first word of its history."""
+    """The request as it is put up: bound to its content, with the first word of its history, and with a deadline where
+    a schedule began the turn: nobody may be there to end the waiting."""
     first = Said(at=request.created_at, by=request.asked_by, what="asked")
-    return request.model_copy(update={"digest": digest_of(request.kind, request.payload), "history": (first,)})
+    until = request.expires_at
+    if until is None and request.cause == "schedule":
+        until = request.created_at + SCHEDULED_WAIT
+    digest = digest_of(request.kind, request.payload)
+    return request.model_copy(update={"digest": digest, "history": (first,), "expires_at": until})
 
 
 def _said(request: Request, said: Said, update: dict[str, object]) -> Request:
