@@ -75,7 +75,7 @@ def test_while_the_editor_is_open_nothing_is_printed_and_a_text_that_comes_too_l
 ) -> None:
     request = re.findall(r"req_[a-z0-9]{12}", command.here("plans").out)[0]
     assert command.here("reject", request, "--why", "No roof.").code == 0
-    log = next((command.workspace.parent / "state").rglob("*.jsonl"))
+    log = next((command.workspace.parent / "state").rglob("log/*.jsonl"))
     until = time.monotonic() + 20
     while "turn_ended" not in log.read_text():
         assert time.monotonic() < until, log.read_text()
