@@ -6,7 +6,6 @@ costs microseconds where a walk of croniter costs half a millisecond: most next 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import date, datetime, time, timedelta
 
 from croniter import croniter
@@ -49,9 +48,11 @@ def _day_from(cron: Cron, day: date) -> date:
     """The first day that is named, not before this one."""
     if _named(cron, day):
         return day
-    days, months, weekdays = _listed(cron.days), _listed(cron.months), _listed(cron.weekdays)
+    days, weekdays = _written(cron.days, 31), _written(cron.weekdays, 7)
+    if not cron.both_days and "*" in (days, weekdays):  # either is enough: croniter would leave out the one with a star
+        days = weekdays = "*"
     walk = croniter(
-        f"0 0 {days} {months} {weekdays}",
+        f"0 0 {days} {_written(cron.months, 12)} {weekdays}",
         datetime.combine(day, time()) - _MINUTE,
         day_or=not cron.both_days,
         max_years_between_matches=LONGEST_GAP_YEARS,
@@ -61,7 +62,13 @@ def _day_from(cron: Cron, day: date) -> date:
     return found.date()
 
 
-def _listed(values: Iterable[int]) -> str:
+def _written(values: frozenset[int], whole: int) -> str:
+    """The numbers of a field, shortly: croniter takes its time with each number of a list."""
+    first, last = min(values), max(values)
+    if len(values) == whole:
+        return "*"
+    if 1 < len(values) == last - first + 1:
+        return f"{first}-{last}"
     return ",".join(map(str, sorted(values)))
 
 
