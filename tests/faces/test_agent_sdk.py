@@ -88,13 +88,16 @@ def blocks(messages: list[Any], kind: Any) -> list[Any]:
     return [block for one in messages for block in getattr(one, "content", []) if isinstance(block, kind)]
 
 
-def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(bench: Bench) -> None:
-    asked: list[tuple[str, Any]] = []
-    guarded: list[Any] = []
-    finished: list[Any] = []
+class Answers:
+    """What the program says when it is asked, and what it was asked."""
 
-    async def may(tool: str, given: dict[str, Any], context: Any) -> Any:
-        asked.append((tool, given["command"]))
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.guarded: list[Any] = []
+        self.finished: list[Any] = []
+
+    async def may(self, tool: str, given: dict[str, Any], context: Any) -> Any:
+        self.asked.append((tool, given["command"]))
         assert context.tool_use_id.startswith("toolu_")
         if "asked" in given["command"]:
             return sdk.PermissionResultAllow(updated_input={"command": "touch edited.txt"})
@@ -102,39 +105,51 @@ def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(ben
             return sdk.PermissionResultAllow(updated_input={"command": "git push origin main"})
         return sdk.PermissionResultDeny(message="not in this folder")
 
-    async def guard(given: Any, tool_use_id: str | None, context: Any) -> Any:
-        guarded.append((given["hook_event_name"], given["tool_name"], given["tool_input"], tool_use_id))
+    async def guard(self, given: Any, tool_use_id: str | None, context: Any) -> Any:
+        self.guarded.append((given["hook_event_name"], given["tool_name"]))
         if "guarded" not in given["tool_input"]["command"]:
             return {}
         decision = {"permissionDecision": "deny", "permissionDecisionReason": "it is guarded"}
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
 
-    async def after(given: Any, tool_use_id: str | None, context: Any) -> Any:
-        finished.append(given["tool_input"])
+    async def after(self, given: Any, tool_use_id: str | None, context: Any) -> Any:
+        self.finished.append(given["tool_input"])
         return {"hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": "a word of the client"}}
+
+    @property
+    def hooks(self) -> dict[str, Any]:
+        return {
+            "PreToolUse": [sdk.HookMatcher(matcher="Bash", hooks=[self.guard])],
+            "PostToolUse": [sdk.HookMatcher(matcher="Bash|Write", hooks=[self.after])],
+        }
+
+
+def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(bench: Bench) -> None:
+    mine = Answers()
 
     async def prompts() -> AsyncIterator[dict[str, Any]]:
         yield {"type": "user", "message": {"role": "user", "content": "begin"}, "parent_tool_use_id": None}
 
-    options = bench.options(
-        can_use_tool=may,
-        hooks={
-            "PreToolUse": [sdk.HookMatcher(matcher="Bash", hooks=[guard])],
-            "PostToolUse": [sdk.HookMatcher(matcher="Bash|Write", hooks=[after])],
-        },
-        disallowed_tools=["Bash(git push:*)"],
-        include_partial_messages=True,
-    )
-
     async def run() -> list[Any]:
+        more = {"hooks": mine.hooks, "disallowed_tools": ["Bash(git push:*)"], "include_partial_messages": True}
+        options = bench.options(can_use_tool=mine.may, **more)
         return [message async for message in sdk.query(prompt=prompts(), options=options)]
 
     messages = anyio.run(run)
     assert bench.there("guarded.txt", "asked.txt", "edited.txt", "refused.txt") == [False, False, True, False]
-    assert sorted(asked) == [("Bash", f"touch {name}.txt") for name in ("asked", "pushed", "refused")]
-    assert len(guarded) == 4
-    assert {(event, tool) for event, tool, _, _ in guarded} == {("PreToolUse", "Bash")}
-    assert finished == [{"command": "touch edited.txt"}]
+    assert sorted(mine.asked) == [("Bash", f"touch {name}.txt") for name in ("asked", "pushed", "refused")]
+    assert mine.guarded == [("PreToolUse", "Bash")] * 4
+    assert mine.finished == [{"command": "touch edited.txt"}]
+    (result,) = of(messages, sdk.ResultMessage)
+    assert (result.subtype, result.is_error, result.result) == ("success", False, "All done.")
+    assert {one["tool_input"]["command"] for one in result.permission_denials} == {
+        f"touch {name}.txt" for name in ("guarded", "refused", "pushed")
+    }
+    results_say_why(messages)
+    streamed_as_said(messages)
+
+
+def results_say_why(messages: list[Any]) -> None:
     uses, results = blocks(messages, sdk.ToolUseBlock), blocks(messages, sdk.ToolResultBlock)
     assert [use.name for use in uses] == ["Bash"] * 4
     told = {use.input["command"]: result for use in uses for result in results if result.tool_use_id == use.id}
@@ -142,12 +157,6 @@ def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(ben
     assert "it is guarded" in str(told["touch guarded.txt"].content)
     assert "not in this folder" in str(told["touch refused.txt"].content)
     assert "the input was changed" in str(told["touch pushed.txt"].content)
-    (result,) = of(messages, sdk.ResultMessage)
-    assert (result.subtype, result.is_error, result.result) == ("success", False, "All done.")
-    assert {one["tool_input"]["command"] for one in result.permission_denials} == {
-        f"touch {name}.txt" for name in ("guarded", "refused", "pushed")
-    }
-    streamed_as_said(messages)
 
 
 def streamed_as_said(messages: list[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from tests.faces.command import Command, Ran
 from tests.warm import PIPE, Process
 
+PATIENCE = 120.0
+"""Seconds that a program waits for all of one session."""
 DRIVEN = ("--output-format", "stream-json", "--verbose", "--input-format", "stream-json")
 SCENARIO = """
 agents:
@@ -26,6 +29,12 @@ agents:
     - when: {contains: slow}
       reply:
         - tool_use: {name: bash, input: {command: sleep 120}}
+    - when: {contains: plan it}
+      reply:
+        - tool_use: {name: submit_plan, input: {plan: "I touch a file."}}
+    - when: {contains: ask me}
+      reply:
+        - tool_use: {name: ask_person, input: {question: "Which one?", options: [red, blue]}}
     - when: {contains: count}
       reply: "I count: one"
     - when: {contains: does not fit}
@@ -136,10 +145,30 @@ def test_who_goes_while_he_is_asked_has_said_no(command: Command) -> None:
     assert not (command.workspace / "made.txt").exists()
 
 
+def test_a_session_that_nobody_answered_is_answered_once_a_client_goes_on_with_it(command: Command) -> None:
+    first = drive(command, said("hello"))
+    (init,) = [one for one in of(first, "system") if one["subtype"] == "init"]
+    process = started(command, "--resume", init["session_id"])
+    send(process, said("look"), said("touch"))
+    question = until(process, "control_request", "can_use_tool")
+    answer(process, question, {"behavior": "allow", "updatedInput": question["request"]["input"]})
+    result = until(process, "result")
+    assert (result["session_id"], result["permission_denials"]) == (init["session_id"], [])
+    assert (command.workspace / "made.txt").exists()
+
+
+def started(command: Command, *options: str) -> Process:
+    model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
+    process = command.start(*DRIVEN, "--permission-prompt-tool", "stdio", "--model", model, *options, stdin=PIPE)
+    patience = threading.Timer(PATIENCE, process.kill)  # a frame that never comes ends the test, and not the suite
+    patience.daemon = True
+    patience.start()
+    return process
+
+
 @pytest.fixture
 def driven(command: Command) -> Iterator[Process]:
-    model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
-    process = command.start(*DRIVEN, "--permission-prompt-tool", "stdio", "--model", model, stdin=PIPE)
+    process = started(command)
     yield process
     process.kill()
 
@@ -148,6 +177,11 @@ def send(process: Process, *lines: str) -> None:
     assert process.stdin is not None
     process.stdin.write("".join(f"{line}\n" for line in lines))
     process.stdin.flush()
+
+
+def answer(process: Process, question: dict[str, Any], response: dict[str, Any]) -> None:
+    told = {"subtype": "success", "request_id": question["request_id"], "response": response}
+    send(process, json.dumps({"type": "control_response", "response": told}))
 
 
 def until(process: Process, kind: str, subtype: str | None = None) -> dict[str, Any]:
@@ -178,9 +212,26 @@ def test_a_suggestion_that_is_taken_up_allows_its_class(driven: Process) -> None
     question = until(driven, "control_request", "can_use_tool")
     allow = {"behavior": "allow", "updatedInput": question["request"]["input"]}
     allow["updatedPermissions"] = question["request"]["permission_suggestions"]
-    answer = {"subtype": "success", "request_id": question["request_id"], "response": allow}
-    send(driven, json.dumps({"type": "control_response", "response": answer}))
+    answer(driven, question, allow)
     assert until(driven, "result")["permission_denials"] == []
+
+
+def test_plans_and_questions_are_the_clients_too(command: Command) -> None:
+    process = started(command, "--permission-mode", "plan")
+    send(process, said("plan it"), said("ask me"))
+    plan = until(process, "control_request", "can_use_tool")
+    assert (plan["request"]["tool_name"], plan["request"]["input"]) == ("ExitPlanMode", {"plan": "I touch a file."})
+    answer(process, plan, {"behavior": "allow", "updatedInput": plan["request"]["input"]})
+    assert until(process, "result")["subtype"] == "success"
+    question = until(process, "control_request", "can_use_tool")
+    assert question["request"]["tool_name"] == "AskUserQuestion"
+    given = question["request"]["input"]
+    assert [one["label"] for one in given["questions"][0]["options"]] == ["red", "blue"]
+    answer(process, question, {"behavior": "allow", "updatedInput": {**given, "answers": {"Which one?": "blue"}}})
+    told = until(process, "user")
+    while "blue" not in json.dumps(told):
+        told = until(process, "user")
+    process.kill()
 
 
 def test_sigterm_leaves_the_turn_unfinished_with_143(driven: Process) -> None:

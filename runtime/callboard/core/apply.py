@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from callboard.core.apply_calls import CALL_RULES
-from callboard.core.apply_limits import LIMIT_RULES, budget_raised, mode_chosen, model_chosen
+from callboard.core.apply_limits import LIMIT_RULES, asking_chosen, budget_raised, mode_chosen, model_chosen
 from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.budget.charging import charged
@@ -121,6 +121,7 @@ _COMMANDS: Mapping[str, Callable[[AgentState, str], AgentState]] = {
     "budget": budget_raised,
     "model": model_chosen,
     "mode": mode_chosen,
+    "asking": asking_chosen,
     END_FIRE: _end_fire,
 }
 """Commands that are all said by their content."""

@@ -39,6 +39,18 @@ def mode_chosen(state: AgentState, text: str) -> AgentState:
     return replace(state, spec=state.me.model_copy(update={"permission_mode": text}))
 
 
+def asking_chosen(state: AgentState, text: str) -> AgentState:
+    """How many seconds what the agent asks waits from now on; 0: nobody is there to answer. What is none changes
+    nothing."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return state
+    if not 0 <= seconds < float("inf"):
+        return state
+    return replace(state, spec=state.me.model_copy(update={"ask_deadline": seconds}))
+
+
 def model_chosen(state: AgentState, text: str) -> AgentState:
     """A person chooses the model that is asked from the next call on, also where a fallback model has taken over.
     `text`: a `ModelChoice` as JSON; what is none changes nothing."""

@@ -16,7 +16,7 @@ from callboard.words.values import AgentRow, Envelope, Json, SessionRow
 
 SERVES = "serve"
 """True in `SessionRow.settings` of the session that `callboard serve` keeps for schedule files."""
-Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode"]
+Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode", "asking"]
 
 
 async def create_session(
@@ -113,7 +113,8 @@ class Command:
     text: str = ""
     """With `compact`: what to keep. With `undo`: the journal positions of the edits, with blanks between.
     With `new`: not empty if what matters is to be carried over. With `budget`: the raised limits, as JSON.
-    With `model`: a `ModelChoice`, as JSON. With `mode`: a permission mode."""
+    With `model`: a `ModelChoice`, as JSON. With `mode`: a permission mode.
+    With `asking`: the seconds that what it asks waits; 0: nobody is there to answer."""
 
 
 def model_command(name: str, limits: ModelLimits, to: str = "lead") -> Command:

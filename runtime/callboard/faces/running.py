@@ -115,7 +115,7 @@ class HeadlessRun:
             if self._person is not None:
                 self._person.attach(session)
             if self._stream is not None:
-                self._stream.opened(session.id, session.model, what.mode)
+                self._stream.opened(session.id, session.model, what.mode, calls=session.call)
             if what.prompt is None and isinstance(session, Session):
                 await session.go_on()
             end, self._more = await Structured(session, what.schema).finished()

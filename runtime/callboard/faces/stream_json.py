@@ -16,12 +16,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
 from callboard.core.budget.tree import used_up
-from callboard.faces.stream_parts import ERRORS, Spoken, ending, model_usage, origin, result_block, usage_part
+from callboard.faces.stream_parts import (
+    ERRORS,
+    SUMMARIES,
+    FindCall,
+    Seen,
+    Spoken,
+    ending,
+    model_usage,
+    origin,
+    result_block,
+    usage_part,
+)
 from callboard.ports.model import Delta
 from callboard.words.events import (
     AgentCrashed,
@@ -51,25 +61,7 @@ from callboard.words.events import (
     TurnEnded,
 )
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Envelope, Fault, Json, ToolCall, Usage
-
-_SUMMARIES = ("summarize", "react", "truncate")
-"""Stages that begin a new stretch of the conversation start with one of these."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What this face knows of one agent."""
-
-    spec: AgentSpec | None = None
-    parent: str | None = None
-    """The provider's id of the call that made it."""
-    calls: tuple[ToolCall, ...] = ()
-    results: dict[str, tuple[tuple[Json, ...], bool]] = field(default_factory=dict[str, tuple[tuple[Json, ...], bool]])
-    fault: Fault | None = None
-    usage: Usage = field(default_factory=Usage)
-    replies: int = 0
-    called_at: float = 0.0
+from callboard.words.values import Envelope, Fault, Json, Usage
 
 
 class StreamJson:
@@ -88,9 +80,10 @@ class StreamJson:
         self._only, self._spoken = only, spoken
         self._emit_raw, self._cwd, self._version = emit, cwd, version
         self._session = self._model = self._mode = ""
+        self._find: FindCall | None = None
         self._early: list[tuple[str, Event]] | None = []
         self._begun = False
-        self._agents: dict[str, _Seen] = {}
+        self._agents: dict[str, Seen] = {}
         self._mail: dict[str, Envelope] = {}
         self._made: list[tuple[str, str, str]] = []
         self._models: dict[str, Usage] = {}
@@ -100,9 +93,12 @@ class StreamJson:
         self._waited = 0.0
         self._stop_reason: str | None = None
 
-    def opened(self, session: str, model: str, mode: str, spec: AgentSpec | None = None) -> None:
+    def opened(
+        self, session: str, model: str, mode: str, spec: AgentSpec | None = None, calls: FindCall | None = None
+    ) -> None:
         """The session is open: these stand in `system/init` unless the lead's own start says otherwise. `spec`: the
-        lead's, where it is known."""
+        lead's, where it is known. `calls`: finds a call that was begun before this process looked on."""
+        self._find = calls
         self._seen("lead").spec = spec
         self._session, self._model, self._mode = session, model, mode
         early, self._early = self._early or [], None
@@ -244,11 +240,11 @@ class StreamJson:
 
     @_tell.register
     def _finished(self, event: ToolFinished, agent: str) -> None:
-        self._seen(agent).results[event.call] = (event.content, event.is_error)
+        self._known(agent, event.call).results[event.call] = (event.content, event.is_error)
 
     @_tell.register
     def _settled(self, event: ToolSettled, agent: str) -> None:
-        results = self._seen(agent).results
+        results = self._known(agent, event.call).results
         content, is_error = results.get(event.call, ((), False))
         content = content if event.content is None else event.content
         results[event.call] = (content, is_error if event.is_error is None else event.is_error)
@@ -320,7 +316,7 @@ class StreamJson:
 
     @_tell.register
     def _edited(self, event: ContextEdited, agent: str) -> None:
-        if event.edits and event.stage.startswith(_SUMMARIES):
+        if event.edits and event.stage.startswith(SUMMARIES):
             trigger = "manual" if event.trigger == "manual" else "auto"
             about: Json = {"trigger": trigger, "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
             self._system("compact_boundary", agent, compact_metadata=about)
@@ -342,16 +338,21 @@ class StreamJson:
         if event.reason not in {"end", "interrupted", "stopped"} and event.why:
             self._errors.append(f"{agent}: {event.why}")
 
-    def _seen(self, agent: str) -> _Seen:
-        return self._agents.setdefault(agent, _Seen())
+    def _seen(self, agent: str) -> Seen:
+        return self._agents.setdefault(agent, Seen())
+
+    def _known(self, agent: str, call: str) -> Seen:
+        """What is known of an agent, with this call of it: one of a reply from before a resume is looked up."""
+        seen = self._seen(agent)
+        if self._find is not None and all(one.id != call for one in seen.calls):
+            found = self._find(agent, call)
+            seen.calls = seen.calls if found is None else (*seen.calls, found)
+        return seen
 
     def _maker(self, spec: AgentSpec) -> str | None:
         wanted = spec.name if spec.kind == "teammate" else spec.role
-        found = next((one for one in self._made if one[0] == spec.parent and one[1] == wanted), None)
-        if found is None:
-            return None
-        self._made.remove(found)
-        return found[2]
+        place = next((at for at, one in enumerate(self._made) if one[:2] == (spec.parent, wanted)), None)
+        return None if place is None else self._made.pop(place)[2]
 
     def _count(self, agent: str, model: str, usage: Usage, at: float) -> None:
         seen = self._seen(agent)

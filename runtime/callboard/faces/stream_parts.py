@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from callboard.faces.lines import text_of
-from callboard.words.values import Envelope, Json, ToolCall, Usage
+from callboard.words.specs import AgentSpec
+from callboard.words.values import Envelope, Fault, Json, ToolCall, Usage
+
+SUMMARIES = ("summarize", "react", "truncate")
+"""Stages that begin a new stretch of the conversation start with one of these."""
+
+FindCall = Callable[[str, str], ToolCall | None]
+"""A tool call that an agent has under way, by our id."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What this face knows of one agent."""
+
+    spec: AgentSpec | None = None
+    parent: str | None = None
+    """The provider's id of the call that made it."""
+    calls: tuple[ToolCall, ...] = ()
+    results: dict[str, tuple[tuple[Json, ...], bool]] = field(default_factory=dict[str, tuple[tuple[Json, ...], bool]])
+    fault: Fault | None = None
+    usage: Usage = field(default_factory=Usage)
+    replies: int = 0
+    called_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

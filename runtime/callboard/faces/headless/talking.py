@@ -36,6 +36,7 @@ from callboard.faces.terminal import Terminal, block
 from callboard.ports.model import Delta
 from callboard.words.errors import CallboardError
 from callboard.words.events import Event, TurnBegan
+from callboard.words.settings_model import AskSettings
 from callboard.words.values import Envelope, Json
 
 SPOKEN = "2.1.317"
@@ -190,7 +191,7 @@ class ClientRun:
             for note in session.notes:
                 self._tell(f"settings: {note}")
             approver.attach(session)
-            self._stream.opened(session.id, session.model, wishes.mode, await session.begun())
+            self._stream.opened(session.id, session.model, wishes.mode, await session.begun(), session.call)
             self._control = Control(
                 session=session,
                 stop=self._stop,
@@ -204,11 +205,22 @@ class ClientRun:
             if self._initialize is not None:
                 self._client.answer(self._initialize[0], told_of(session, options))
             self._opened.set()
+            if options.resume:
+                await self._as_asked(session)
             code = 0
             while (message := await self._next()) is not None:
                 code = await self._turn(session, message)
             await session.mark_ended(code)
             return code
+
+    async def _as_asked(self, session: Session) -> None:
+        """A session that goes on is told who answers now, and what this command line says of mode and model."""
+        seconds = AskSettings().deadline if self._wishes.asks else 0
+        await session.command("asking", text=str(seconds))
+        if self._wishes.options.flags.get("permission.mode") is not None:
+            await session.command("mode", text=self._wishes.mode)
+        if self._wishes.options.model is not None and session.model_of() != session.model:
+            await session.use_model(session.model)
 
     async def _turn(self, session: Session, message: Json) -> int:
         """One message, to its result; the exit code that it calls for."""
@@ -221,7 +233,7 @@ class ClientRun:
         text, wrong = text_of_message(message)
         end, more = End(1, "", wrong, session.usage(), []), Json()
         if not wrong:
-            await session.say(text)
+            await _heard(session, text)
             end, more = await Structured(session, self._wishes.schema).finished()
         code = end.exit_code
         by_client = code == INTERRUPTED and self._stopped
@@ -298,6 +310,17 @@ class ClientRun:
         if self._wishes.states:
             own: dict[str, Any] = {"sdk_host_only": True} if self._wishes.quiet_states else {}
             self._stream.tell("session_state_changed", state=state, **own)
+
+
+async def _heard(session: Session, text: str) -> None:
+    """Words to the lead; `/compact WHAT TO KEEP` and `/clear` are for the runtime."""
+    command, _, rest = text.strip().partition(" ")
+    if command == "/compact":
+        await session.command("compact", text=rest.strip())
+    elif text.strip() == "/clear":
+        await session.renew(carry=False)
+    else:
+        await session.say(text)
 
 
 def text_of_message(message: Json) -> tuple[str, str]:
