@@ -21,7 +21,7 @@ _HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def can_paint(out: TextIO) -> bool:
     """Whether there is a screen that understands these sequences."""
-    return out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return out.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
 
 
 class Painter:

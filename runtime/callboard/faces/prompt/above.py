@@ -11,7 +11,7 @@ import io
 import threading
 from collections.abc import Callable
 
-from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application import Application
 
 from callboard.faces.terminal import Canvas, Terminal, block
 
@@ -22,8 +22,8 @@ BUNDLE = 0.1
 class Above:
     """Prints above the line that is typed on, if there is one."""
 
-    def __init__(self, canvas: Canvas, typing: Callable[[], bool]) -> None:
-        """To be made in the loop that draws. `typing`: a line is on the screen."""
+    def __init__(self, canvas: Canvas, typing: Callable[[], Application[str] | None]) -> None:
+        """To be made in the loop that draws. `typing`: the line that is on the screen, if one is."""
         self._canvas, self._typing = canvas, typing
         self._loop = asyncio.get_running_loop()
         # Held to put a text into the list or to take all of them, never while writing.
@@ -46,10 +46,13 @@ class Above:
         self._loop.call_later(BUNDLE, self._print)
 
     def _print(self) -> None:
-        if self._typing():
-            run_in_terminal(self._put)
-        else:
-            self._put()
+        """Not by `run_in_terminal`: that leaves the raw way of the terminal, and a key typed then is echoed or changed."""
+        line = self._typing()
+        if line is not None:
+            line.renderer.erase(leave_alternate_screen=False)
+        self._put()
+        if line is not None:
+            line.invalidate()
 
     def _put(self) -> None:
         """Whoever comes first takes all that waits, so that nothing overtakes anything."""
