@@ -102,6 +102,7 @@ WRONG = (
     (("@daily", "x", "--misfire-cap", "many"), "--misfire-cap: "),
     (("@daily", "x", "--name", "look"), "--name: look is the name of cron_"),
     (("@daily", "x", "--agent-type", "general", "--context", "lead"), "--agent-type: "),
+    (("@daily", "x", "--agent-type", "generl"), "--agent-type: no type 'generl': did you mean general?"),
     (("@daily", "x", "--expires", "2020-01-01"), "--expires: '2020-01-01' is past"),
     (("@daily", "x", "--deny", "Bash("), "--deny: "),
 )

@@ -5,6 +5,7 @@ Each session has its own; a person who names one need not know whose it is.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,8 +15,12 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from callboard.adapters.agent_files import load_agents
+from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.trust import read_brought
 from callboard.assembly import Places, find_places, open_store
 from callboard.core.names import rows_prefix
+from callboard.core.schedule.fields import FieldWrong
 from callboard.desks.schedule_files import faults_of, files_now
 from callboard.desks.schedules import LIVE, CronDesk, names_of
 from callboard.desks.serving import firing
@@ -68,6 +73,17 @@ class AllSchedules:
         """Session -> the process that fires its schedules, in words; empty: nothing is running that would."""
         return {desk.session: await firing(self.store, desk.session) for desk in self.desks if desk.all()}
 
+    async def check_type(self, schedule: Schedule) -> None:
+        """Refuse an agent type that no file defines, so that it is told now and not at the first fire. Raises
+        `FieldWrong`."""
+        if schedule.target == "lead":
+            return
+        known = await anyio.to_thread.run_sync(_agent_types, self._places)
+        if schedule.target not in known:
+            likely = difflib.get_close_matches(schedule.target, known, n=1)
+            hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(known)}"
+            raise FieldWrong("agent_type", f"no type {schedule.target!r}: {hint}")
+
     async def faults(self) -> tuple[str, ...]:
         """What is wrong with the schedule files, a line each."""
         found = await anyio.to_thread.run_sync(files_now, self._places)
@@ -97,6 +113,14 @@ async def open_schedules(
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
+
+
+def _agent_types(places: Places) -> list[str]:
+    """Every type that a file defines, whoever trusts it: only their names are asked for."""
+    home = os.environ.get("HOME", "")
+    brought = read_brought(places.workspace)
+    found = FilePlaces(places.workspace, places.config, Path(home) if home else None, trusted=True, brought=brought)
+    return list(load_agents(found).items)
 
 
 def _no_session(workspace: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ def upcoming(schedule: Schedule, now: float, count: int) -> list[float]:
     if schedule.max_runs is not None:
         count = min(count, max(0, schedule.max_runs - schedule.fires))
     after = max(now, schedule.last_slot or 0.0)
-    until = LAST_MOMENT if schedule.expires is None else schedule.expires - 1
+    until = LAST_MOMENT if schedule.expires is None else math.nextafter(schedule.expires, 0)
     return fires_between(when_of(schedule), after, until, cap=count)
 
 

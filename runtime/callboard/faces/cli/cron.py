@@ -71,6 +71,7 @@ def add(given: Given, /, expression: str, prompt: str, session: str | None, json
 
     async def adding(every: AllSchedules) -> tuple[Schedule, str]:
         made = every.current.drafted(wanted)
+        await every.check_type(made)
         if not dry:
             await every.current.add(made)
         return made, (await every.fired_by()).get(every.current.session, "")
@@ -112,7 +113,9 @@ def edit(given: Given, /, schedule_id: str, session: str | None, json_: bool, **
     async def editing(every: AllSchedules) -> tuple[Schedule, str]:
         desk = every.desk_of(schedule_id)
         with told_by_option():
-            changed = desk.edited(schedule_id, wanted) if dry else await desk.edit(schedule_id, wanted)
+            changed = desk.edited(schedule_id, wanted)
+            await every.check_type(changed)
+            changed = changed if dry else await desk.edit(schedule_id, wanted)
         return changed, (await every.fired_by()).get(desk.session, "")
 
     changed, fired_by = at_schedules(given, session, editing)
