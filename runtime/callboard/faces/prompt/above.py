@@ -46,7 +46,7 @@ class Above:
         self._loop.call_later(BUNDLE, self._print)
 
     def _print(self) -> None:
-        """Not by `run_in_terminal`: that leaves the raw way of the terminal, and a key typed then is echoed or changed."""
+        """Not by `run_in_terminal`: that leaves the terminal's raw way, and a key typed then is echoed or changed."""
         line = self._typing()
         if line is not None:
             line.renderer.erase(leave_alternate_screen=False)
