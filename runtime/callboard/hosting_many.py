@@ -139,32 +139,34 @@ class Server:
         """Heed what changes, until cancelled. `group`: where sessions that are new are kept; None: they are not."""
         async with self._store.watch(prefix) as rows:
             async for row in rows:
-                for one in (row, *rows.at_hand()):
-                    new = self._take(one) if one.value is None or one.revision > self._seen else None
-                    if new is not None and group is not None:
-                        group.start_soon(self._keep, new)
+                self._heed((row, *rows.at_hand()), group)
+
+    def _heed(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
+        changed = [one for one in rows if one.value is None or one.revision > self._seen]
+        new = [kept for one in changed if (kept := self._take(one)) is not None]
+        if group is not None:
+            for kept in new:
+                group.start_soon(self._keep, kept)
 
     async def once(self) -> int:
         """Fire what is due, each session beside the others; the exit code of the first whose turn did not end well."""
         codes: list[int] = []
-
-        async def host(kept: Kept) -> None:
-            try:
-                await self._host(kept, codes)
-            except SessionHosted as hosted:
-                self._say(kept, "left", f"process {hosted.pid} hosts it, and fires its schedules")
-            except SessionTakenOver as taken:
-                self._say(kept, "left", f"process {taken.pid} takes it over")
-
         async with anyio.create_task_group() as following:
             for prefix in ("s/", fires_prefix()):
                 following.start_soon(self._follow, prefix, None)
             async with anyio.create_task_group() as group:
-                for one in self.kept:
-                    if one.due(self._began):
-                        group.start_soon(host, one)
+                for one in [one for one in self.kept if one.due(self._began)]:
+                    group.start_soon(self._host_once, one, codes)
             following.cancel_scope.cancel()
         return next((code for code in codes if code), 0)
+
+    async def _host_once(self, kept: Kept, codes: list[int]) -> None:
+        try:
+            await self._host(kept, codes)
+        except SessionHosted as hosted:
+            self._say(kept, "left", f"process {hosted.pid} hosts it, and fires its schedules")
+        except SessionTakenOver as taken:
+            self._say(kept, "left", f"process {taken.pid} takes it over")
 
     def _take(self, row: Row) -> Kept | None:
         """A row has changed; the session, if it was not known to have schedules."""

@@ -113,16 +113,21 @@ async def serve_session(options: Options, store: Store) -> str:
             await holder_died(store, MAKING_LEASE, lease)
             continue
         try:
-            if await _serve_session(store) is None:
-                governors = Governors(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)
-                shared = options.shared or Shared(store, governors)
-                new = replace(options, session=None, resume=False, prompt=None, serves=True, shared=shared)
-                async with open_session(new):
-                    pass  # to be there is all: whoever serves hosts it when it has schedules
+            await _make_session(options, store)
         finally:
             with anyio.CancelScope(shield=True):
                 await lease.release()
     return found
+
+
+async def _make_session(options: Options, store: Store) -> None:
+    if await _serve_session(store) is not None:
+        return
+    governors = Governors(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)
+    shared = options.shared or Shared(store, governors)
+    new = replace(options, session=None, resume=False, prompt=None, serves=True, shared=shared)
+    async with open_session(new):
+        return  # to be there is all: whoever serves hosts it when it has schedules
 
 
 async def _keep_files(what: Serving, places: Places, shared: Shared, tell: Tell) -> None:

@@ -149,14 +149,18 @@ async def test_b29_four_processes_over_two_minutes(command: Command, soak: int) 
                 await anyio.sleep(dice.uniform(0.05, 2.5))
                 kill_and_start(command, running, dice)
             for number, session in enumerate(sessions):
-                mine = {slot(one) for one in shots[number::3]}
-                await all_over(stand, session, len(mine) + 2)
-                await stand.pause(session, steady[number].id)
-                with anyio.fail_after(LIMIT):
-                    while not (became := await stand.became(session)).rests():
-                        await anyio.sleep(0.1)
-                minutes = {one.id for one in became.fires if one.schedule == steady[number].id}
-                times = sorted(one.nominal for one in became.fires if one.schedule == steady[number].id)
-                assert times == [times[0] + 60 * step for step in range(len(times))]
-                assert times[0] - began <= 60
-                await each_exactly_once(stand, session, mine | minutes)
+                await steady_and_once(stand, session, steady[number], {slot(one) for one in shots[number::3]}, began)
+
+
+async def steady_and_once(stand: Stand, session: str, steady: Schedule, mine: set[str], began: float) -> None:
+    """Each one-shot exactly once, and the one of each minute exactly once in each minute until it is paused."""
+    await all_over(stand, session, len(mine) + 2)
+    await stand.pause(session, steady.id)
+    with anyio.fail_after(LIMIT):
+        while not (became := await stand.became(session)).rests():
+            await anyio.sleep(0.1)
+    minutes = {one.id for one in became.fires if one.schedule == steady.id}
+    times = sorted(one.nominal for one in became.fires if one.schedule == steady.id)
+    assert times == [times[0] + 60 * step for step in range(len(times))]
+    assert times[0] - began <= 60
+    await each_exactly_once(stand, session, mine | minutes)
