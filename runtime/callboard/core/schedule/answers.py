@@ -19,7 +19,7 @@ from callboard.core.schedule.fires import fires_between
 from callboard.core.schedule.when import Once, parse_when
 
 USUAL_COUNT = 5
-MOST_COUNT = 10_000
+MOST_COUNT = 1_000
 LONGEST_LINE = 65_536
 """Bytes of a question; the longest sensible one has some hundred."""
 
@@ -59,9 +59,9 @@ def next_times(expr: str, tz: str, base: float, count: int) -> list[datetime]:
     when = parse_when(expr, tz, base)
     found = fires_between(when, base, LAST_MOMENT, cap=count)
     if not found:
-        past = isinstance(when, Once)
-        why = "its time is past" if past else "the calendar ends in the year 9000"
-        raise QuestionWrong("expr", f"never fires after the base: {why}; write a later time, or an earlier base")
+        past = "its time is past: write a later one, or an earlier base"
+        why = past if isinstance(when, Once) else "the calendar ends in the year 9000: write an earlier base"
+        raise QuestionWrong("expr", f"never fires after the base: {why}")
     return [datetime.fromtimestamp(at, when.zone) for at in found]
 
 
