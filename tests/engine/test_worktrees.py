@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.adapters.outside_world import ENVIRONMENT
 from tests.adapters.worktree_world import LEAD, Trees
+from tests.engine.supervised import until
 from tests.engine.team_world import TeamWorld, spawn
 from tests.engine.test_one_agent import Person
 
@@ -205,6 +206,31 @@ async def test_b32_a_task_whose_worktree_is_gone_for_good_fails_and_is_not_done_
         assert (row[0].status, row[0].worktree) == ("failed", None)
         assert "Your task has failed: the worktree parser is gone" in results(world, "lead")
         assert team.state("lead").tasks == {}
+
+
+async def test_b32_a_lead_whose_worktree_is_gone_in_the_middle_of_a_call_goes_on_without_it(tmp_path: Path) -> None:
+    script = {
+        "lead": [use("claim_task", {"task_id": "task_1"}), bash("echo never > never.txt"), say("I see"), say("and on")],
+    }
+    world = TreeWorld(tmp_path, script, "default", deadline=600.0)
+    await world.trees.keeper.create("parser", LEAD)
+    async with world.session() as team:
+        await world.bind("parser")
+        await team.prompt("go")
+        await until(team, "lead", "waiting")
+    world.trees.git("worktree", "remove", "--force", str(world.trees.root / "parser"))
+    world.trees.git("branch", "-D", "wt/parser")
+    async with world.session(resume=True) as team:
+        await team.quiet()
+        row = team.team.host.board.agent("lead")
+        assert row is not None
+        assert row[0].life == "idle"
+        assert team.state("lead").me.folder == ""
+        assert "You were interrupted: " in results(world, "lead")
+        assert not (world.trees.workspace / "never.txt").exists()
+        await team.prompt("more")
+        await team.quiet()
+        assert team.state("lead").last_text == "and on"
 
 
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])

@@ -33,7 +33,7 @@ async def _move(agent: Agent, name: str) -> None:
         try:
             path, told = await host.ports.worktrees.open(name)
         except ToolRefused as gone:
-            await (_fail_tasks(agent, bound, str(gone)) if bound else _stop(agent, str(gone)))
+            await _without(agent, name, bound, str(gone))
             return
         folder = str(path)
     me = agent.state.me
@@ -50,6 +50,17 @@ async def _move(agent: Agent, name: str) -> None:
         if folder != me.folder:
             host.inform(hk.CwdChanged(by.folder, caller(agent).folder, caller(agent)))
     host.settle(agent.state)
+
+
+async def _without(agent: Agent, name: str, bound: list[str], why: str) -> None:
+    """It is gone for good. Who lives in it ends; who was in it for a task has failed that, and goes on elsewhere."""
+    me = agent.state.me
+    if bound:
+        await _fail_tasks(agent, bound, why)
+    elif me.kind == "subagent" or (me.kind == "teammate" and me.worktree == name):
+        await _stop(agent, why)
+    else:
+        await _leave(agent, name, why)
 
 
 def _where(name: str, folder: str) -> str:
@@ -80,6 +91,24 @@ async def _fail_tasks(agent: Agent, held: list[str], why: str) -> None:
             return
         except Conflict as lost:
             await host.refresh(lost.what)  # the row moved under us, for one when the worktree was noted as gone
+
+
+async def _leave(agent: Agent, name: str, why: str) -> None:
+    """The calls under way were meant for that folder, and run in no other: the turn ends, and word of it begins the
+    next one, in the folder that is the agent's own."""
+    host, now, life = agent.host, agent.host.clock.now(), agent.state.incarnation
+    envelope = Envelope(
+        id=short_id("env", host.session, agent.name, life, agent.state.turns, name),
+        sender="runtime",
+        recipient=agent.name,
+        incarnation=life,
+        type="error",
+        content=f"You were interrupted: {why}. What you had asked for there does not run any more. Go on without it.",
+        mode="wake",
+        cause="tool",
+        sent_at=now,
+    )
+    await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[sending(host.session, envelope)])
 
 
 async def _stop(agent: Agent, why: str) -> None:
