@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -30,11 +31,13 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     given = Given()
     _open_standard_streams()
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before, out = signal.signal(signal.SIGTERM, _terminated), sys.stdout
     try:
         code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=given)
     except BaseException as error:  # noqa: BLE001  the outermost frame: what comes here is told once, and nowhere else
-        return _told(error, given)
+        # Where nobody reads any more click puts a quiet stream in the place of stdout, and exits with 1.
+        unread = isinstance(error, SystemExit) and sys.stdout is not out
+        return _told(BrokenPipeError() if unread else error, given)
     finally:
         signal.signal(signal.SIGTERM, before)
     return code if isinstance(code, int) else 0
@@ -68,6 +71,10 @@ def _told(error: BaseException, given: Given) -> int:
         case BrokenPipeError():
             _drop_stdout()
             return 0
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # the store and the terminal tell theirs by themselves
+            _drop_stdout()
+            _say(f"callboard: the output could not be written ({cause.strerror}). Free some room, or write elsewhere")
+            return 1
         case click.ClickException():
             _say(f"callboard: {cause.format_message()}")
             if isinstance(cause, click.UsageError) and cause.ctx is not None:
