@@ -56,7 +56,9 @@ async def test_a_reply_comes_back_whole_and_streams_on_the_way() -> None:
     assert reply.blocks == ({"type": "text", "text": "Hello"},)
     assert (reply.stop_reason, reply.model, reply.message_id) == ("end_turn", "m-1", "msg_1")
     assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cost_usd) == (10, 7, 0.0)
-    assert [delta.text for delta in shown.deltas] == ["Hel", "lo"]
+    assert [delta.text for delta in shown.deltas if delta.kind != "event"] == ["Hel", "lo"]
+    events = [delta.event["type"] for delta in shown.deltas if delta.event is not None]
+    assert (events[0], events[-1]) == ("message_start", "message_stop")
 
 
 async def test_the_body_is_what_was_ready_and_the_headers_say_who_asks() -> None:
