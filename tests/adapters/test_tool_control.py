@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from callboard.adapters.tools.cron import cron_tools
 from callboard.adapters.tools.skills import skill_tools
 from callboard.core import names
 from callboard.core.asking.requests import digest_of
+from callboard.ports.store import Put
 from callboard.ports.tool import SkillText
 from callboard.words.errors import Conflict, ToolRefused
 from callboard.words.events import CompactAsked, SkillLoaded
-from callboard.words.schedules import Schedule
+from callboard.words.schedules import Schedule, ScheduleRights
 from callboard.words.values import Budget
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +103,13 @@ async def test_b29_a_wrong_schedule_is_refused_with_its_field(
 
 async def test_an_agent_may_say_all_that_a_person_may_but_what_gives_it_more(world: ToolWorld) -> None:
     fields: dict[str, Any] = {"name": "look", "agent_type": "explore", "deadline": "20m", "retries": 2, "max_runs": 5}
-    more = {"overlap": "queue", "misfire": "all", "misfire_cap": 3, "permission_mode": "plan", "deny": ["Bash(rm *)"]}
+    more: dict[str, Any] = {
+        "overlap": "queue",
+        "misfire": "all",
+        "misfire_cap": 3,
+        "permission_mode": "plan",
+        "deny": ["Bash(rm *)"],
+    }
     made = await world.run("schedule_cron", cron="every 20m", prompt="Look.", **fields, **more)
     assert f"{made.data['id']} (look): every 20 minutes" in str(made.content)
     schedule = await _schedule(world, made.data["id"])
@@ -113,6 +121,24 @@ async def test_an_agent_may_say_all_that_a_person_may_but_what_gives_it_more(wor
     await world.run("cancel_cron", job_id="look")
     assert (await _schedule(world, schedule.id)).state == "cancelled"
     assert "look" in str((await world.run("schedule_cron", cron="@daily", prompt="p", name="look")).content)
+
+
+async def test_a_schedule_made_in_a_turn_of_another_has_no_more_rights_than_that(world: ToolWorld) -> None:
+    rights = ScheduleRights(mode="plan", allow=("Bash(npm test)", "Edit"), deny=("Bash(rm *)",))
+    outer = Schedule(id="cron_o", cron="@daily", prompt="p", rights=rights)
+    await world.put(names.schedule_key("s1", outer.id), outer)
+    context = replace(await world.context(), caused_by="schedule:cron_o:2026-11-22T00:00:00Z")
+
+    async def made(**given: object) -> ScheduleRights:
+        outcome = await world.tools["schedule_cron"].run({"cron": "@daily", "prompt": "p", **given}, context)
+        (put,) = outcome.writes
+        assert isinstance(put, Put)
+        return Schedule.model_validate_json(put.value).rights
+
+    assert await made() == rights
+    more = await made(permission_mode="default", allow=["Edit", "Bash(git push)"], deny=["Write"])
+    assert (more.mode, more.allow, more.deny) == ("plan", ("Edit",), ("Bash(rm *)", "Write"))
+    assert (await made(allow=["Bash(git push)"])).allow == ("Nothing",)
 
 
 async def test_an_agent_cannot_cancel_what_a_file_says(world: ToolWorld) -> None:

@@ -15,11 +15,12 @@ from callboard.core.names import schedule_key, short_id
 from callboard.core.permission.modes import within
 from callboard.core.schedule import CronInvalid, budget_words, describe, local_time, when_of
 from callboard.core.schedule.fields import FieldWrong, with_fields
+from callboard.core.schedule.rights import none_more, schedule_id
 from callboard.core.schedule.tally import upcoming
 from callboard.ports.store import Put
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
-from callboard.words.schedules import Schedule
+from callboard.words.schedules import Schedule, ScheduleRights
 from callboard.words.specs import PermissionMode
 
 _SCHEDULE = """\
@@ -101,6 +102,7 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
         schedule = with_fields(blank, given.model_dump(mode="json", exclude_unset=True), context.now)
     except FieldWrong as wrong:
         raise ToolRefused(str(wrong)) from wrong
+    schedule = _within_turn(schedule, context)
     _refuse(schedule, context)
     times = upcoming(schedule, context.now, _SHOWN)
     if not times:
@@ -108,6 +110,14 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
     write = Put(schedule_key(context.session, schedule.id), schedule.encode(), 0)
     data = {"id": schedule.id, "next": times}
     return ToolOutcome(_echo(schedule, times), writes=(write,), data=data)
+
+
+def _within_turn(schedule: Schedule, context: ToolContext) -> Schedule:
+    """In a turn that a schedule began (a person allowed the call) the new one has no more rights than that one."""
+    turn = context.board.schedule(schedule_id(context.caused_by))
+    if turn is None or turn[0].rights == ScheduleRights():
+        return schedule
+    return schedule.model_copy(update={"rights": none_more(schedule.rights, turn[0].rights)})
 
 
 def _refuse(schedule: Schedule, context: ToolContext) -> None:

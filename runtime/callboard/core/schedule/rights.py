@@ -13,6 +13,8 @@ from callboard.core.permission.modes import CHAIN, within
 from callboard.words.schedules import Schedule, ScheduleRights
 from callboard.words.specs import AgentSpec, PermissionMode, PermissionRules
 
+NOTHING_UNASKED = "Nothing"
+"""An allow rule that names no tool."""
 _LEAST: PermissionMode = "plan"
 _MODES: Mapping[str, PermissionMode] = MappingProxyType({one: one for one in (*CHAIN, "sandboxed")})
 
@@ -29,6 +31,18 @@ def narrowed(spec: AgentSpec, rights: ScheduleRights) -> AgentSpec:
         "unasked": rights.allow or spec.unasked,
     }
     return spec.model_copy(update=update)
+
+
+def none_more(rights: ScheduleRights, turn: ScheduleRights) -> ScheduleRights:
+    """The rights of a schedule that is made in a turn of another one: no more than that one's. Of two rows of allow
+    rules what stands in both counts; where nothing does, nothing runs unasked but what only reads."""
+    modes: list[PermissionMode] = [_MODES.get(one, _LEAST) for one in (rights.mode, turn.mode) if one]
+    mode: str = within(modes[0], modes[-1]) if modes else ""
+    both = tuple(rule for rule in rights.allow if rule in turn.allow) or (NOTHING_UNASKED,)
+    allow = both if rights.allow and turn.allow else rights.allow or turn.allow
+    ask = (*turn.ask, *(rule for rule in rights.ask if rule not in turn.ask))
+    deny = (*turn.deny, *(rule for rule in rights.deny if rule not in turn.deny))
+    return ScheduleRights(mode=mode, allow=allow, ask=ask, deny=deny)
 
 
 def schedule_id(cause: str) -> str:
