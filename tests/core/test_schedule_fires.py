@@ -58,6 +58,19 @@ def test_a_star_job_runs_in_both_passes_of_a_repeated_hour() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("*/30 2 29 3 *", "2027-03-29T02:00+02:00"),  # that of 2026 lies in the gap
+        ("*/30 2-3 29 3 *", "2026-03-29T03:00+02:00"),
+        ("*/30 2 25 10 *", "2026-10-25T02:00+02:00"),
+        ("30 2 29 3 *", "2026-03-29T03:00+02:00"),
+    ],
+)
+def test_changes_that_are_far_off_count_too(text: str, first: str) -> None:
+    assert next_fire(parse_cron(text, "Europe/Berlin"), unix("2026-03-01T00:00+01:00")) == unix(first)
+
+
 def test_half_an_hour_is_repeated_and_left_out_on_lord_howe() -> None:
     autumn = ("2026-04-05T00:00+11:00", "2026-04-05T06:00+10:30")  # 02:00 goes back to 01:30
     assert fires("45 1 * * *", "Australia/Lord_Howe", *autumn) == ["04-04T14:45"]
