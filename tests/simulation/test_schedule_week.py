@@ -33,7 +33,7 @@ def test_b29_some_hours_of_eight_runners_and_fifty_schedules_fire_each_slot_once
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_b29_a_week_of_eight_runners_and_fifty_schedules_fires_each_slot_once(seed: int, soak: int) -> None:
     for number in range(soak):
         week, outcomes = lived(100 * seed + number, 7 * 24.0)

@@ -85,7 +85,7 @@ class Week:
         self.kinds: Sequence[Kind] = kinds(self.random, self.schedules, START, self.hours)
 
     async def live(self) -> None:
-        """The whole of it: the week, and a quiet day after it in which all comes to its end."""
+        """The whole of it: the week, and the hours after it in which all comes to its end."""
         self.clock.now()
         await self._founded()
         with capture_logs():
@@ -152,6 +152,15 @@ class Week:
     def _team(self, store: MemoryStore, session: str) -> Team:
         return Team(self._world(store).host(session), pid=1)
 
+    async def _expire(self, team: Team) -> None:
+        """What is due by now is decided upon and run, and nothing comes after it."""
+        board, now = team.host.board, self.clock.now()
+        for one in [one.id for one in board.schedules() if one.state == "active"]:
+            found = board.schedule(one)
+            assert found is not None
+            until = found[0].model_copy(update={"expires": min(now, found[0].expires or now)})
+            await team.host.commit(Put(schedule_key(team.host.session, one), until.encode(), expected=found[1]))
+
     async def _settled(self, session: str) -> None:
         """A host that nothing happens to, until nothing is under way."""
         store = self.store.beside()
@@ -159,6 +168,7 @@ class Week:
         async with anyio.create_task_group() as group:
             group.start_soon(team.run)
             await anyio.sleep(1.0)
+            await self._expire(team)
             await team.quiet()
             self.found |= {one.id: one for one in team.host.board.schedules()}
             self.ended_at |= {one.id: self.clock.now() for one in team.host.board.schedules()}

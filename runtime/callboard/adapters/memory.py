@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
 from anyio.lowlevel import checkpoint
@@ -65,7 +66,9 @@ class _Draft:
         for stream, records in self.streams.items():
             self.contents.streams.setdefault(stream, []).extend(records)
         self.contents.ids |= self.ids
-        self.contents.rows |= self.rows
+        for key, row in self.rows.items():  # the newest stand last, so that a watcher walks only what is new
+            self.contents.rows.pop(key, None)
+            self.contents.rows[key] = row
         self.contents.revision += bool(self.rows)
 
     def _append(self, write: Append) -> int:
@@ -195,8 +198,9 @@ class MemoryStore:
     async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
             await self._enter()
-            rows = [row for key, row in self._contents.rows.items() if key.startswith(prefix)]
-            newer = sorted((row for row in rows if row.revision > position), key=lambda row: (row.revision, row.key))
+            new = takewhile(lambda row: row.revision > position, reversed(self._contents.rows.values()))
+            rows = [row for row in new if row.key.startswith(prefix)]
+            newer = sorted(rows, key=lambda row: (row.revision, row.key))
             if position == 0:  # the first look: what there is, and nothing of what there was
                 there = sorted((row for row in newer if row.value is not None), key=lambda row: row.key)
                 return there, max((row.revision for row in rows), default=0)
