@@ -93,7 +93,9 @@ class CourseRecorder:
             self._tape.keep("envelope", envelope.id, envelope.model_dump(mode="json"))
         elif envelope.type in _BELLS and envelope.request_id:
             answer: Json = {"status": envelope.metadata.get("status"), "by": envelope.sender}
-            word = {name: envelope.metadata[name] for name in ("option", "plan", "input") if envelope.metadata.get(name)}
+            word = {
+                name: envelope.metadata[name] for name in ("option", "plan", "input") if envelope.metadata.get(name)
+            }
             self._tape.keep("answer", envelope.request_id, {**answer, "reason": envelope.content, **word})
 
     def _worked(self, event: ev.Event) -> None:
