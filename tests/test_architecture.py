@@ -290,6 +290,31 @@ def test_one_layer_prints_and_it_is_not_by_print() -> None:
     assert printed == []
 
 
+PAST_THE_TERMINAL = {
+    "__main__": "before there is a terminal of ours, and after it",
+    "adapters.launch_child": "a program of its own",
+    "adapters.rehearsal.__main__": "a program of its own",
+    "adapters.search_child": "a program of its own",
+    "faces.cli.cron_next": "an answer for each line of a caller, when it reads it",
+    "faces.cli.policy": "an answer for each line of a caller, when it reads it",
+    "faces.cli.reference": "a program that writes a page of the docs",
+    "faces.cli.shape": "a program that writes a file of data",
+    "faces.watching": "a page that is painted anew",
+}
+"""Who writes to a standard stream by itself, and why."""
+WRITES = re.compile(r"sys\.(__)?std(out|err)(__)?(\.buffer)?\.write(lines)?\(|(click\.)?s?echo\(|os\.write\([12],")
+
+
+def test_b31_no_print_goes_past_the_terminal() -> None:
+    found = {
+        module_name(path).removeprefix("callboard.")
+        for path in RUNTIME
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call) and WRITES.match(ast.unparse(node))
+    }
+    assert found == set(PAST_THE_TERMINAL)
+
+
 def test_bundled_data_holds_no_package() -> None:
     assert [short(path) for top in ("agents", "skills", "hooks") for path in (ROOT / top).rglob("__init__.py")] == []
 
