@@ -11,12 +11,16 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 
 def line_keys() -> KeyBindings:
-    """Enter sends; Alt-Enter, Ctrl-J and Enter after a backslash begin a new line."""
+    """Enter sends; Alt-Enter and Enter after a backslash begin a new line.
+
+    A line feed is Enter too: some terminals, and programs that type into one, send it at the end of a line.
+    """
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER) & ~is_searching
     keys.add("enter", filter=typing)(_enter)
     keys.add("escape", "enter", filter=typing)(_new_line)
-    keys.add("c-j", filter=typing)(_new_line)
+    keys.add("c-j", filter=typing)(_enter)
+    keys.add("escape", "c-j", filter=typing)(_new_line)
     return keys
 
 
