@@ -162,7 +162,7 @@ def systemctl(*words: str) -> tuple[int, str] | None:
 
 
 def run_tool(line: Sequence[str]) -> tuple[int, str] | None:
-    """A program of the system: (exit code, what it said); None where it is not installed."""
+    """A program of the system: (exit code, the first line that it said); None where it is not installed."""
     program = shutil.which(line[0])
     if program is None:
         return None
@@ -172,4 +172,4 @@ def run_tool(line: Sequence[str]) -> tuple[int, str] | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
-    return done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip()
+    return done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip().partition("\n")[0]
