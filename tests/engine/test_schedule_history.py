@@ -12,7 +12,7 @@ from callboard.core.names import fire_key, schedule_key
 from callboard.core.schedule.history import KEPT
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.schedules.by_hand import fire_by_hand
-from callboard.ports.store import Put, Store
+from callboard.ports.store import Put
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.words.hooks import Deny
 from callboard.words.schedules import Fire, Schedule
@@ -139,9 +139,8 @@ async def test_a_fire_by_hand_while_nobody_hosts_comes_with_the_next_host_once()
         await add(world)
         await anyio.sleep(1)
     schedule = Schedule(id="cron_a", cron="0 * * * *", prompt="look around")
+    await fire_by_hand(world.store, "s1", schedule, now=world.clock.now(), nonce="abc")
     world.store = world.store.reopen()  # type: ignore[attr-defined]
-    store: Store = world.store
-    await fire_by_hand(store, "s1", schedule, now=world.clock.now(), nonce="abc")
     for _ in range(2):
         async with world.session(resume=True) as team:
             await anyio.sleep(5)
