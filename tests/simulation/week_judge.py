@@ -134,5 +134,7 @@ def turns_wrong(fires: list[Fire], began: Counter[str], ended: dict[str, str]) -
         if fire.outcome in ("done", "failed", "timed_out") and counts != [1] * fire.attempt:
             yield f"{fire.id} is {fire.outcome} and began {counts} turns"
         reason = ended.get(_try(fire.id, fire.attempt), "")
+        if fire.outcome == "lost" and reason in ("end", "limit"):
+            yield f"{fire.id} is lost, its turn ended with {reason!r}"
         if fire.outcome == "done" and reason not in ("end", "limit"):
             yield f"{fire.id} is done, its turn ended with {reason!r}"
