@@ -191,8 +191,8 @@ def test_a_store_that_cannot_be_read_offers_no_names(
 
 
 def test_completion_imports_no_command_and_nothing_heavy(command: Command) -> None:
-    asked = ["_complete", "2", "--", "callboard", "attach", ""]
-    code = f"import sys; from callboard.__main__ import main; main({asked!r}); print(*sys.modules)"
+    asked = ["callboard", "_complete", "2", "--", "callboard", "attach", ""]
+    code = f"import sys; sys.argv = {asked!r}; from callboard.__main__ import main; main(); print(*sys.modules)"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -267,7 +267,8 @@ def test_a_result_that_could_not_be_written_is_told() -> None:
 
 
 def test_while_a_person_types_blocks_go_above_their_line() -> None:
-    err, above = io.StringIO(), []
+    err = io.StringIO()
+    above: list[str] = []
     terminal = Terminal(io.StringIO(), err)
     terminal.terminal_print(block("before"))
     terminal.show_above(above.append)
