@@ -116,8 +116,8 @@ class AgentSpec(Value):
     rules: PermissionRules = PermissionRules()
     """Of its type, and what its parent is denied or must ask for; the rules of the session hold beside them."""
     unasked: tuple[str, ...] = ()
-    """Rules: of what changes anything only what they name runs unasked, whatever else allows it; empty: no such bound. It
-    is there in turns of a schedule with such rights, and in those that these start."""
+    """Rules: of what changes anything only what they name runs unasked, whatever else allows it; empty: no such bound.
+    It is there in turns of a schedule with such rights, and in those that these start."""
     limits: Limits = Limits()
     output_tokens: int = 8_000
     output_escalated: int = 16_000
