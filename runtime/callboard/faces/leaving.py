@@ -46,3 +46,16 @@ async def heed_signals(
                 continue
             scope.cancel()
             return
+
+
+async def heed_end(
+    leaving: Leaving, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Until cancelled: SIGTERM cancels `scope`; where Ctrl-C is a key. An exception that is raised wherever the signal
+    finds the process could leave its threads behind, waiting for ever."""
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            leaving.code = 143
+            scope.cancel()
+            return

@@ -20,7 +20,7 @@ from callboard.faces.approvals import PersonApprover
 from callboard.faces.commands import COMMANDS, Here, Leave, Switch, perform
 from callboard.faces.editing import edit_at
 from callboard.faces.gate import PersonGate
-from callboard.faces.leaving import TWICE
+from callboard.faces.leaving import TWICE, Leaving, heed_end
 from callboard.faces.pages.listings import at_work, attached_block
 from callboard.faces.prompt.asking import Questions, Stopped
 from callboard.faces.prompt.completion import Around, Files, LineCompleter, around
@@ -179,6 +179,14 @@ def run_repl(options: Options, terminal: Terminal, *, verbose: bool = False, att
     """Talk in this thread until it is over, with one session after the other; the exit code."""
 
     async def talk() -> int:
+        leaving, codes = Leaving(), list[int]()
+        async with anyio.create_task_group() as group:
+            await group.start(heed_end, leaving, group.cancel_scope)
+            codes.append(await until_left())
+            group.cancel_scope.cancel()
+        return codes[0] if codes else leaving.code or 0
+
+    async def until_left() -> int:
         repl = Repl(options, terminal, verbose=verbose, attach=attach)
         code = await repl.run()
         while repl.switched is not None:
