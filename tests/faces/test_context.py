@@ -37,7 +37,7 @@ context:
     - {stage: clear_old_results, params: {keep: 1, over: 0.1, at_least: 0.05}}
     - stage: summarize_all
 """
-ROOMY, TIGHT = 40_000, 27_000
+ROOMY, TIGHT = 40_000, 29_500
 
 
 @pytest.fixture
