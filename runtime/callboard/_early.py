@@ -13,9 +13,10 @@ from typing import cast
 
 
 def structlog_alone() -> None:
-    """Import structlog as where rich is not installed. Does nothing when either has been imported, and for completion,
-    which logs nothing and has no time."""
-    if sys.argv[1:2] == ["_complete"] or "structlog" in sys.modules or "rich" in sys.modules:
+    """Import structlog as where rich is not installed. Does nothing when either has been imported, and for what logs
+    nothing and has no time: completion, and the help and version of the command itself."""
+    quick = sys.argv[1:2] and sys.argv[1] in {"_complete", "-h", "--help", "--version"}
+    if quick or "structlog" in sys.modules or "rich" in sys.modules:
         return
     sys.modules["rich"] = cast("ModuleType", None)  # Python's own mark for a module that is not there
     try:
