@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,17 @@ class Command:
         finally:
             done.kill()
         return Ran(done.wait(), out, err)
+
+    def answers(self, *args: str, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+        """What one real process with `--stdin` says to each of these lines: an object a line, and nothing else."""
+        given, program = b"".join(line + b"\n" for line in lines), [*self.argv, *args, "--stdin"]
+        done = subprocess.run(
+            program, input=given, capture_output=True, cwd=self.workspace, env=self.env, check=False, timeout=120
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        said = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(said) == len(lines)
+        return said
 
     def here(self, *args: str, **env: str) -> Ran:
         """Run in this process, which has paid for the imports already. Nothing can be typed."""

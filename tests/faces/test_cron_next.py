@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,14 +27,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 def told(command: Command, lines: Sequence[bytes]) -> list[dict[str, Any]]:
     """The answers to these lines, in one real process."""
-    program = [*command.argv, "cron", "next", "--stdin"]
-    given = b"".join(line + b"\n" for line in lines)
-    done = subprocess.run(
-        program, input=given, capture_output=True, cwd=command.workspace, env=command.env, check=False, timeout=120
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(lines)
+    answers = command.answers("cron", "next", lines=lines)
     for answer in answers:
         if "next" in answer:
             assert set(answer) == {"next"}

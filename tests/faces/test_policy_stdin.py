@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,14 +32,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 def told(command: Command, lines: Sequence[bytes]) -> list[dict[str, Any]]:
     """The answers to these lines, in one real process."""
-    program = [*command.argv, "policy", "explain", "--stdin"]
-    given = b"".join(line + b"\n" for line in lines)
-    done = subprocess.run(
-        program, input=given, capture_output=True, cwd=command.workspace, env=command.env, check=False, timeout=120
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(lines)
+    answers = command.answers("policy", "explain", lines=lines)
     for answer in answers:
         assert set(answer) == {"decision", "reason", "by"}
         assert answer["decision"] in ("allow", "ask", "deny")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.faces.command import Command
-from tests.faces.tmux import Screen
+from tests.faces.tmux import Screen, talking
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to test in")
 
@@ -38,12 +38,8 @@ def command(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def screen(command: Command) -> Iterator[Screen]:
-    screen = Screen(command, "--model", command.scenario(SCENARIO))
-    try:
-        screen.wait(r"^> ?$")
+    with talking(command, SCENARIO) as screen:
         yield screen
-    finally:
-        screen.close()
 
 
 def test_talk_an_empty_line_and_leave(screen: Screen) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.faces.command import Command
-from tests.faces.tmux import Screen
+from tests.faces.tmux import Screen, talking
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to test in")
 
@@ -56,12 +56,8 @@ def command(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def screen(command: Command) -> Iterator[Screen]:
-    screen = Screen(command, "--model", command.scenario(SCENARIO))
-    try:
-        screen.wait(r"^> ?$")
+    with talking(command, SCENARIO) as screen:
         yield screen
-    finally:
-        screen.close()
 
 
 def test_a_word_waits_and_says_so_and_an_exclamation_mark_interrupts(screen: Screen) -> None:

@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tests.faces.command import Command
 
@@ -41,3 +43,14 @@ class Screen:
 
     def close(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], check=False)
+
+
+@contextmanager
+def talking(command: Command, scenario: str) -> Iterator[Screen]:
+    """A terminal whose prompt line is there; the model plays the scenario."""
+    screen = Screen(command, "--model", command.scenario(scenario))
+    try:
+        screen.wait(r"^> ?$")
+        yield screen
+    finally:
+        screen.close()
