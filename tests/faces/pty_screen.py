@@ -115,6 +115,9 @@ class PtyScreen:
     def rows_now(self) -> list[str]:
         """The rows of the window."""
         self._feed()
+        return self._shown()
+
+    def _shown(self) -> list[str]:
         return [row.rstrip() for row in self._pyte.display]
 
     @property
@@ -130,9 +133,9 @@ class PtyScreen:
 
     def text(self) -> str:
         """All rows, also those that have left the window at its top."""
-        self._feed()
+        self._feed()  # once: a row that leaves the window between two looks stands in neither
         gone = ["".join(row[at].data for at in range(self.columns)).rstrip() for row in self._pyte.history.top]
-        return "\n".join([*gone, *self.rows_now()])
+        return "\n".join([*gone, *self._shown()])
 
     def wait(self, pattern: str, seconds: float = 60) -> str:
         """The window once it shows the pattern."""

@@ -94,7 +94,7 @@ def stress(opened: Callable[..., PtyScreen], steps: int, lines: int) -> None:
     screen.type("\r")
     screen.wait(rf"^> {re.escape(wanted)}$")
     screen.until(lambda: typed_line(screen) == "", "an empty line")
-    assert screen.text().count(wanted) == 1, "what was sent stands there once"
+    screen.until(lambda: screen.text().count(wanted) == 1, "what was sent, once")
     assert sent in screen.said
 
 
