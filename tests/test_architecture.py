@@ -27,6 +27,7 @@ ONE_IMPORTER = {
     "anthropic": "callboard.adapters.anthropic",
     "apsw": "callboard.adapters.sqlite",
     "croniter": "callboard.core.schedule.calendar",
+    "mcp": "callboard.adapters.mcp",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.faces.prompt",
     "rich": "callboard.faces.rendering",

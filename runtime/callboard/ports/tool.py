@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.words.events import BudgetReached, Event
+from callboard.words.mcp import AnsweredBack, Asked
 from callboard.words.schedules import Schedule
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Task
@@ -192,6 +193,10 @@ async def _no_commit() -> str:
     return ""
 
 
+async def _declined(asked: Asked) -> AnsweredBack:
+    return AnsweredBack("decline")
+
+
 @dataclass(frozen=True, slots=True)
 class MailLoad:
     """How much waits in a mailbox."""
@@ -248,6 +253,8 @@ class ToolContext:
     """What is checked out in the root of its folders (40 hex digits); empty: nothing, or not known."""
     worktrees: WorktreeKeeper | None = None
     """None: this session has none."""
+    elicit: Callable[[Asked], Awaitable[AnsweredBack]] = _declined
+    """Puts what an MCP server asks in the middle of this call to the person, as a durable request."""
 
 
 class Tool(Protocol):

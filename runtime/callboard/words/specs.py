@@ -105,7 +105,16 @@ class AgentSpec(Value):
     instructions: str = ""
     """The body of its agent file: the first section of its system prompt."""
     tools: tuple[str, ...] = ()
-    """Names of the tools it has, sorted."""
+    """Names of the tools it has, sorted; of MCP servers' tools `mcp` tells."""
+    mcp: tuple[str, ...] | None = None
+    """The tools of MCP servers that it may have: `mcp__server`, `mcp__server__*`, `mcp__server__tool`, `mcp__*`. None:
+    all that the session has."""
+    mcp_denied: tuple[str, ...] = ()
+    """Of these the ones that it may not have, written the same way."""
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """How hard the model is asked to think; empty: as the service does by itself."""
+    memory: Literal["", "user", "project", "local"] = ""
+    """Where the notes of its own are that it keeps from session to session; empty: it keeps none."""
     model: str
     fallback_models: tuple[str, ...] = ()
     small_model: str | None = None
