@@ -74,4 +74,4 @@ def _hooks(entries: Iterable[HookEntry]) -> Iterator[Told]:
 
 
 def _notes(notes: Iterable[Note]) -> Iterator[Told]:
-    return (Told(note.path, note.field, note.verdict, note.why) for note in notes)
+    return (Told(note.where, note.field, note.verdict, note.why) for note in notes)

@@ -83,6 +83,8 @@ class Options:
     """The only tools of the lead; None: as its type says."""
     hooks: tuple[HookEntry, ...] = ()
     """Hooks of this run, beside those of files."""
+    plugins: tuple[Path, ...] = ()
+    """Folders of plugins of this run: the person named them, so they are trusted."""
     shared: Shared | None = None
     """What the process has once, where it hosts several sessions; None: this session has its own."""
     answerable: bool = False

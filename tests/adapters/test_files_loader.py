@@ -113,7 +113,7 @@ def test_without_lists_an_agent_inherits(places: Places) -> None:
         ("name: a\ndescription: ''", "description"),
         ("name: a\ndescription: d\ntools: WebFetch, Nope", "tools"),
         ("name: [", ""),
-        ("name: a\nname: b\ndescription: d", ""),
+        ("name: a\nname: b\ndescription: d", "name"),
     ],
 )
 def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(places: Places, front: str, field: str) -> None:
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(places: Places
 @pytest.mark.parametrize(
     ("field", "verdict"),
     [
-        ("mcpServers: [github]", "ignored"),
+        ("mcpServers: 7", "ignored"),
         ("color: red", "ignored"),
         ("frobnicate: yes", "ignored"),
         ("permissionMode: auto", "ignored"),

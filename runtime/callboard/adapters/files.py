@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar, cast
 
 from callboard.core.trust.claims import Brought
+from callboard.words.errors import SettingsError
+from callboard.words.plugins import Plugin
 
 Kind = Literal["agents", "skills", "hooks", "schedules"]
 Scope = Literal["bundled", "person", "workspace"]
@@ -38,9 +40,23 @@ class Note:
     field: str
     verdict: Literal["ignored", "refused"]
     why: str
+    line: int = 0
+    """From 1; 0: the file as a whole, or it is not known."""
+
+    @property
+    def where(self) -> str:
+        """`file:line`, or the file."""
+        return f"{self.path}:{self.line}" if self.line else self.path
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.field + ': ' if self.field else ''}{self.verdict}: {self.why}"
+        return f"{self.where}: {self.field + ': ' if self.field else ''}{self.verdict}: {self.why}"
+
+
+def broken(path: Path, error: SettingsError, verdict: Literal["ignored", "refused"] = "refused") -> Note:
+    """The note about a file whose text cannot be read as what it should be: line and field as the error tells them."""
+    what = str(error).removeprefix(f"{error.where}: ")
+    line, _, field = error.where.removeprefix(str(path)).lstrip(":").partition(": ")
+    return Note(str(path), field, verdict, what, int(line) if line.isdecimal() else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,8 @@ class Places:
     brought: Brought | None = None
     """What the workspace brings, as it was when it was trusted: this is read, and nothing that was written since. None:
     its files as they are."""
+    plugins: tuple[Plugin, ...] = ()
+    """What the person named for this run, in the order of naming: theirs, so trusted."""
 
 
 @dataclass(frozen=True, slots=True)
