@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from callboard.ports.tool import Tool
-from callboard.words.mcp import AnsweredBack, Asked, ServerNow
+from callboard.words.mcp import AnsweredBack, Asked, ServerEntry, ServerNow
 from callboard.words.values import Json
 
 Elicit = Callable[[Asked], Awaitable[AnsweredBack]]
 """Puts what a server asks in the middle of a call to the person who may answer, as a durable request. Never raises."""
+Bridge = Callable[[Json], Awaitable[Json | None]]
+"""Carries one JSON-RPC message to a server of transport `sdk`; its answer, None for a notification. Raises any
+exception where the other end has gone."""
 
 
 class Servers(Protocol):
@@ -50,6 +53,15 @@ class Servers(Protocol):
 
     async def switch_off(self, name: str) -> ServerNow:
         """End its connection and do not connect again by ourselves. Raises `ToolRefused` for an unknown name."""
+        ...
+
+    async def add(self, entry: ServerEntry) -> None:
+        """Have one more server, in the place of one of that name, and begin to connect it; its tools come when it has
+        connected."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """End its connection and forget it; nothing, if there is none of that name."""
         ...
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:

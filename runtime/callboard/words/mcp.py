@@ -7,7 +7,8 @@ from typing import Literal
 
 from callboard.words.values import Json
 
-Transport = Literal["stdio", "http", "sse"]
+Transport = Literal["stdio", "http", "sse", "sdk"]
+"""`sdk`: it lives in the client of a headless run, at the other end of the control protocol."""
 ServerScope = Literal["local", "workspace", "person", "plugin", "agent", "run"]
 """Who brings it: this workspace on this machine, the workspace for everybody, the person, a plugin, an agent's file,
 the command line. Of two by one name the whole entry of the first in this order counts, `run` and `agent` before all."""

@@ -262,6 +262,18 @@ class SandboxSettings(Section):
     """Variables that pass, beside the built-in ones; never one whose name sounds like a credential."""
 
 
+class McpSettings(Section):
+    """MCP servers (docs/mcp.md)."""
+
+    deferred_over: Count = 40
+    """Tools of servers that an agent's prompt lists at most; with more of them they are deferred behind the search."""
+    deferred_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Of the model's window, that the tools of servers may take in the prompt before they are deferred."""
+    wait: Seconds = 5.0
+    """How long the first prompt waits for servers where a person sits there; elsewhere it waits until each of them has
+    connected or failed."""
+
+
 class Settings(Section):
     """The whole tree."""
 
@@ -295,6 +307,7 @@ class Settings(Section):
     """`full` survives a loss of power, `process` a killed process."""
     background: BackgroundSettings = BackgroundSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    mcp: McpSettings = McpSettings()
 
     def limits_of(self, model: str) -> ModelLimits:
         """Limits and prices of a model; a dated snapshot and `-latest` are the model of that name. Never a guess.
