@@ -19,7 +19,7 @@ import anyio
 
 from callboard.adapters.archive import make_private
 from callboard.adapters.clock import SystemClock
-from callboard.adapters.logs import EventLog, log_file, log_metrics, logging_to
+from callboard.adapters.logs import EventLog, log_file, log_metrics, logging_beside, logging_to
 from callboard.assembly import find_places
 from callboard.core.names import schedule_key, session_key
 from callboard.core.state import AgentState
@@ -178,7 +178,7 @@ async def open_session(
         opened = replace(opened, loaded=with_told(opened.loaded, launcher))
         host = await host_of(options, opened, wiring, lease, launcher)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
-        logged = logging_to if options.shared is None else log_file
+        logged = log_file if options.shared is not None else logging_beside if options.embedded else logging_to
         lines = EventLog(row.id, stack.enter_context(logged(log / f"{row.id}.jsonl")))
         host.ports = wiring.wrap(replace(host.ports, observers=(*observers, lines), approvers=approvers))
         cut_short = options.resume and not options.carry and await was_cut_short(host.ports.store, row.id)

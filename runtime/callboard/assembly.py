@@ -179,12 +179,13 @@ async def _rehearsal(scenario_file: Path, places: Places, session: str) -> Async
 # Tools, stages and specs
 
 
-def own_stages(loaded: Loaded, places: Places) -> dict[str, OwnStage]:
-    """The Python callables that a person's pipelines name. Raises `SettingsError` for one that cannot be had."""
-    found: dict[str, OwnStage] = {}
+def own_stages(loaded: Loaded, places: Places, given: Mapping[str, OwnStage] | None = None) -> dict[str, OwnStage]:
+    """The Python callables that a person's pipelines name. `given`: those that are at hand already. Raises
+    `SettingsError` for one that cannot be had."""
+    found: dict[str, OwnStage] = dict(given or {})
     for address, chosen in pipelines_of(loaded.settings).items():
         for number, spec in enumerate(() if isinstance(chosen, str) else chosen):
-            if not is_own(spec.stage):
+            if not is_own(spec.stage) or spec.stage in found:
                 continue
             try:
                 found[spec.stage] = load_stage(spec.stage, places.config / "stages", places.workspace)
@@ -229,6 +230,15 @@ def all_tools(types: Mapping[str, str], workspace: Path, unread: Sequence[Rule] 
     if same := clashes(tool.spec.name for tool in tools):
         raise SettingsError(f"two tools go by one name: {', '.join(same[0])}")
     return {tool.spec.name: tool for tool in tools}
+
+
+def with_own(tools: Mapping[str, Tool], own: Sequence[Tool]) -> dict[str, Tool]:
+    """The tools of the runtime and those of the program that opens the session. Raises `UsageError` for a name that is
+    taken."""
+    names = [*tools, *(one.spec.name for one in own)]
+    if same := clashes(names):
+        raise UsageError(f"two tools go by one name: {', '.join(dict.fromkeys(same[0]))}: give yours another name")
+    return {**tools, **{one.spec.name: one for one in own}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +349,7 @@ class AgentTypes:
             "agent_type": definition.name,
             "instructions": definition.instructions,
             "budget": definition.budget,
+            "own": () if definition.own is None and definition.tools is not None else definition.own,
             "isolation": definition.isolation,
             "effort": definition.effort,
             "memory": definition.memory,

@@ -24,7 +24,7 @@ from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary
 from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.adapters.worktrees import worktrees_of
-from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget
+from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget, with_own
 from callboard.core.names import session_key
 from callboard.core.permission.unread import rules_on_reading
 from callboard.core.permission.values import Floor, Rule
@@ -69,7 +69,11 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         model=wiring.chosen.model,
         clock=SystemClock(),
         dice=SystemDice(),
-        tools=all_tools(types.descriptions(), places.workspace, rules_on_reading(rules["deny"], rules["ask"])),
+        tools=with_own(
+            all_tools(types.descriptions(), places.workspace, rules_on_reading(rules["deny"], rules["ask"])),
+            options.tools,
+        ),
+        own=options.own,
         judge=judge_of(opened, rules, launcher),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
         prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words()),
@@ -77,7 +81,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         launcher=launcher,
         skills=skills,
         hooks=hooks_of(opened, files, types.definitions.values(), options.hooks),
-        stages=own_stages(loaded, places),
+        stages=own_stages(loaded, places, options.stages),
         worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
         governor=governors_of(options, loaded).of(wiring.chosen.key),
     )
@@ -85,6 +89,8 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     spawned, team, budget_of = types.spawned, settings.team, types.budget_of
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
+    for function in options.hook_functions:
+        ports.hooks.include(function)
     return host
 
 

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.hook_files import HookEntry
 from callboard.adapters.memory import MemoryStore
 from callboard.assembly import Places, open_store
+from callboard.core.context.situation import OwnStage
 from callboard.core.names import host_lease, session_key
 from callboard.engine.governor import Governors
 from callboard.engine.sessions import SERVES, find_session
 from callboard.hooking import hook_notes
 from callboard.ports.store import Store
+from callboard.ports.tool import Tool
 from callboard.settings import Loaded, load_settings
 from callboard.taking_over import TakeOver
 from callboard.taping import CASSETTE, Replay, Wiring, find_replay, wired, wired_for_replay
@@ -85,6 +88,16 @@ class Options:
     """Hooks of this run, beside those of files."""
     plugins: tuple[Path, ...] = ()
     """Folders of plugins of this run: the person named them, so they are trusted."""
+    tools: tuple[Tool, ...] = ()
+    """Tools of the program that opens the session."""
+    own: tuple[str, ...] = ()
+    """Of these the ones that every agent has whose type names no tools, by name."""
+    hook_functions: tuple[Callable[[Any], object], ...] = ()
+    """Python functions with `@hook` marks."""
+    stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """Stages of the context pipeline that the program brings, by the names that settings call them by."""
+    embedded: bool = False
+    """The session lives in a program that is not ours: how that one logs is left as it is."""
     shared: Shared | None = None
     """What the process has once, where it hosts several sessions; None: this session has its own."""
     answerable: bool = False

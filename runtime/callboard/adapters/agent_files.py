@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -39,7 +39,8 @@ from callboard.words.errors import SettingsError
 from callboard.words.specs import PermissionMode
 from callboard.words.values import Budget
 
-AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+AGENT_TYPE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_NO_NAME = re.compile(r"[^a-z0-9]+")
 
 _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
     {"background": "every agent runs beside its caller already", "color": "agents are told apart by name"}
@@ -63,6 +64,8 @@ class AgentFile:
     scope: Scope
     tools: tuple[str, ...] | None = None
     """None: all that its kind may have."""
+    own: tuple[str, ...] | None = None
+    """Of the tools of the program that opens the session those that it has; None: with `tools` none, else all."""
     denied: tuple[str, ...] = ()
     mcp: tuple[str, ...] | None = None
     """Of `tools` the entries for tools of MCP servers (`mcp__server`, `mcp__server__*`, `mcp__server__tool`, `mcp__*`).
@@ -117,8 +120,21 @@ def _read(path: Path, source: Source, notes: list[Note]) -> AgentFile | None:
     except SettingsError as error:
         notes.append(broken(path, error))
         return None
-    reading = Reading(str(path), source.scope, document, notes)
-    return _made(reading, body, compatible=source.folder.parent.name == ".claude")
+    reading = Reading(str(path), source.scope, document, notes, source.plugin)
+    if not document.lines and not document.data:
+        reading.refused("", "has no front matter: begin with `---`, name, description, `---`")
+        return None
+    for field in document.mended:
+        reading.ignored(field, "is no YAML as it stands (`: ` or the like in it), so it was read as a text: quote it")
+    made = _made(reading, body, compatible=source.compatible)
+    return made and replace(made, name=_in_plugin(made.name, path, source))
+
+
+def _in_plugin(name: str, path: Path, source: Source) -> str:
+    """`plugin:folder:name` of what a plugin brings; else the name itself."""
+    if not source.plugin:
+        return name
+    return ":".join((source.plugin, *path.relative_to(source.folder).parts[:-1], name))
 
 
 def given_agents(given: Mapping[str, Mapping[str, object]], place: str) -> tuple[dict[str, AgentFile], list[Note]]:
@@ -139,12 +155,12 @@ def given_agents(given: Mapping[str, Mapping[str, object]], place: str) -> tuple
 
 def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
     fields = reading.fields
-    name, description = text_of(reading, "name"), text_of(reading, "description")
-    if not AGENT_TYPE.fullmatch(name):
-        reading.refused("name", "write lower-case letters, digits and hyphens" if name else "is missing")
+    name, description = _name(reading), text_of(reading, "description").replace("\\n", " ")
+    if name is None:
         return None
     if not description:
-        reading.refused("description", "is missing: say when to use this agent")
+        if not isinstance(fields.get("description"), dict | list):  # and told
+            reading.refused("description", "is missing: say when to use this agent")
         return None
     allowed = allowed_tools(reading)
     if allowed is not None and not (allowed.ours or allowed.servers):
@@ -177,6 +193,24 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
         hooks=fields.get("hooks"),
         compatible=compatible,
     )
+
+
+def _name(reading: Reading) -> str | None:
+    """Its name; None, and told, where there is none. One in capitals or with blanks is read as the name it stands for."""
+    known = len(reading.notes)
+    written = text_of(reading, "name")
+    if len(reading.notes) > known:
+        reading.notes[-1] = replace(reading.notes[-1], verdict="refused")
+        return None
+    if not written and reading.plugin:
+        written = Path(reading.path).stem
+    name = written if AGENT_TYPE.fullmatch(written) else _NO_NAME.sub("-", written.lower()).strip("-")
+    if ":" in written or written.startswith("-") or not AGENT_TYPE.fullmatch(name):
+        reading.refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
+        return None
+    if name != written:
+        reading.ignored("name", f"{written!r} is read as {name}: write lower-case letters, digits and hyphens")
+    return name
 
 
 def _file(path: Path, source: Source) -> Path | str:

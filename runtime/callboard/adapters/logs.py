@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator, Mapping, MutableMapping
+from collections.abc import Generator, Iterable, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -66,6 +66,68 @@ def log_file(path: Path) -> Generator[LogFile]:
         yield file
     finally:
         file.close()
+
+
+@contextmanager
+def logging_beside(path: Path) -> Generator[LogFile]:
+    """Send what the runtime logs to a file, in a program that is not ours: whatever else uses `structlog` there logs on
+    as it did, and where that program has configured it, our lines go where it says. Several may be open at once."""
+    file = LogFile(path)
+    if not structlog.is_configured():
+        made = _Router(structlog.get_config()["processors"])
+        structlog.configure(
+            processors=[made.line],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+            logger_factory=made,
+            cache_logger_on_first_use=False,
+        )
+    router: object = structlog.get_config()["logger_factory"]
+    files = router.files if isinstance(router, _Router) else list[LogFile]()
+    files.append(file)
+    try:
+        yield file
+    finally:
+        files.remove(file)
+        file.close()
+
+
+class _Router:
+    """Makes the loggers of a process that is not ours: those of `callboard...` write to the newest session's file that
+    is open, and nowhere when none is; all others print, as they do where nobody has configured anything."""
+
+    def __init__(self, processors: Iterable[Any]) -> None:
+        """`processors`: what is done with an event of another's where nobody has configured it."""
+        self.files: list[LogFile] = []
+        self._others, self._processors = structlog.PrintLoggerFactory(), tuple(processors)
+
+    def __call__(self, *args: Any) -> Any:
+        ours = bool(args) and str(args[0]).startswith("callboard")
+        return _Ours(self) if ours else self._others(*args)
+
+    def line(self, logger: object, level: str, event: MutableMapping[str, Any]) -> Any:
+        """The line of one of ours as JSON; anybody else's as before."""
+        if not isinstance(logger, _Ours):
+            made: Any = event
+            for processor in self._processors:
+                made = processor(logger, level, made)
+            return made
+        if level == "debug":
+            raise structlog.DropEvent
+        return _line(logger, level, structlog.processors.format_exc_info(logger, level, event))
+
+
+class _Ours:
+    """A logger of the runtime in such a process."""
+
+    def __init__(self, router: _Router) -> None:
+        self._router = router
+
+    def msg(self, text: str) -> None:
+        """Write a line."""
+        if self._router.files:
+            self._router.files[-1].put(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    debug = info = warning = error = critical = exception = fatal = log = msg
 
 
 def log_metrics(session: str, agents: Mapping[str, Metrics]) -> None:

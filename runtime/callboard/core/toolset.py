@@ -132,6 +132,12 @@ def tools_for(
     )
 
 
+def names_of(tools: Sequence[str], own: Sequence[str] | None, shared: Sequence[str]) -> tuple[str, ...]:
+    """The tools of one agent by its spec's `tools` and `own`, sorted. `shared`: those that the program brings for
+    everybody."""
+    return tuple(sorted({*tools, *(shared if own is None else own)}))
+
+
 def _withheld(wanted: Iterable[str], may: frozenset[str]) -> set[str]:
     """What was named and is not to be had; an entry that stands for several tools counts when none of them is."""
     found: set[str] = set()

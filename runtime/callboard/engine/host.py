@@ -25,6 +25,7 @@ from callboard.engine.governor import Governor, catch_up
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.model.cache_watch import CacheNews
 from callboard.engine.money.budgets import Budgets
+from callboard.ports.guidance import Instructions, Remembered
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
@@ -61,10 +62,16 @@ class Ports:
     """A person's own stages of the context pipeline, by name."""
     surroundings: Surroundings | None = None
     """What is told in reminders; None: nothing is."""
+    instructions: Instructions | None = None
+    """Instruction files beside those of the prompt; None: there are none."""
+    remembered: Remembered | None = None
+    """Notes of memory; None: there are none."""
     script: Script | None = None
     """A recording under way, or the recorded run that is replayed."""
     worktrees: WorktreeKeeper | None = None
     """None: this session has none."""
+    own: tuple[str, ...] = ()
+    """Of the tools those of the program that opened the session which are for everybody, by name."""
     governor: Governor | None = None
     """Shared by all sessions of the process that use one key; None: the session has its own."""
 

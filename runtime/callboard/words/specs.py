@@ -106,6 +106,9 @@ class AgentSpec(Value):
     """The body of its agent file: the first section of its system prompt."""
     tools: tuple[str, ...] = ()
     """Names of the tools it has, sorted; of MCP servers' tools `mcp` tells."""
+    own: tuple[str, ...] | None = None
+    """Of the tools that the program brings which opened the session (Python functions) the ones it has, by name. None:
+    all that are for everybody."""
     mcp: tuple[str, ...] | None = None
     """The tools of MCP servers that it may have: `mcp__server`, `mcp__server__*`, `mcp__server__tool`, `mcp__*`. None:
     all that the session has."""

@@ -16,6 +16,7 @@ from callboard.core.names import request_key, short_id
 from callboard.core.permission.updates import suggestions_of
 from callboard.core.schema import check_input
 from callboard.core.state import AgentState, Gate
+from callboard.core.toolset import names_of
 from callboard.engine.asking.lifting import in_this_turn, lifts_of
 from callboard.engine.loop import Agent
 from callboard.engine.tasks.checking import about_losses, judge_check, with_check
@@ -48,10 +49,11 @@ class Proposed:
 
 def unfit(agent: Agent, call: ToolCall) -> str | None:
     """Why this call cannot be made as it stands: unknown, or its input does not fit."""
-    tools = agent.host.ports.tools
-    if call.name not in tools or call.name not in agent.state.me.tools:
-        near = difflib.get_close_matches(call.name, agent.state.me.tools, n=3, cutoff=0.5)
-        hint = f" Did you mean {', '.join(near)}?" if near else f" Your tools: {', '.join(agent.state.me.tools)}."
+    tools, me = agent.host.ports.tools, agent.state.me
+    mine = names_of(me.tools, me.own, agent.host.ports.own)
+    if call.name not in tools or call.name not in mine:
+        near = difflib.get_close_matches(call.name, mine, n=3, cutoff=0.5)
+        hint = f" Did you mean {', '.join(near)}?" if near else f" Your tools: {', '.join(mine)}."
         return f"There is no tool `{call.name}` for you.{hint}"
     if call.bad_input is not None:
         return f"The input of {call.name} cannot be used: {call.bad_input}. Send the call again."

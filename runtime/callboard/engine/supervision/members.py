@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 
+from callboard.core.toolset import names_of
 from callboard.engine.bus.listening import listen
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent, live
@@ -115,11 +116,13 @@ async def started(agent: Agent) -> None:
 async def _set_prompt(agent: Agent, spec: AgentSpec) -> None:
     """A resume renders the same bytes: the prompt is composed once, and again only when the tools have changed."""
     ports = agent.host.ports
-    specs = [ports.tools[name].spec for name in sorted(spec.tools) if name in ports.tools]
+    specs = [ports.tools[one].spec for one in names_of(spec.tools, spec.own, ports.own) if one in ports.tools]
     parts = await ports.prompts.compose(spec, specs)
     tools = await ports.store.put_blob(parts.tools)
     if agent.state.system and agent.state.tools == tools:
         return
     system = await ports.store.put_blob(parts.system)
-    await agent.record(PromptSet(at=agent.host.clock.now(), system=system, tools=tools, overhead_tokens=parts.tokens))
+    known = None if parts.instructions is None else dict(parts.instructions)
+    now, tokens = agent.host.clock.now(), parts.tokens
+    await agent.record(PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=known))
     agent.has_prompt(parts.system, parts.tools)
