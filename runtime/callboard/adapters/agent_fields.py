@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from callboard.adapters.files import Note, Scope, words
 from callboard.adapters.yaml_files import YamlDocument
@@ -22,6 +22,7 @@ ISOLATIONS: tuple[Literal["worktree"], ...] = ("worktree",)
 MODES = get_args(PermissionMode)
 SPAWNERS = frozenset({"Agent", "Task", "task", "spawn_teammate"})
 """Entries of a tools list whose brackets hold the types that may be started."""
+_ALL = frozenset({"", "*", "all", "all tools"})
 _YES = frozenset({"true", "yes", "on", "1"})
 _NO = frozenset({"false", "no", "off", "0", ""})
 
@@ -121,10 +122,14 @@ def tools_of(reading: Reading, field: str) -> ToolsRead:
 
 
 def allowed_tools(reading: Reading) -> ToolsRead | None:
-    """The allowlist; None when there is none: all that its kind may have."""
-    value = reading.fields.get("tools")
-    if value is None or value == "*" or not (written := words_of(reading, "tools")) or written == ("*",):
+    """The allowlist; None when there is none: all that its kind may have. Empty for a list that names nothing, and for
+    one that cannot be read, which is told: a restriction that is not understood is none to be dropped."""
+    value: Any = reading.fields.get("tools")
+    if value is None or (isinstance(value, str) and value.strip().lower() in _ALL) or value == ["*"]:
         return None
+    if not isinstance(value, str | list | tuple):
+        reading.refused("tools", f"write names, separated by commas or as a list, not {kind_of(value)}")
+        return ToolsRead((), ())
     return tools_of(reading, "tools")
 
 

@@ -20,6 +20,7 @@ from callboard.adapters.agent_fields import (
     ISOLATIONS,
     MEMORIES,
     Reading,
+    ToolsRead,
     allowed_tools,
     budget_of,
     flag_of,
@@ -162,9 +163,10 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
         if not isinstance(fields.get("description"), dict | list):  # and told
             reading.refused("description", "is missing: say when to use this agent")
         return None
+    known = len(reading.notes)
     allowed = allowed_tools(reading)
-    if allowed is not None and not (allowed.ours or allowed.servers):
-        return None  # and told
+    if allowed == ToolsRead((), ()) and len(reading.notes) > known:
+        return None
     denied = tools_of(reading, "disallowedTools")
     _tell_rest(reading)
     return AgentFile(
@@ -196,7 +198,7 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
 
 
 def _name(reading: Reading) -> str | None:
-    """Its name; None, and told, where there is none. One in capitals or with blanks is read as the name it stands for."""
+    """Its name; None, and told, where there is none. One in capitals or with blanks is read as what it stands for."""
     known = len(reading.notes)
     written = text_of(reading, "name")
     if len(reading.notes) > known:

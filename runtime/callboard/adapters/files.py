@@ -18,11 +18,14 @@ from callboard.core.trust.claims import Brought
 from callboard.words.errors import SettingsError
 from callboard.words.plugins import Plugin
 
-Kind = Literal["agents", "skills", "hooks", "schedules"]
+Kind = Literal["agents", "skills", "commands", "hooks", "schedules"]
 Scope = Literal["bundled", "person", "workspace"]
+"""Whose it is. What a plugin brings is the person's, who named it."""
 
 LARGEST_FILE = 1_000_000
 """Bytes. What a model is told in one file is far smaller; a larger one is a mistake."""
+_HIGHEST = 40
+"""Folders from a workspace up to its repository's root; more is no checkout."""
 MOST_FILES = 2_000
 """Files looked at in one folder: a link to a home folder must not take minutes."""
 
@@ -96,22 +99,31 @@ class Source:
     """Its real folder must lie in here: the workspace, or wherever the person's own folder really is."""
     brought: Brought | None = None
     """Read already, see `Places.brought`."""
+    plugin: str = ""
+    """The plugin that brings it: its things go by `plugin:name`; empty: none does."""
+    only: str = ""
+    """The one file in `folder` that is meant; empty: all of them."""
+
+    @property
+    def compatible(self) -> bool:
+        """It holds files in the compatible format: its hooks fail as is documented there."""
+        return bool(self.plugin) or self.folder.parent.name == ".claude"
 
     def read(self, path: Path) -> bytes:
         """A file of this source. Raises OSError."""
         if self.brought is None:
             return path.read_bytes()
-        return self.brought.content[str(path.relative_to(self.root))]
+        return self.brought.content[os.path.relpath(path, self.root)]
 
     def held(self, depth: int | None, ending: str) -> Found:
         """The files that were read already and end so; at a depth of `depth` folders, None: at any."""
         brought = self.brought or Brought("")
-        inside = str(self.folder.relative_to(self.root))
+        inside = os.path.relpath(self.folder, self.root)  # of a folder above the workspace: `../.claude/agents`
         paths = [path for path in brought.below(inside) if f"/{path}".endswith(ending)]
         fitting = [path for path in paths if depth in (None, path.count("/") - inside.count("/") - 1)]
         refused = [one for one in brought.claims if one.kind == "unread" and one.path.startswith(f"{inside}/")]
-        notes = tuple(Note(str(self.root / one.path), "", "refused", one.text) for one in refused)
-        return Found(tuple(self.root / path for path in fitting), notes)
+        notes = tuple(Note(os.path.normpath(self.root / one.path), "", "refused", one.text) for one in refused)
+        return Found(tuple(Path(os.path.normpath(self.root / path)) for path in fitting), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,21 +167,40 @@ def builtin(kind: Kind) -> Path:
 def sources(kind: Kind, places: Places) -> list[Source]:
     """The folders that may be read, the winning one first. For `.claude` skills the person's beat the workspace's."""
     ours = own_sources(kind, places)
-    theirs = [
-        *_workspace_source(places, ".claude", kind),
-        *([Source(_claude(places.home, kind), "person", _claude(places.home, kind))] if places.home else []),
-    ]
-    if kind == "skills":
-        theirs.reverse()
+    workspaces = _workspace_sources(places, ".claude", kind)
+    persons = [Source(_claude(places.home, kind), "person", _claude(places.home, kind))] if places.home else []
+    theirs = [*persons, *workspaces] if kind == "skills" else [*workspaces, *persons]
     bundled = [Source(builtin(kind), "bundled", builtin(kind))] if places.bundled else []
-    return [*ours, *theirs, *bundled]
+    return [*ours, *theirs, *(one for plugin in places.plugins for one in _plugins(plugin, kind)), *bundled]
+
+
+def _plugins(plugin: Plugin, kind: Kind) -> Iterator[Source]:
+    """The folders and single files of a plugin that hold definitions of a kind."""
+    paths = {"agents": plugin.agents, "skills": plugin.skills, "commands": plugin.commands}.get(kind, ())
+    for path in paths:
+        if path.is_file():
+            yield Source(path.parent, "person", plugin.root, plugin=plugin.name, only=path.name)
+        else:
+            yield Source(path, "person", plugin.root, plugin=plugin.name)
+
+
+def folders_above(workspace: Path, home: Path | None = None) -> tuple[Path, ...]:
+    """The folders above the workspace up to the root of its repository, the nearest first: what stands in their
+    `.claude` counts too. Empty outside of a repository. The person's home is left out: it is a place of its own."""
+    found: list[Path] = []
+    for folder in (workspace, *workspace.parents)[:_HIGHEST]:
+        found.append(folder)
+        if (folder / ".git").exists():
+            return tuple(one for one in found[1:] if one != home)
+    return ()
 
 
 def withheld(kind: Kind, places: Places) -> list[Note]:
     """What an untrusted workspace brings and is not read."""
     if places.trusted or places.workspace is None:
         return []
-    folders = [places.workspace / name / kind for name in (".callboard", ".claude")]
+    roots = (places.workspace, *folders_above(places.workspace, places.home))
+    folders = [root / name / kind for root in roots for name in (".callboard", ".claude")]
     why = "not read until a person trusts this workspace"
     return [Note(str(folder), "", "refused", why) for folder in folders if folder.is_dir()]
 
@@ -177,13 +208,15 @@ def withheld(kind: Kind, places: Places) -> list[Note]:
 def own_sources(kind: Kind, places: Places) -> list[Source]:
     """Of them those in folders of ours: the workspace's (once it is trusted), then the person's."""
     mine = [] if places.config is None else [Source(places.config / kind, "person", places.config / kind)]
-    return [*_workspace_source(places, ".callboard", kind), *mine]
+    return [*_workspace_sources(places, ".callboard", kind), *mine]
 
 
 def agent_paths(source: Source) -> Found:
     """The `*.md` files of a source, in folders of any depth."""
     if source.brought is not None:
         return source.held(None, ".md")
+    if source.only:
+        return _checked(source, iter([(source.folder / source.only, None)]))
     return _checked(source, ((path, None) for path in _files(source.folder) if path.suffix == ".md"))
 
 
@@ -191,6 +224,8 @@ def skill_paths(source: Source) -> Found:
     """The `SKILL.md` of each folder in a source."""
     if source.brought is not None:
         return source.held(1, "/SKILL.md")
+    if source.plugin and (source.folder / "SKILL.md").exists():  # the folder is a skill itself
+        return _checked(source, iter([(source.folder / "SKILL.md", None)]))
     try:
         with os.scandir(source.folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)[:MOST_FILES]
@@ -244,10 +279,15 @@ def _claude(home: Path, kind: Kind) -> Path:
     return home / ".claude" / kind
 
 
-def _workspace_source(places: Places, name: str, kind: Kind) -> list[Source]:
+def _workspace_sources(places: Places, name: str, kind: Kind) -> list[Source]:
+    """The workspace's, then those of the folders above it; schedules and hooks are the workspace's alone."""
     if places.workspace is None or not places.trusted:
         return []
-    return [Source(places.workspace / name / kind, "workspace", places.workspace, places.brought)]
+    above = folders_above(places.workspace, places.home) if kind in ("agents", "skills", "commands") else ()
+    own = Source(places.workspace / name / kind, "workspace", places.workspace, places.brought)
+    if places.brought is not None:  # read in one go with the workspace
+        return [own, *(Source(root / name / kind, "workspace", places.workspace, places.brought) for root in above)]
+    return [own, *(Source(root / name / kind, "workspace", root) for root in above)]
 
 
 def _files(folder: Path) -> Iterator[Path]:

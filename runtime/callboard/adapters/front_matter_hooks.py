@@ -31,7 +31,6 @@ def front_matter_hooks(agents: Iterable[AgentFile], skills: Iterable[Skill], pro
             yield FrontMatter("agent", read_hooks(agent.hooks, agent.path, origin), agent.scope == "workspace")
     for skill in skills:
         if skill.hooks is not None:
-            compatible = skill.source.folder.parent.name == ".claude"
-            origin = HookOrigin(project, compatible, skill=skill.text.name)
+            origin = HookOrigin(project, skill.source.compatible, skill=skill.text.name)
             read = read_hooks(skill.hooks, str(skill.path), origin)
             yield FrontMatter("skill", read, skill.source.scope == "workspace")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from callboard.adapters.files import body_after_front_matter
+from callboard.adapters.files import body_after_front_matter, folders_above
 from callboard.adapters.paths import open_beneath
 from callboard.adapters.yaml_files import Address, load_document, load_front_matter
 from callboard.core.trust.claims import Brought, Claim, hash_of
@@ -112,11 +113,9 @@ class _Reading:
             self._configuration(path, _claude)
         self._configuration(SERVERS, _servers)
         self._configuration(HOOKS, _hooks)
-        for folder in (".callboard", ".claude"):
-            for path in self._below(f"{folder}/agents", ".md"):
-                self._configuration(path, _agent)
-            for path in self._skills(f"{folder}/skills"):
-                self._configuration(path, _skill)
+        self._definitions()
+        for number, folder in enumerate(folders_above(Path(self._root), Path.home()), 1):
+            self._above(folder, "../" * number)
         for path in self._below(".callboard/schedules", ".md"):
             self._configuration(path, _schedule)
         for folder in _SCRIPT_FOLDERS:
@@ -125,6 +124,29 @@ class _Reading:
         self._git()
         self._named_scripts()
         return Brought(self._root, tuple(sorted(self._claims)), self._hashes, self._content, frozenset(self._scripts))
+
+    def _definitions(self) -> None:
+        for folder in (".callboard", ".claude"):
+            for path in self._below(f"{folder}/agents", ".md"):
+                self._configuration(path, _agent)
+            for path in self._skills(f"{folder}/skills"):
+                self._configuration(path, _skill)
+
+    def _above(self, folder: Path, prefix: str) -> None:
+        """Agents and skills of a folder above the workspace, up to the root of the repository: their paths begin with
+        `../`."""
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return
+        there = _Reading(str(folder), descriptor)
+        try:
+            there._definitions()
+        finally:
+            os.close(descriptor)
+        self._claims += [replace(one, path=prefix + one.path) for one in there._claims]
+        self._hashes |= {prefix + path: value for path, value in there._hashes.items()}
+        self._content |= {prefix + path: value for path, value in there._content.items()}
 
     def _configuration(self, path: str, reader: Reader) -> None:
         raw = self._bytes_of(path, LARGEST_FILE)

@@ -8,8 +8,8 @@ Refused, each with file, line and field: a key written twice, anything that buil
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +26,13 @@ _MAX_DEPTH = 60
 _MAX_NODES = 200_000
 """Values after aliases are expanded: a few lines of nested aliases can otherwise stand for billions of them."""
 
+_FIELD_LINE = re.compile(
+    r"(?:name|description|when_to_use|tools|allowed-tools|disallowed-tools|disallowedTools|model|permissionMode|maxTurns"
+    r"|skills|mcpServers|hooks|memory|background|effort|isolation|colou?r|initialPrompt|budget|license|compatibility"
+    r"|metadata|argument-hint|arguments|context|agent|paths|shell|user-invocable|disable-model-invocation|version|author"
+    r"|tags|category|type|priority|emoji|vibe):(?:\s|$)"
+)
+"""A line that begins a field of an agent, skill or command file, whatever the lines before it look like."""
 _TOP_LEVEL_LINE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)[ \t]*$")
 
 
@@ -68,6 +75,8 @@ class YamlDocument:
     data: object
     where: str
     lines: Mapping[Address, int] = field(default_factory=dict[Address, int])
+    mended: tuple[str, ...] = ()
+    """Fields whose value is no YAML as it was written, and was read as the text that it looks like."""
 
     def place(self, address: Address = ()) -> str:
         """`file:line: field` of an address; the nearest enclosing line when the field itself is missing."""
@@ -114,6 +123,9 @@ def load_front_matter(source: Path | str, where: str = "") -> tuple[dict[str, ob
 def load_front_document(source: Path | str, where: str = "") -> tuple[YamlDocument, str]:
     """The same as a document, whose `data` is a mapping, with the file's line of every field."""
     text, where = _read(source, where)
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise SettingsError("holds a NUL character, so it is no text", f"{where}:{line}")
     lines = text.splitlines(keepends=True)
     if not lines or lines[0].rstrip() != "---":
         return YamlDocument({}, where), text
@@ -155,19 +167,59 @@ def _with_plain_ends(lines: list[str]) -> list[str]:
 
 
 def _parse_tolerantly(text: str, where: str) -> YamlDocument:
-    """As written; if that is no YAML, once more with the doubtful plain values of top-level fields quoted."""
+    """As written; if that is no YAML, once more with the doubtful plain values of top-level fields quoted, and then
+    with the lines after such a value taken as its own."""
     try:
         return _parse(text, where, _PlainLoader)
     except SettingsError:
-        quoted = "".join(_quoted(line) for line in text.splitlines(keepends=True))
-        if quoted == text:
-            raise
-        return _parse(quoted, where, _PlainLoader)
+        lines = text.splitlines(keepends=True)
+        for mend in (_quoted_alone, _quoted_with_lines_after):
+            quoted, fields = mend(lines)
+            if not fields:
+                continue
+            try:
+                return replace(_parse(quoted, where, _PlainLoader), mended=fields)
+            except SettingsError:  # what is wrong with the text as it was written is what helps
+                continue
+        raise
+
+
+def _quoted_alone(lines: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Each doubtful value of one line quoted, and the fields of which that is true."""
+    quoted = [_quoted(line) for line in lines]
+    fields = [line.partition(":")[0] for line, now in zip(lines, quoted, strict=True) if line != now]
+    return "".join(quoted), tuple(fields)
+
+
+def _quoted_with_lines_after(lines: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The same for values that go on over the lines up to the next field that is known, as examples in descriptions do.
+    The lines keep their numbers."""
+    result: list[str] = []
+    fields: list[str] = []
+    position = 0
+    while position < len(lines):
+        found = _TOP_LEVEL_LINE.match(lines[position].rstrip("\n"))
+        end = position + 1
+        while end < len(lines) and not _FIELD_LINE.match(lines[end]):
+            end += 1
+        if found is None or found["value"][0] in _MARKED or not _FIELD_LINE.match(lines[position]):
+            result.append(lines[position])
+            position += 1
+            continue
+        value = "\\n".join(line.strip() for line in (found["value"], *lines[position + 1 : end]))
+        result.append(f"{found['key']}: '{value.replace(chr(39), chr(39) * 2)}'\n" + "\n" * (end - position - 1))
+        fields.append(found["key"])
+        position = end
+    return "".join(result), tuple(fields)
+
+
+_MARKED = "\"'[{|>&!#"
+"""A value that begins so is meant as YAML."""
 
 
 def _quoted(line: str) -> str:
     found = _TOP_LEVEL_LINE.match(line.rstrip("\n"))
-    if found is None or found["value"][0] in "\"'[{|>&!#":
+    if found is None or found["value"][0] in _MARKED:
         return line
     value = found["value"]
     doubtful = ": " in value or " #" in value or value.endswith(":") or value[0] in "*@`%"
