@@ -55,4 +55,4 @@ async def test_instruction_files_are_read_when_they_are_there_and_never_through_
     assert (await _composed(workspace)).count("indent with tabs") == 1
     (workspace / "AGENTS.md").unlink()
     (workspace / "AGENTS.md").mkdir()
-    assert str(workspace / "CLAUDE.md") in await _composed(workspace)
+    assert "CLAUDE.md" in await _composed(workspace)

@@ -6,12 +6,10 @@ Nothing that changes by the step stands here, so that the same session gives the
 from __future__ import annotations
 
 import platform
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import anyio.to_thread
-
+from callboard.adapters.instructions import WorkspaceInstructions
 from callboard.core.context.cache.anchors import anchored_list
 from callboard.core.context.prompt import ProjectFile, PromptFacts, SkillLine, system_prompt
 from callboard.core.context.view.tokens import estimate_json
@@ -20,9 +18,6 @@ from callboard.ports.world import PromptParts
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Json
 
-INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md")
-MOST_INSTRUCTIONS = 60_000
-"""Characters of one instruction file; what follows is left out, and the prompt says so."""
 Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]
 """(agent, what is true here) -> what its prompt says."""
 
@@ -37,25 +32,27 @@ class WorkspacePrompts:
         appended: str = "",
         facts: Facts = lambda _, real: real,
         walls: tuple[str, ...] = (),
+        instructions: WorkspaceInstructions | None = None,
     ) -> None:
         """`facts`: what is said to an agent of the machine, given what is true of it; `walls`: what is true of the
-        sandbox of its commands."""
+        sandbox of its commands; `instructions`: None for those of the workspace alone."""
         self._workspace = workspace
         self._skills = skills
         self._appended = appended
         self._facts = facts
         self._walls = walls
+        self._instructions = instructions or WorkspaceInstructions(workspace)
 
-    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
-        paths = _instruction_paths(self._workspace)  # two looks: what is read, is read in a thread
-        files = await anyio.to_thread.run_sync(_instructions, paths) if paths else ()
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
+        files = await self._instructions.for_prompt(spec)
         skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue())
         can_load = any(tool.name == "load_skill" for tool in tools)
         facts = PromptFacts(
             workspace=str(self._workspace),
             facts=self._facts(spec.name, (*_platform(self._workspace), *self._walls)),
-            instructions=files,
+            instructions=tuple(ProjectFile(one.path, one.text) for one in files or ()),
             skills=skills if can_load else (),
+            servers=tuple(servers),
             appended=self._appended,
         )
         blocks = system_prompt(spec, facts)
@@ -64,33 +61,8 @@ class WorkspacePrompts:
         ]
         system = anchored_list(blocks, len(blocks) - 2)  # behind it stands what is this agent's own
         names = anchored_list(listed, -1)  # no mark: the one in the system prompt covers them
-        return PromptParts(system, names, estimate_json(system) + estimate_json(names))
-
-
-def _instruction_paths(workspace: Path) -> tuple[Path, ...]:
-    """The instruction files that the workspace has: regular files, no links."""
-    paths = (workspace / name for name in INSTRUCTION_FILES)
-    return tuple(path for path in paths if _is_plain(path))
-
-
-def _is_plain(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _instructions(paths: Sequence[Path]) -> tuple[ProjectFile, ...]:
-    """What instruction files say; one with the same text as another stands once."""
-    found: dict[str, str] = {}
-    for path in paths:
-        if _is_plain(path):  # still
-            text = path.read_text(encoding="utf-8", errors="replace").strip()
-            if len(text) > MOST_INSTRUCTIONS:
-                text = f"{text[:MOST_INSTRUCTIONS]}\n[Cut: {len(text):,} characters. Read the file for the rest.]"
-            if text and text not in found.values():
-                found[str(path)] = text
-    return tuple(ProjectFile(path, text) for path, text in found.items())
+        told = None if files is None else {one.path: one.digest for one in files}
+        return PromptParts(system, names, estimate_json(system) + estimate_json(names), told)
 
 
 def _platform(workspace: Path) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.budget.charging import charged
 from callboard.core.bus.authority import after
 from callboard.core.changes import Rule, gate_moved, queue, said_to
+from callboard.core.context.guidance import is_guidance
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.undoing import undo_asked
 from callboard.core.context.view.conversation import with_overhead
@@ -65,7 +66,10 @@ def _same(state: AgentState, e: ev.Event) -> AgentState:
 
 def _prompt_set(state: AgentState, e: ev.PromptSet) -> AgentState:
     conversation = with_overhead(state.conversation, e.overhead_tokens)
-    return replace(state, system=e.system, tools=e.tools, conversation=conversation)
+    state = replace(state, system=e.system, tools=e.tools, conversation=conversation)
+    return (
+        state if e.instructions is None else replace(state, instructed={**(state.instructed or {}), **e.instructions})
+    )
 
 
 def _spec_changed(state: AgentState, e: ev.SpecChanged) -> AgentState:
@@ -138,10 +142,13 @@ def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
         authority = after(turn.authority, taken, state.me.kind)
         wakes = (*turn.wakes, *(envelope.type for envelope in taken))
         turn = replace(turn, wakes=wakes, stop_asked=False, authority=authority)
+        if turn.denies and any(raises(envelope) for envelope in taken):
+            turn = replace(turn, denies=())
     return replace(
         said_to(state, e.blocks, e.at),
         mail=tuple(envelope for envelope in state.mail if envelope.id not in gone),
         heard=state.heard + 1,
+        commands_begun=state.commands_begun - gone,
         turn=turn,
         authority=authority,
         assignment=state.assignment or owes,
@@ -153,7 +160,7 @@ def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
 
 def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
     left = tuple(envelope for envelope in state.mail if envelope.id not in set(e.ids))
-    return replace(state, mail=left, heard=state.heard + 1)
+    return replace(state, mail=left, heard=state.heard + 1, commands_begun=state.commands_begun - set(e.ids))
 
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
@@ -187,7 +194,7 @@ def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
 
 def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
     # A reminder alone asks for no reply: the prompt behind it may be blocked by a hook.
-    asks = state.wants_reply or not all(is_reminder(one) for one in state.injections)
+    asks = state.wants_reply or not all(is_reminder(one) or is_guidance(one) for one in state.injections)
     return replace(said_to(state, e.blocks, e.at), injections=(), wants_reply=asks)
 
 

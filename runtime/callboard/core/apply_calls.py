@@ -8,6 +8,7 @@ from callboard.core.changes import Rule, billed, said_to
 from callboard.core.context.bookkeeping import edit_booked, reply_booked
 from callboard.core.context.cache.health import CacheHealth, health_seen, thrash_told
 from callboard.core.context.cache.state import cache_seen
+from callboard.core.context.guidance import noted_after
 from callboard.core.context.reminders import told_after
 from callboard.core.context.stages.regions import failed_at, still_failed
 from callboard.core.context.undoing import undone
@@ -125,6 +126,7 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         compacted={**state.compacted, by: state.compacted.get(by, 0) + 1},
         spared=spared_after(state.spared, e) if state.spared else (),
         told=told_after(state.told, e.edits),
+        noted=noted_after(state.noted, e.edits),
     )
     return edit_booked(state, after, e)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from callboard.core.context.guidance import instructed_with, noted_with
 from callboard.core.context.reminders import told_with
 from callboard.core.context.view.conversation import add_user
 from callboard.core.frozen import replace
@@ -19,7 +20,13 @@ Rule = Callable[[AgentState, Any], AgentState]
 def queue(state: AgentState, injection: Injection) -> AgentState:
     """A newer one of a kind and key replaces an unsent one."""
     kept = tuple(one for one in state.injections if (one.kind, one.key) != (injection.kind, injection.key))
-    return replace(state, injections=(*kept, injection), told=told_with(state.told, injection))
+    return replace(
+        state,
+        injections=(*kept, injection),
+        told=told_with(state.told, injection),
+        instructed=instructed_with(state.instructed, injection),
+        noted=noted_with(state.noted, injection),
+    )
 
 
 def said_to(state: AgentState, blocks: tuple[Placed, ...], at: float) -> AgentState:

@@ -90,6 +90,12 @@ class Turn:
     """One call is left, to say what is done and what is left."""
     stuck: Stuck = Stuck()
     """What repeats itself in it."""
+    lifts: tuple[str, ...] = ()
+    """Rules of skills that were started in it: they lift the question of a call."""
+    denies: tuple[str, ...] = ()
+    """The same, that deny, until the person says something else."""
+    effort: str = ""
+    """What a skill asks of the model; empty: as the agent's own."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +188,10 @@ class AgentState:
     injections: tuple[Injection, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict[str, str])
     """Kind of reminder -> the newest of it that stands in the conversation, or is about to."""
+    instructed: Mapping[str, str] | None = None
+    """The instruction files that it knows: path as it is shown -> digest of the text; None: nobody kept count."""
+    noted: frozenset[str] = frozenset()
+    """The notes of memory that stand in the conversation, or are about to, by the keys of their injections."""
 
     ordinal: int = 0
     """Model calls that brought a reply, or were given up: the next call's number is this plus one."""
@@ -219,6 +229,10 @@ class AgentState:
     changed: tuple[str, ...] = ()
     """Files that this agent wrote."""
     skills: tuple[str, ...] = ()
+    skill_texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Skill -> the blob of the newest text of it that was loaded."""
+    commands_begun: frozenset[str] = frozenset()
+    """Envelopes whose skills' commands were begun and are not known to have ended."""
     background: Mapping[str, Background] = field(default_factory=dict[str, Background])
     tasks: Mapping[str, str] = field(default_factory=dict[str, str])
     """Tasks held: id -> subject."""

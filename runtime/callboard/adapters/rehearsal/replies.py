@@ -19,6 +19,8 @@ from callboard.adapters.rehearsal.tokens import BLOCK_TOKENS, block_tokens, esti
 Json = dict[str, object]
 
 _CALL = ("name", "input", "raw_input")
+_OF_THE_RUNTIME = ("<system-reminder>", "<project-instructions ", "<memory ")
+"""How a text begins that nobody said."""
 
 DROPS = ("before_headers", "after_headers", "mid_stream", "before_stop")
 """Where a connection can be lost. `before_stop` ends cleanly, as if all had been sent; the others are resets."""
@@ -174,7 +176,7 @@ class Request:
     def newest_said(self) -> str:
         """The newest user message as its author wrote it: without reminders, if there is anything else in it."""
         texts = [block_text(block) for block in self._newest]
-        said = [text for text in texts if not text.startswith("<system-reminder>")]
+        said = [text for text in texts if not text.startswith(_OF_THE_RUNTIME)]
         return "\n".join(said or texts)
 
     @cached_property

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from xml.sax.saxutils import quoteattr
 
+from callboard.core.context.guidance import about, is_guidance
 from callboard.core.names import mailbox
 from callboard.words.context import Injection, Placed
 from callboard.words.values import Envelope, Json
@@ -32,6 +33,7 @@ TAGS = (
     "ide_selection",
     "ide_opened_file",
     "memory",
+    "project-instructions",
     "persisted-output",
 )
 """The tags in which the runtime speaks, or quotes others (docs/design.md, "The next user message")."""
@@ -81,6 +83,13 @@ def tagged(tag: str, text: str, **attributes: str) -> str:
 def injected(injection: Injection) -> Placed:
     """The block that stands for a waiting injection. One of a kind that is no tag of ours is a `system-reminder`."""
     tag = injection.kind if injection.kind in TAGS else "system-reminder"
+    if is_guidance(injection):
+        named = {"path" if injection.source == "instructions" else "note": about(injection)}
+        return Placed(
+            data=_text(tagged(tag, injection.text, **named)),
+            source=injection.source,
+            pinned=injection.source == "instructions",
+        )
     request, _, status = injection.key.partition(" ") if tag == "plan-decision" else ("", "", "")
     return Placed(data=_text(tagged(tag, injection.text, request=request, status=status)), source=injection.source)
 

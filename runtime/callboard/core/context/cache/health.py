@@ -195,6 +195,8 @@ _WORDS: Mapping[str, str] = {
     "reminder": "a reminder",
     "inbox": "mail",
     "hook": "a hook's text",
+    "memory": "a note of memory",
+    "instructions": "project instructions",
     "compactor": "a summary or a mark",
     "assistant": "a reply",
 }

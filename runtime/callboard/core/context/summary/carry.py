@@ -51,7 +51,9 @@ def carry(messages: Sequence[Message], known: StateBlock, budget: int, left: Lef
         f"{COMPACTED}\nThis conversation begins anew; the one before is closed. What was found and decided in it, and "
         f"what was said last, stands in the hand-off note: {left.note}\nRead it before you go on."
     )
-    blocks = (*sorted_.placed(), head, *notes(sorted_, state, left.transcript))
+    # Instruction files come again when what they are about is touched again.
+    stays = [one for one in sorted_.placed() if one.source != "instructions"]
+    blocks = (*stays, head, *notes(sorted_, state, left.transcript))
     return Carried(blocks, "\n".join(_note(messages, state, left.transcript)))
 
 

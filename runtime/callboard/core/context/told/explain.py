@@ -35,7 +35,8 @@ _LISTED = 12
 
 _ORDER = (
     *("system prompt", "tools", "summaries and state", "person", "schedules", "mail", "assistant text", "thinking"),
-    *("tool calls", "tool results", "hooks", "reminders", "editor", "memory", "skills", "beyond the estimate"),
+    *("tool calls", "tool results", "hooks", "reminders", "editor", "memory", "skills", "project instructions"),
+    "beyond the estimate",
     *("output reserve", "free"),
 )
 _SOURCES: Mapping[str, str] = {
@@ -47,6 +48,7 @@ _SOURCES: Mapping[str, str] = {
     "ide": "editor",
     "memory": "memory",
     "skill": "skills",
+    "instructions": "project instructions",
     "compactor": "summaries and state",
     "tool": "tool results",
 }

@@ -22,12 +22,15 @@ from callboard.words.values import Json
 
 
 def pins(messages: Sequence[Message]) -> tuple[Block, ...]:
-    """The blocks that count as pinned: the first instruction, and the newest assignment.
+    """The blocks that count as pinned: the first instruction, the newest assignment, and of each instruction file the
+    newest text.
 
     An older assignment gives way to a newer one: pins that never clear would fill the window in the end.
     """
     marked = Messages.of(messages).pinned()
-    return (*marked[:1], *marked[1:][-1:])
+    files = {_first_line(block): block for block in marked if block.source == "instructions"}
+    said = [block for block in marked if block.source != "instructions"] if files else marked
+    return (*said[:1], *said[1:][-1:], *files.values())
 
 
 def invariants(messages: Sequence[Message], *, sent: bool = True) -> list[str]:
@@ -70,6 +73,11 @@ def edit_faults(before: Viewed, after: Viewed, history: Sequence[Message] | None
         kept = bool(now) and _ends_with(now[-1], newest[0])
         faults += [] if kept else ["the newest user message is not whole"]
     return faults
+
+
+def _first_line(block: Block) -> str:
+    """The tag that an instruction file stands in, which names it."""
+    return str(block.data.get("text", "")).partition("\n")[0]
 
 
 def _forged(before: Messages, after: Messages, history: Sequence[Message]) -> Iterator[str]:
