@@ -29,6 +29,8 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
     head = f'{{"model":{json.dumps(request.model)}'.encode()
     if request.purpose != "count":
         head += f',"max_tokens":{request.max_tokens:d},"stream":true'.encode()
+        if request.effort:
+            head += f',"output_config":{{"effort":"{request.effort}"}}'.encode()
     if request.system not in (b"", b"[]"):
         head += b',"system":' + request.system
     if request.tools not in (b"", b"[]"):

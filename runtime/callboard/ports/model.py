@@ -43,6 +43,8 @@ class ModelRequest:
     idle_timeout: float = 60.0
     """Seconds between two events that carry content; pings do not count."""
     total_timeout: float = 900.0
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """How hard the model is asked to think; empty: as the service does by itself."""
     on_head: OnHead | None = field(default=None, compare=False, repr=False)
     """Told once, as soon as the head of a good answer has come, if it says anything; that of a refusal comes with its
     `CallFault`. It is who listens, and no part of what is asked."""

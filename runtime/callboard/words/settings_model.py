@@ -56,6 +56,8 @@ class ModelSetting(Section):
     """Whether it takes thinking blocks; left out: yes."""
     tools: bool | None = None
     """Whether it can call tools; left out: yes."""
+    effort: bool | None = None
+    """Whether it can be asked to think more or less; left out: yes."""
     long_over: Count | None = None
     """A prompt of more tokens is charged at `long_factor` times these prices; left out: one price for all."""
     long_factor: Price | None = None

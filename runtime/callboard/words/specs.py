@@ -67,6 +67,8 @@ class ModelLimits(Value):
     """It takes thinking blocks."""
     tools: bool = True
     """It can call tools."""
+    effort: bool = True
+    """It takes an effort: how hard it is asked to think."""
     long_over: int | None = None
     """A prompt of more tokens, cached ones included, is charged at `long_factor` times these prices, its reply too.
     None: one price for all."""
