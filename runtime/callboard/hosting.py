@@ -17,6 +17,7 @@ from callboard.adapters.archive import FileArchive
 from callboard.adapters.clock import SystemClock, SystemDice
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.hook_files import HookEntry
+from callboard.adapters.instructions import WorkspaceInstructions
 from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.memory_worktrees import MemoryWorktrees
@@ -64,6 +65,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         await create_session(store, row, spec, lease.fence, first)
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
     skills = SkillLibrary(files)
+    instructions = WorkspaceInstructions(places.workspace, Path.home(), places.config)
     ports = Ports(
         store=store,
         model=wiring.chosen.model,
@@ -76,7 +78,10 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         own=options.own,
         judge=judge_of(opened, rules, launcher),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ),
-        prompts=WorkspacePrompts(places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words()),
+        prompts=WorkspacePrompts(
+            places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words(), instructions
+        ),
+        instructions=instructions,
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,
         skills=skills,

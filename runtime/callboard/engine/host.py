@@ -12,6 +12,7 @@ from callboard.core.budget.limits import planned_call
 from callboard.core.budget.tree import Refusal
 from callboard.core.context.situation import OwnStage
 from callboard.core.hooks.moments import start_source
+from callboard.core.mcp.catalogue import Deferral
 from callboard.core.names import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.recovery.turns import model_in_use
 from callboard.core.state import AgentState, Expected, Facts, ToolFacts
@@ -26,6 +27,8 @@ from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.model.cache_watch import CacheNews
 from callboard.engine.money.budgets import Budgets
 from callboard.ports.guidance import Instructions, Remembered
+from callboard.ports.mcp import Servers
+from callboard.ports.commands import PromptSource
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
@@ -70,8 +73,12 @@ class Ports:
     """A recording under way, or the recorded run that is replayed."""
     worktrees: WorktreeKeeper | None = None
     """None: this session has none."""
+    prompt_source: PromptSource | None = None
+    """Prompts of MCP servers, which a person types as slash commands."""
     own: tuple[str, ...] = ()
     """Of the tools those of the program that opened the session which are for everybody, by name."""
+    servers: Servers | None = None
+    """Its MCP servers, whose tools stand in `tools` as they come; None: it has none."""
     governor: Governor | None = None
     """Shared by all sessions of the process that use one key; None: the session has its own."""
 
@@ -95,6 +102,12 @@ class Host:
     """Envelopes that may wait in a mailbox, before tools are refused that send to it."""
     max_depth: int = 3
     """How far below the lead an agent may stand."""
+    deferral: Deferral = Deferral()
+    """When tools of MCP servers are deferred behind the search."""
+    server_wait: float | None = None
+    """Seconds that the first prompt waits for MCP servers; None: until each has connected or failed."""
+    servers_until: float | None = None
+    """Until when (Unix seconds) prompts wait for them; None: none has waited yet, or they wait as long as it takes."""
     mailboxes: Mailboxes = field(init=False)
     offered: dict[str, str] = field(default_factory=dict[str, str])
     """Idle agent -> the ready task that it was woken for: several that are woken at once take different ones."""

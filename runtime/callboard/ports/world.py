@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -102,12 +102,16 @@ class PromptParts:
     system: bytes
     tools: bytes
     tokens: int
+    instructions: Mapping[str, str] | None = None
+    """The instruction files that stand in it: path as it is shown -> digest of the text. None: not known."""
 
 
 class Prompts(Protocol):
     """Composes system prompt and tool list from real state, byte for byte the same while that state is."""
 
-    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts: ...
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
+        """`servers`: a line on each MCP server."""
+        ...
 
 
 class Surroundings(Protocol):

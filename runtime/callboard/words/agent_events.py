@@ -46,6 +46,8 @@ class PromptSet(Base):
     tools: str
     overhead_tokens: int
     """Estimated tokens of both."""
+    instructions: dict[str, str] | None = None
+    """The instruction files that stand in it: path as it is shown -> digest of the text. None: not known."""
 
 
 class SpecChanged(Base):

@@ -14,7 +14,18 @@ from pydantic import Field
 from callboard.words.values import Json, Value
 
 Source = Literal[
-    "person", "assistant", "tool", "hook", "reminder", "ide", "inbox", "schedule", "memory", "skill", "compactor"
+    "person",
+    "assistant",
+    "tool",
+    "hook",
+    "reminder",
+    "ide",
+    "inbox",
+    "schedule",
+    "memory",
+    "skill",
+    "compactor",
+    "instructions",
 ]
 
 TIERS: dict[str, int] = {"reminder": 0, "person": 1, "schedule": 1, "assistant": 2}

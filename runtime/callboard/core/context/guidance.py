@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 
 from callboard.words.context import Edit, Injection
 
-INSTRUCTIONS, MEMORY = "project-instructions", "memory"
-"""The tags, and the kinds of the injections."""
 _DIGEST = 12
 """Hex digits of a sha256 that tell two states of one file apart."""
 
@@ -25,12 +23,14 @@ def digest_of(text: str) -> str:
 
 def instructions(path: str, digest: str, text: str, words: str) -> Injection:
     """The text of an instruction file, for the next user message. `words`: why it comes now."""
-    return Injection(kind=INSTRUCTIONS, text=f"{words}\n\n{text}", source="instructions", key=f"{digest} {path}")
+    return Injection(
+        kind="project-instructions", text=f"{words}\n\n{text}", source="instructions", key=f"{digest} {path}"
+    )
 
 
 def note(place: str, name: str, digest: str, text: str) -> Injection:
     """A note of memory, for the next user message."""
-    return Injection(kind=MEMORY, text=text, source="memory", key=f"{digest[:_DIGEST]} {place}/{name}")
+    return Injection(kind="memory", text=text, source="memory", key=f"{digest[:_DIGEST]} {place}/{name}")
 
 
 def about(injection: Injection) -> str:

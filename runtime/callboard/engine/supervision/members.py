@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
 
-from callboard.core.toolset import names_of
+from callboard.core.mcp.catalogue import kept
+from callboard.core.mcp.search import Found
 from callboard.engine.bus.listening import listen
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent, live
@@ -17,7 +18,9 @@ from callboard.engine.model import thinking
 from callboard.engine.specs import load_spec
 from callboard.engine.supervision.spawner import AgentSpawner
 from callboard.engine.tasks.claiming import take_up
+from callboard.engine.tools.servers import offer, reaches, until_ready
 from callboard.engine.world import begin
+from callboard.ports.world import PromptParts
 from callboard.words.events import AgentResumed, AgentStarted, PromptSet
 from callboard.words.specs import AgentSpec
 from callboard.words.steps import Done
@@ -116,13 +119,23 @@ async def started(agent: Agent) -> None:
 async def _set_prompt(agent: Agent, spec: AgentSpec) -> None:
     """A resume renders the same bytes: the prompt is composed once, and again only when the tools have changed."""
     ports = agent.host.ports
-    specs = [ports.tools[one].spec for one in names_of(spec.tools, spec.own, ports.own) if one in ports.tools]
-    parts = await ports.prompts.compose(spec, specs)
+    parts = None
+    if agent.state.system:  # as it was, if the runtime's own tools still are: servers may take their time to come
+        before = kept((await agent.prompt_bytes())[1])
+        parts = await _composed(agent.host, spec, before)
+        if agent.state.tools == await ports.store.put_blob(parts.tools):
+            return
+    if parts is None or reaches(agent.host, spec):
+        await until_ready(agent.host)
+        parts = await _composed(agent.host, spec, None)
     tools = await ports.store.put_blob(parts.tools)
-    if agent.state.system and agent.state.tools == tools:
-        return
     system = await ports.store.put_blob(parts.system)
     known = None if parts.instructions is None else dict(parts.instructions)
     now, tokens = agent.host.clock.now(), parts.tokens
     await agent.record(PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=known))
     agent.has_prompt(parts.system, parts.tools)
+
+
+async def _composed(host: Host, spec: AgentSpec, before: Sequence[Found] | None) -> PromptParts:
+    offered = offer(host, spec, before)
+    return await host.ports.prompts.compose(spec, offered.tools, offered.lines)

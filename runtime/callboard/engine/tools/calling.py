@@ -14,6 +14,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from callboard.core.context.view.images import fitting
+from callboard.engine.guiding import touched
 from callboard.engine.hooks.outcomes import after_failure, vetted
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, find_call, gone_from, notice
@@ -96,11 +97,12 @@ async def _finish(agent: Agent, call: ToolCall, outcome: ToolOutcome) -> None:
         ends_turn=outcome.ends_turn,
     )
     void = gone_from(call.id, "started")
+    events = (*outcome.events, *await touched(agent, outcome))
     if _runs_again(agent, call) and not outcome.writes:
-        await agent.note(finished, *outcome.events, unless=void)
+        await agent.note(finished, *events, unless=void)
     else:
         with agent.host.mailboxes.coming(outcome.writes):
-            await agent.record(finished, *outcome.events, writes=outcome.writes, unless=void)
+            await agent.record(finished, *events, writes=outcome.writes, unless=void)
 
 
 def _runs_again(agent: Agent, call: ToolCall) -> bool:
