@@ -47,7 +47,7 @@ class Look:
 class LongPrompts:
     """A prompt that is worth caching."""
 
-    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         listed: list[Json] = [{"name": one.name, "description": one.description} for one in tools]
         system = anchored_list([{"type": "text", "text": f"You are {spec.name}."}, clock_section("11:45")])
         return PromptParts(system, anchored_list(listed), 2_000)

@@ -28,7 +28,7 @@ _REPORT = frozenset({"submit_plan", "report"})
 
 TOOLS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
     {
-        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE,
+        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE | {"connect_mcp"},
         "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | {"list_crons", "task", "ask_person"},
         "subagent": _FILES | _SHELL | _OWN | _LOOK,
     }

@@ -55,6 +55,8 @@ class Agent:
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
         self.watch = CacheWatch(host.cache_news)
+        self.servers_seen = -1
+        """The revision of the MCP servers at which the agent was last told of them."""
         self.on_wake: Callable[[], None] = lambda: None
         self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
         self._unwritten: tuple[Event, ...] = ()

@@ -32,6 +32,7 @@ from callboard.engine.supervision.leaving import (
 )
 from callboard.engine.tasks import claiming
 from callboard.engine.tools import background, calling, moving
+from callboard.engine.tools.servers import tell_news
 from callboard.ports.store import Put, Write
 from callboard.words import events as ev
 from callboard.words import steps as st
@@ -99,6 +100,7 @@ async def _skip(agent: Agent, step: st.Skip) -> None:
 
 
 async def _merge(agent: Agent, step: st.Merge) -> None:
+    await tell_news(agent)
     if step.hooks:
         turn_hooks.merge(agent, step.waits)
     else:

@@ -19,8 +19,8 @@ LONG_REST = 3_600.0
 """Seconds without a reply behind which the time of day is told again."""
 MATES_SHOWN, GIT_SHOWN = 20, 2_000
 """Teammates, and characters of a repository's status, that a reminder holds at most."""
-DATE, GIT, TEAM = "date", "git", "team"
-KINDS = frozenset({DATE, GIT, TEAM})
+DATE, GIT, TEAM, SERVERS_NOW = "date", "git", "team", "mcp"
+KINDS = frozenset({DATE, GIT, TEAM, SERVERS_NOW})
 _TAG = "system-reminder"
 
 

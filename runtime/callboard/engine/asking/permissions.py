@@ -5,7 +5,6 @@ Refuses nothing by rules of its own: what allows and denies is told by `judging.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,11 +15,12 @@ from callboard.core.names import request_key, short_id
 from callboard.core.permission.updates import suggestions_of
 from callboard.core.schema import check_input
 from callboard.core.state import AgentState, Gate
-from callboard.core.toolset import names_of
 from callboard.engine.asking.lifting import in_this_turn, lifts_of
 from callboard.engine.loop import Agent
 from callboard.engine.tasks.checking import about_losses, judge_check, with_check
+from callboard.engine.toolbox import near
 from callboard.engine.tools.calls import caller, gone_from, notice
+from callboard.engine.tools.servers import has_tool, tool_names
 from callboard.ports.store import Put
 from callboard.ports.world import Ruling
 from callboard.words import events as ev
@@ -49,12 +49,10 @@ class Proposed:
 
 def unfit(agent: Agent, call: ToolCall) -> str | None:
     """Why this call cannot be made as it stands: unknown, or its input does not fit."""
-    tools, me = agent.host.ports.tools, agent.state.me
-    mine = names_of(me.tools, me.own, agent.host.ports.own)
-    if call.name not in tools or call.name not in mine:
-        near = difflib.get_close_matches(call.name, mine, n=3, cutoff=0.5)
-        hint = f" Did you mean {', '.join(near)}?" if near else f" Your tools: {', '.join(mine)}."
-        return f"There is no tool `{call.name}` for you.{hint}"
+    host, me = agent.host, agent.state.me
+    tools = host.ports.tools
+    if not has_tool(host, me, call.name):
+        return f"There is no tool `{call.name}` for you.{near(call.name, tool_names(host, me))}"
     if call.bad_input is not None:
         return f"The input of {call.name} cannot be used: {call.bad_input}. Send the call again."
     wrong = check_input(tools[call.name].spec.input_schema, call.input)

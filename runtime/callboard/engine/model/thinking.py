@@ -19,6 +19,7 @@ from callboard.engine.governor import HELD, asking_of
 from callboard.engine.loop import Agent
 from callboard.engine.money.budgets import reached
 from callboard.engine.schedules.pausing import pause_for
+from callboard.engine.tools.servers import unwrapped
 from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
 from callboard.words import events as ev
 from callboard.words import steps as st
@@ -143,6 +144,7 @@ async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
         attempt=step.attempt,
         model=step.model,
         max_tokens=step.max_tokens,
+        effort=state.me.effort if limits.effort else "",
         system=system,
         tools=tools,
         messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, step.model)),
@@ -212,12 +214,14 @@ def _calls(agent: Agent, ordinal: int, blocks: Sequence[Json], bad: dict[int, st
         given = cast("Json", raw) if isinstance(raw, dict) else {}
         wrong = bad.get(place) or (None if isinstance(raw, dict) else "the input is not a JSON object")
         calls.append(
-            ToolCall(
-                id=call_id(state.session, agent.name, state.incarnation, ordinal, place),
-                use_id=str(block.get("id", "")),
-                name=str(block.get("name", "")),
-                input=given,
-                bad_input=wrong,
+            unwrapped(
+                ToolCall(
+                    id=call_id(state.session, agent.name, state.incarnation, ordinal, place),
+                    use_id=str(block.get("id", "")),
+                    name=str(block.get("name", "")),
+                    input=given,
+                    bad_input=wrong,
+                )
             )
         )
     return tuple(calls)

@@ -10,6 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from callboard.core.bus.mail import sending
+from callboard.core.mcp.rights import bounded
 from callboard.core.names import END_FIRE, agent_key, short_id, subagent_suffix
 from callboard.core.permission.grammar import left_of
 from callboard.core.schedule import delivered
@@ -151,7 +152,7 @@ async def _made(host: Host, schedule: Schedule, kind: str, life: tuple[str, int,
 
 async def _spec(host: Host, schedule: Schedule, kind: str, name: str, lead: AgentSpec) -> AgentSpec:
     agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
-    spec = host.types(agent_type, name, lead)
+    spec = bounded(host.types(agent_type, name, lead), lead)
     tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools).names
     update: dict[str, object] = {
         "name": name,

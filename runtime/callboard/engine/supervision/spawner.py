@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from callboard.core.budget.tree import beyond, fire_of, left, narrower
 from callboard.core.bus.authority import spoken
 from callboard.core.bus.mail import sending
+from callboard.core.mcp.rights import bounded
 from callboard.core.names import agent_key, short_id
 from callboard.core.schedule.rights import in_turn, schedule_id
 from callboard.core.team.moving import worktree_in_use
@@ -34,7 +35,7 @@ class AgentSpawner:
         self._wait_ended = wait_ended
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        return self._agent.host.types(agent_type, name, parent)
+        return bounded(self._agent.host.types(agent_type, name, parent), parent)
 
     def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | ev.BudgetReached:
         """The budget of a new agent, and its place in the tree. One that is made already keeps what it was given."""

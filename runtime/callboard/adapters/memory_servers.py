@@ -1,0 +1,136 @@
+"""MCP servers in memory: the twin of the port `Servers`, for tests of teams that use tools of servers.
+
+    servers = MemoryServers()
+    servers.put("shop", tools=[my_tool])        # connected, with mcp__shop__... tools
+    servers.fail("shop", "it has crashed")      # and so on: what agents see changes at once
+
+Nothing is started, and nobody is talked to: a tool is whatever object the test gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import anyio
+
+from callboard.ports.tool import Tool
+from callboard.words.errors import ToolRefused
+from callboard.words.mcp import McpPrompt, McpResource, ServerEntry, ServerNow, ServerState
+from callboard.words.values import Json
+
+
+class MemoryServers:
+    """Implements `Servers`. What `connect` brings is put up by `put(..., state="waiting")` before."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self._now: dict[str, ServerNow] = {}
+        self._tools: dict[str, dict[str, Tool]] = {}
+        self._mapping: Mapping[str, Tool] = {}
+        self._prompts: dict[tuple[str, str], Sequence[Json]] = {}
+        self._texts: dict[tuple[str, str], Sequence[Json]] = {}
+        self._news = anyio.Event()
+        self.connected: list[str] = []
+        """The names that were connected by `connect`, in order."""
+
+    def put(
+        self,
+        name: str,
+        tools: Iterable[Tool] = (),
+        *,
+        state: ServerState = "connected",
+        instructions: str = "",
+        always_load: bool = False,
+    ) -> None:
+        """A server, in the place of one of that name. `tools`: each with its whole name, `mcp__server__tool`."""
+        self._tools[name] = {tool.spec.name: tool for tool in tools}
+        self._now[name] = ServerNow(
+            name, "stdio", "run", "(memory)", state, instructions=instructions, always_load=always_load
+        )
+        self._change()
+
+    def fail(self, name: str, why: str) -> None:
+        """It is not there any more."""
+        self._now[name] = replace(self._now[name], state="failed", why=why)
+        self._change()
+
+    def put_prompt(self, server: str, prompt: McpPrompt, messages: Sequence[Json]) -> None:
+        """A prompt of a server that is there, and what it says."""
+        self._prompts[server, prompt.name] = messages
+        now = self._now[server]
+        self._now[server] = replace(now, prompts=(*now.prompts, prompt))
+        self._change()
+
+    def put_resource(self, server: str, resource: McpResource, content: Sequence[Json]) -> None:
+        """A resource of a server that is there, and what it holds."""
+        self._texts[server, resource.uri] = content
+        now = self._now[server]
+        self._now[server] = replace(now, resources=(*now.resources, resource))
+        self._change()
+
+    def _change(self) -> None:
+        self._now = {
+            name: replace(now, tools=tuple(sorted(self._tools[name])) if now.state == "connected" else ())
+            for name, now in sorted(self._now.items())
+        }
+        up = [name for name, now in self._now.items() if now.state == "connected"]
+        self._mapping = {tool: one for name in up for tool, one in self._tools[name].items()}
+        self.revision += 1
+        self._news.set()
+        self._news = anyio.Event()
+
+    def now(self) -> Sequence[ServerNow]:
+        return tuple(self._now.values())
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._mapping
+
+    async def changed(self, since: int) -> int:
+        while self.revision == since:
+            await self._news.wait()
+        return self.revision
+
+    async def ready(self) -> None:
+        """Nothing connects by itself here, but what is put up as `connecting`."""
+        while any(now.state == "connecting" for now in self._now.values()):
+            await self._news.wait()
+
+    async def connect(self, name: str) -> ServerNow:
+        now = self._known(name)
+        if now.state == "untrusted":
+            raise ToolRefused(f"{name} is not trusted")
+        self.connected.append(name)
+        self._now[name] = replace(now, state="connected", why="")
+        self._change()
+        return self._now[name]
+
+    async def switch_off(self, name: str) -> ServerNow:
+        self._now[name] = replace(self._known(name), state="off", why="switched off")
+        self._change()
+        return self._now[name]
+
+    async def add(self, entry: ServerEntry) -> None:
+        self._tools.setdefault(entry.name, {})
+        self._now[entry.name] = ServerNow(entry.name, entry.transport, entry.scope, entry.path, "connected")
+        self._change()
+
+    async def remove(self, name: str) -> None:
+        if self._now.pop(name, None) is not None:
+            self._change()
+
+    async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
+        if (server, name) not in self._prompts:
+            raise ToolRefused(f"{server} has no prompt {name!r}")
+        said = ", ".join(f"{key}={value}" for key, value in arguments.items())
+        return (*self._prompts[server, name], *([{"type": "text", "text": said}] if said else []))
+
+    async def read(self, server: str, uri: str) -> Sequence[Json]:
+        if (server, uri) not in self._texts:
+            raise ToolRefused(f"{server} has no resource {uri!r}")
+        return self._texts[server, uri]
+
+    def _known(self, name: str) -> ServerNow:
+        if name not in self._now:
+            raise ToolRefused(f"there is no MCP server {name!r}; there are: {', '.join(self._now) or 'none'}")
+        return self._now[name]

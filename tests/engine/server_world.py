@@ -1,0 +1,64 @@
+"""A world in memory with MCP servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tests.engine.test_one_agent import Echo
+
+from callboard.adapters.memory_servers import MemoryServers
+from callboard.adapters.tools.servers import server_tools
+from callboard.core.mcp.catalogue import Deferral
+from callboard.engine.host import Host
+from callboard.engine.toolbox import Toolbox
+from callboard.ports.tool import Tool
+from callboard.testing import ScriptedModel, World
+from callboard.words.values import Json
+
+
+def shop(*names: str, server: str = "shop", effect: str = "read") -> list[Echo]:
+    """Tools of a server."""
+    return [Echo(name=f"mcp__{server}__{name}", effect=effect) for name in names]
+
+
+@dataclass
+class ServerWorld(World):
+    """With servers, whose tools the agents have as in a session."""
+
+    servers: MemoryServers = field(default_factory=MemoryServers)
+    deferral: Deferral = Deferral()
+    wait: float | None = 5.0
+
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        more: dict[str, Tool] = {tool.spec.name: tool for tool in server_tools(self.servers)}
+        box = Toolbox({**self.tools, **more}, self.servers)
+        host.ports = replace(host.ports, tools=box, servers=self.servers)
+        host.deferral, host.server_wait = self.deferral, self.wait
+        return host
+
+
+def listed(world: World, agent: str = "lead", call: int = -1) -> list[str]:
+    """The tools in a request of an agent."""
+    request = [r for r in model_of(world).requests if r.agent == agent][call]
+    return [str(one["name"]) for one in json.loads(request.tools)]
+
+
+def model_of(world: World) -> ScriptedModel:
+    return world.model
+
+
+def sent(world: World, agent: str = "lead", call: int = -1) -> str:
+    """The messages of a request."""
+    return b"\n".join([r for r in world.model.requests if r.agent == agent][call].messages).decode()
+
+
+def calls(name: str, given: Json) -> tuple[str, Json]:
+    """What a model writes to call a tool that its list does not hold."""
+    return "call_tool", {"name": name, "input": given}
+
+
+def names(tools: Sequence[Tool]) -> list[str]:
+    return [tool.spec.name for tool in tools]
