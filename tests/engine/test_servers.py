@@ -1,6 +1,9 @@
-"""Tools of MCP servers as agents have them: in the prompt or behind the search, live, bounded, under their real names."""
+"""Tools of MCP servers as agents have them: listed or behind the search, live, bounded, under their real names."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -9,16 +12,19 @@ from tests.engine.test_one_agent import Echo
 
 from callboard.adapters.memory_servers import MemoryServers
 from callboard.core.mcp.catalogue import Deferral
-from callboard.testing import AllowAll, ScriptedModel, say, use
+from callboard.core.names import journal
+from callboard.engine.memory import events_of
+from callboard.ports.model import Reply
+from callboard.testing import AllowAll, HostedSession, ScriptedModel, say, use
+from callboard.words.events import ModelReplied
 from callboard.words.hooks import PreToolUse
 from callboard.words.values import Json
 
 pytestmark = pytest.mark.anyio
 
 
-def world(script: list[object], servers: MemoryServers, **more: object) -> ServerWorld:
-    found = ServerWorld(ScriptedModel({"lead": script}), servers=servers, **more)  # type: ignore[arg-type]
-    return found
+def world(script: Sequence[Reply], servers: MemoryServers, **more: Any) -> ServerWorld:
+    return ServerWorld(ScriptedModel({"lead": script}), servers=servers, **more)
 
 
 async def test_tools_of_a_server_stand_in_the_prompt_and_are_called_by_their_names() -> None:
@@ -49,7 +55,7 @@ async def test_a_large_catalogue_is_deferred_and_found_by_the_search() -> None:
     async with here.session() as team:
         await team.prompt("refund order 42")
         await team.quiet()
-        record = [event async for event in _calls(team)]
+        record = await _calls(team)
     assert listed(here) == ["search_tools", "call_tool"]
     assert "mcp__shop__refund_order: Echo." in sent(here, call=1)
     assert tools[-1].ran == [{"text": "42"}]
@@ -68,15 +74,10 @@ async def test_tools_that_are_always_loaded_do_not_count_and_are_not_deferred() 
     assert listed(here) == ["search_tools", "call_tool", "mcp__core__a", "mcp__core__b", "mcp__core__c"]
 
 
-async def _calls(team):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    from callboard.core.names import journal
-    from callboard.engine.memory import events_of
-    from callboard.words.events import ModelReplied
-
-    for event in await events_of(team.world.store, journal(team.id, "lead", 1)):
-        if isinstance(event, ModelReplied):
-            for call in event.calls:
-                yield call.name, call.input
+async def _calls(team: HostedSession) -> list[tuple[str, Json]]:
+    """The calls that the lead's journal holds."""
+    events = await events_of(team.world.store, journal(team.id, "lead", 1))
+    return [(call.name, call.input) for one in events if isinstance(one, ModelReplied) for call in one.calls]
 
 
 async def test_hooks_and_the_judge_see_the_real_name_behind_call_tool() -> None:
