@@ -8,7 +8,8 @@ import pytest
 
 from callboard.adapters.agent_files import load_agents
 from callboard.adapters.files import Places as FilePlaces
-from callboard.assembly import AgentTypes, Chosen, Places, own_stages
+from callboard.agent_types import AgentTypes
+from callboard.assembly import Chosen, Places, own_stages
 from callboard.core.context.presets import PRESETS
 from callboard.settings import Loaded, load_settings
 from callboard.testing import ScriptedModel

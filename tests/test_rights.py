@@ -9,7 +9,8 @@ import pytest
 from callboard.adapters.agent_files import load_agents
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
-from callboard.assembly import AgentTypes, Chosen
+from callboard.agent_types import AgentTypes
+from callboard.assembly import Chosen
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.settings import Loaded, load_settings, rules_of
 from callboard.testing import ScriptedModel

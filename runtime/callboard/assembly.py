@@ -10,34 +10,25 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import platformdirs
 
-from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.stage_files import load_stage
-from callboard.core.budget.tree import narrower
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
 from callboard.core.names import workspace_folder
-from callboard.core.permission.grammar import left_of, whole_tools
-from callboard.core.permission.modes import inherited, within
 from callboard.core.permission.values import Rule
-from callboard.core.team.moving import worktree_in_use
-from callboard.core.toolset import ALL_TOOLS, clashes, our_names, tools_for
+from callboard.core.toolset import clashes
 from callboard.ports.model import Model
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
-from callboard.settings import Loaded, pipeline_of, pipelines_of
-from callboard.words.errors import SettingsError, ToolRefused, UsageError, WorkspaceUnusable
-from callboard.words.settings_model import AskSettings, ProfileSettings
-from callboard.words.specs import AgentSpec, Limits, ModelLimits, PermissionRules
-from callboard.words.values import Budget, Json
-
-KINDS = ("lead", "teammate", "subagent")
+from callboard.settings import Loaded, pipelines_of
+from callboard.words.errors import SettingsError, UsageError, WorkspaceUnusable
+from callboard.words.specs import ModelLimits
+from callboard.words.values import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,156 +232,9 @@ def with_own(tools: Mapping[str, Tool], own: Sequence[Tool]) -> dict[str, Tool]:
     return {**tools, **{one.spec.name: one for one in own}}
 
 
-@dataclass(frozen=True, slots=True)
-class AgentTypes:
-    """The agent types of a session, and how a spec is made of one."""
-
-    definitions: Mapping[str, AgentFile]
-    loaded: Loaded
-    chosen: Chosen
-    attended: bool
-    answerable: bool = False
-    """Nobody sits there, but somebody may come and answer."""
-
-    def __post_init__(self) -> None:
-        for name in self.loaded.settings.context.pipelines:
-            if name not in self.definitions:
-                words = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
-                raise SettingsError(words, self.loaded.place(("context", "pipelines", name)))
-        for name in self.loaded.settings.permission.agents:
-            if name not in self.definitions:
-                words = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
-                raise SettingsError(words, self.loaded.place(("permission", "agents", name)))
-        for name in self.loaded.settings.budgets:
-            if name not in {*self.definitions, *KINDS}:
-                words = f"there is no agent type or kind {name!r}; there are: {', '.join({*self.definitions, *KINDS})}"
-                raise SettingsError(words, self.loaded.place(("budgets", name)))
-
-    def budget_of(self, agent_type: str, kind: str) -> Budget:
-        """What the settings grant an agent of that type and kind."""
-        budgets = self.loaded.settings.budgets
-        found = [budgets[name].value() for name in (agent_type, kind) if name in budgets]
-        return reduce(narrower, found, Budget())
-
-    def descriptions(self) -> dict[str, str]:
-        """What the model reads of the types that may be spawned."""
-        return {name: one.description for name, one in self.definitions.items() if name != "lead"}
-
-    def lead(self, agent_type: str, denied: Sequence[str] = ()) -> AgentSpec:
-        """The spec of a session's lead. Raises `UsageError` for an unknown type."""
-        definition = self.definitions.get(agent_type)
-        if definition is None:
-            raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.definitions)}")
-        settings = self.loaded.settings
-        mine, rules = self._rights_of(agent_type, PermissionRules())
-        mode = mine.mode or definition.permission_mode or settings.permission.mode
-        tools = tools_for("lead", definition.tools, [*definition.denied, *denied], plan_mode=mode == "plan").names
-        limits = settings.limits
-        return self._spec(
-            definition,
-            name="lead",
-            kind="lead",
-            tools=left_of(tools, rules.deny),
-            permission_mode=mode,
-            rules=rules,
-            limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
-            budget=narrower(definition.budget, self.budget_of(agent_type, "lead")),
-        )
-
-    def spawned(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        """The spec of an agent that another one starts. Raises `ToolRefused` with the types that there are."""
-        definition = self.definitions.get(agent_type)
-        if definition is None or agent_type == "lead":
-            known = ", ".join(one for one in self.definitions if one != "lead")
-            raise ToolRefused(f"agent_type: there is no type {agent_type!r}; there are: {known}")
-        settings = self.loaded.settings
-        kind = "teammate" if agent_type == "teammate" else "subagent"
-        mine, rules = self._rights_of(agent_type, parent.rules)
-        steps = definition.max_turns or (None if kind == "teammate" else settings.limits.subagent_steps)
-        return self._spec(
-            definition,
-            name=name,
-            kind=kind,
-            tools=left_of(_named(definition), rules.deny),
-            permission_mode=within(parent.permission_mode, mine.mode or definition.permission_mode),
-            rules=rules,
-            limits=Limits(steps=steps, seconds=settings.limits.seconds),
-        ).model_copy(
-            update={
-                "parent": parent.name,
-                "model": self._model_of(definition, parent),
-                "models": {**parent.models, **self.chosen.limits},  # also of what a person chose meanwhile
-                "folder": parent.folder,  # it works where its parent does, unless it is given a place of its own
-                "worktree": worktree_in_use(parent),
-            }
-        )
-
-    def _ask_deadline(self, said: float | None) -> float | None:
-        """Where nobody sits there nothing waits for ever: where the settings say so, as long as by default."""
-        if self.attended or (self.answerable and said is not None):
-            return said
-        return AskSettings().deadline if self.answerable else 0
-
-    def _rights_of(self, agent_type: str, parent: PermissionRules) -> tuple[ProfileSettings, PermissionRules]:
-        """What the settings say of a type, and the rules of its agents: with the tools that nobody has at all."""
-        permission = self.loaded.settings.permission
-        mine = permission.agents.get(agent_type, ProfileSettings())
-        nobodys = PermissionRules(deny=whole_tools(permission.deny))
-        return mine, inherited(parent, mine.rules).joined(nobodys)
-
-    def _model_of(self, definition: AgentFile, parent: AgentSpec) -> str:
-        """Its own model where the session knows it, else its parent's."""
-        return definition.model if definition.model and definition.model in self.chosen.limits else parent.model
-
-    def _spec(self, definition: AgentFile, **fields: object) -> AgentSpec:
-        settings = self.loaded.settings
-        recovery = settings.recovery
-        base: Json = {
-            "agent_type": definition.name,
-            "instructions": definition.instructions,
-            "budget": definition.budget,
-            "own": () if definition.own is None and definition.tools is not None else definition.own,
-            "isolation": definition.isolation,
-            "effort": definition.effort,
-            "memory": definition.memory,
-            "mcp": definition.mcp,
-            "mcp_denied": definition.mcp_denied,
-            "model": self.chosen.name,
-            "fallback_models": self.chosen.fallbacks,
-            "small_model": settings.small_model,
-            "models": dict(self.chosen.limits),
-            "output_tokens": recovery.output_tokens,
-            "output_escalated": recovery.output_escalated,
-            "attempts": recovery.attempts if self.attended else recovery.unattended_attempts,
-            "max_wait": recovery.max_wait,
-            "first_byte": recovery.first_byte,
-            "idle": recovery.idle,
-            "total": recovery.total,
-            "pipeline": pipeline_of(settings, definition.name),
-            "context_limit": settings.context.limit,
-            "todo_reminder_steps": settings.context.todo_reminder_steps,
-            "react_limit": recovery.react_limit,
-            "after_compact": settings.context.after_compact,
-            "plan_approver": settings.plan.approver,
-            "plan_deadline": settings.plan.deadline,
-            "plan_on_deadline": settings.plan.on_deadline if self.attended else "refuse",
-            "plan_moved_base": settings.plan.moved_base,
-            "stuck_after": settings.limits.stuck_after,
-            "ask_deadline": self._ask_deadline(settings.ask.deadline),
-        }
-        return AgentSpec.model_validate({**base, **fields})
-
-
 def session_budget(loaded: Loaded, *asked: float | None) -> Budget:
     """What the session may use in all. `asked`: its money by flags (US dollars), the first that is one counts."""
     settings = loaded.settings
     known = (*asked, settings.budget.cost_usd, settings.limits.cost_usd)
     money = next((one for one in known if one is not None), None)
     return settings.budget.value().model_copy(update={"cost_usd": money})
-
-
-def _named(definition: AgentFile) -> tuple[str, ...]:
-    """What its file allows and does not deny; who starts it narrows that to its kind."""
-    denied = {name for entry in definition.denied for name in our_names(entry)}
-    asked = ALL_TOOLS if definition.tools is None else {n for entry in definition.tools for n in our_names(entry)}
-    return tuple(sorted(asked - denied))

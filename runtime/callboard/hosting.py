@@ -22,10 +22,12 @@ from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.memory_worktrees import MemoryWorktrees
 from callboard.adapters.prompting import WorkspacePrompts
-from callboard.adapters.skill_files import SkillLibrary
+from callboard.adapters.skill_files import SkillLibrary, Wishes
+from callboard.adapters.skill_uses import SkillUses
 from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.adapters.worktrees import worktrees_of
-from callboard.assembly import AgentTypes, all_tools, own_stages, session_budget, with_own
+from callboard.agent_types import AgentTypes
+from callboard.assembly import all_tools, own_stages, session_budget, with_own
 from callboard.core.names import session_key
 from callboard.core.permission.unread import rules_on_reading
 from callboard.core.permission.values import Floor, Rule
@@ -64,7 +66,7 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
             first = prompt_envelope(row.id, options.prompt, now=SystemClock().now(), nonce=nonce)
         await create_session(store, row, spec, lease.fence, first)
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
-    skills = SkillLibrary(files)
+    skills = library_of(files, settings, places.state)
     instructions = WorkspaceInstructions(places.workspace, Path.home(), places.config)
     ports = Ports(
         store=store,
@@ -97,6 +99,19 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
     for function in options.hook_functions:
         ports.hooks.include(function)
     return host
+
+
+def library_of(files: FilePlaces, settings: Settings, state: Path) -> SkillLibrary:
+    """The skills of a workspace, as its settings want them shown; how often each was loaded stands in its state."""
+    characters = os.environ.get("SLASH_COMMAND_TOOL_CHAR_BUDGET", "")
+    wishes = Wishes(
+        overrides=settings.skills.overrides,
+        longest=settings.skills.description,
+        share=settings.skills.catalogue,
+        characters=int(characters) if characters.isdecimal() else None,
+        commands=settings.skills.commands,
+    )
+    return SkillLibrary(files, wishes, SkillUses(state / "skill-uses.json"))
 
 
 def governors_of(options: Options, loaded: Loaded) -> Governors:
