@@ -56,7 +56,7 @@ class Ground:
         """The path as it is shown."""
         if not self.person:
             return f"{self.shown}{relative}"
-        path = self.root / relative
+        path = Path(os.path.normpath(self.root / relative))
         return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 

@@ -38,7 +38,7 @@ def only_includes(text: str) -> bool:
 
 def _path(word: str) -> str:
     """The path of an include; empty for what cannot be one."""
-    path = word.replace("\\ ", " ").rstrip(_AFTER)
+    path = word.replace("\\ ", " ").rstrip(_AFTER).strip()
     return "" if not path or path.startswith(("#", "@")) or "\0" in path else path
 
 
