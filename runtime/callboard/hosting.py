@@ -12,15 +12,17 @@ from pathlib import Path
 import anyio
 import structlog
 
-from callboard.adapters.agent_files import AgentFile, load_agents
+from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.archive import FileArchive
 from callboard.adapters.clock import SystemClock, SystemDice
+from callboard.adapters.files import Note
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.hook_files import HookEntry
 from callboard.adapters.instructions import WorkspaceInstructions
 from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.memory_worktrees import MemoryWorktrees
+from callboard.adapters.plugins import read_plugins
 from callboard.adapters.prompting import WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary, Wishes
 from callboard.adapters.skill_uses import SkillUses
@@ -31,6 +33,7 @@ from callboard.assembly import all_tools, own_stages, session_budget, with_own
 from callboard.core.names import session_key
 from callboard.core.permission.unread import rules_on_reading
 from callboard.core.permission.values import Floor, Rule
+from callboard.definitions import Definitions, keep_reading
 from callboard.engine.governor import Governors
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
@@ -38,35 +41,38 @@ from callboard.engine.sessions import create_session, named, prompt_envelope
 from callboard.engine.supervision.team import Team
 from callboard.hooking import add_entries, add_front_matter, fill_registry
 from callboard.opening import Opened, Options
+from callboard.ports.model import Delta
 from callboard.ports.store import Lease, Put
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.sandboxing import serve_way_out
-from callboard.settings import Loaded
+from callboard.settings import Loaded, Settings
 from callboard.taking_over import heed_take_over
 from callboard.taping import Wiring
 from callboard.words.errors import heart_of
+from callboard.words.specs import AgentSpec
 from callboard.words.values import HostRow
 
 
-async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease, launcher: ShellLauncher) -> Host:
+async def host_of(
+    options: Options, opened: Opened, wiring: Wiring, lease: Lease, launcher: ShellLauncher, read: Definitions
+) -> Host:
     """Everything that the agents of the session share; a new session gets its first records."""
     places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
     settings = loaded.settings
-    files = files_of(opened)
-    types = AgentTypes(agents_of(files, loaded, options), loaded, wiring.chosen, opened.attended, options.answerable)
-    spec = types.lead(options.lead_type, options.disallowed)
+    files, skills = read.files, read.library
+    types = AgentTypes(read.types, loaded, wiring.chosen, opened.attended, options.answerable, skills)
+    spec = _lead_of(types, options)
     kept = await store.get(session_key(row.id))
     if kept is not None and options.max_cost_usd is not None:  # a later resume keeps it
         await store.commit(Put(kept.key, row.encode(), expected=kept.revision), fence=lease.fence)
     elif kept is None:
-        first = None
-        if options.prompt is not None:
-            row = named(row, options.prompt)
-            nonce = wiring.nonce(secrets.token_hex(8))
-            first = prompt_envelope(row.id, options.prompt, now=SystemClock().now(), nonce=nonce)
+        first, words = None, (read.types[options.lead_type].initial_prompt, options.prompt or "")
+        if options.prompt is not None or words[0]:
+            row = named(row, options.prompt or words[0])
+            nonce, prompt = wiring.nonce(secrets.token_hex(8)), "\n\n".join(text for text in words if text)
+            first = prompt_envelope(row.id, prompt, now=SystemClock().now(), nonce=nonce)
         await create_session(store, row, spec, lease.fence, first)
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
-    skills = library_of(files, settings, places.state)
     instructions = WorkspaceInstructions(places.workspace, Path.home(), places.config)
     ports = Ports(
         store=store,
@@ -74,12 +80,14 @@ async def host_of(options: Options, opened: Opened, wiring: Wiring, lease: Lease
         clock=SystemClock(),
         dice=SystemDice(),
         tools=with_own(
-            all_tools(types.descriptions(), places.workspace, rules_on_reading(rules["deny"], rules["ask"])),
+            all_tools(
+                types.descriptions(options.lead_type), places.workspace, rules_on_reading(rules["deny"], rules["ask"])
+            ),
             options.tools,
         ),
         own=options.own,
         judge=judge_of(opened, rules, launcher),
-        surroundings=WorkspaceSurroundings(places.workspace, os.environ),
+        surroundings=WorkspaceSurroundings(places.workspace, os.environ, read.reminder),
         prompts=WorkspacePrompts(
             places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words(), instructions
         ),
@@ -140,27 +148,51 @@ def rules_in_force(loaded: Loaded, kind: str) -> tuple[Rule, ...]:
     return parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
 
 
-def files_of(opened: Opened) -> FilePlaces:
-    """Where agents and skills are found; the workspace's as they were read when they were trusted."""
+def definitions_of(options: Options, opened: Opened) -> Definitions:
+    """The agents and skills of the session, read as they stand now."""
+    loaded, places = opened.loaded, opened.places
+    files, notes = files_of(opened, options)
+    library = library_of(files, loaded.settings, places.state)
+    read = Definitions(
+        files,
+        lambda found: agents_of(found, loaded, options),
+        library,
+        places.config,
+        by_flag=opened.trust.how == "flag",
+        plugin_notes=notes,
+    )
+    read.read()
+    return read
+
+
+def files_of(opened: Opened, options: Options) -> tuple[FilePlaces, tuple[Note, ...]]:
+    """Where agents and skills are found; the workspace's as they were read when they were trusted. Beside it what of
+    the plugins is not honoured."""
     places, trust = opened.places, opened.trust
+    plugins, notes = read_plugins(options.plugins or tuple(map(Path, opened.row.settings.get("plugins", ()))))
     config, home, brought = places.config, Path.home(), trust.brought
-    return FilePlaces(places.workspace, config, home, trusted=trust.trusted, brought=brought)
+    found = FilePlaces(places.workspace, config, home, trusted=trust.trusted, brought=brought, plugins=plugins)
+    return found, notes
 
 
-def agents_of(files: FilePlaces, loaded: Loaded, options: Options | None = None) -> Mapping[str, AgentFile]:
+def agents_of(found: Mapping[str, AgentFile], loaded: Loaded, options: Options) -> Mapping[str, AgentFile]:
     """The agent types, with what `options` say of them; none with a mode that a settings file switches off."""
-    found = load_agents(files).items
-    if options is not None:
-        found = {**found, **options.agents}
-        lead = found.get(options.lead_type)
-        if lead is not None and (options.instructions or options.lead_tools is not None):
-            tools = lead.tools if options.lead_tools is None else options.lead_tools
-            lead = replace(lead, instructions=options.instructions or lead.instructions, tools=tools)
-            found = {**found, options.lead_type: lead}
+    found = {**found, **options.agents}
+    lead = found.get(options.lead_type)
+    if lead is not None and (options.instructions or options.lead_tools is not None):
+        tools = lead.tools if options.lead_tools is None else options.lead_tools
+        lead = replace(lead, instructions=options.instructions or lead.instructions, tools=tools)
+        found = {**found, options.lead_type: lead}
     if not loaded.bypass_off:
         return found
     bound = {name: one for name, one in found.items() if one.permission_mode == "bypassPermissions"}
     return {**found, **{name: replace(one, permission_mode=None) for name, one in bound.items()}}
+
+
+def _lead_of(types: AgentTypes, options: Options) -> AgentSpec:
+    """The spec of a new session's lead: what a person says of its model and effort counts before its file."""
+    spec = types.lead(options.lead_type, options.disallowed, model_chosen=options.model is not None)
+    return spec.model_copy(update={"effort": options.effort}) if options.effort else spec
 
 
 def hooks_of(
@@ -189,12 +221,17 @@ async def worktrees_for(opened: Opened, *, live: bool) -> WorktreeKeeper:
 
 
 @asynccontextmanager
-async def hosting(team: Team, wiring: Wiring, mine: HostRow, launcher: ShellLauncher) -> AsyncGenerator[None]:
+async def hosting(
+    team: Team, wiring: Wiring, mine: HostRow, launcher: ShellLauncher, read: Definitions | None
+) -> AsyncGenerator[None]:
     """The team lives while the block lasts. What nobody can act on, and the word to leave, are raised as themselves and
-    not as a group."""
+    not as a group. `read`: the agents and skills that are read again when their files change; None: they are not."""
     try:
         async with anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
+            if read is not None:
+                tell = team.host.streamed
+                group.start_soon(keep_reading, read, lambda line: tell("lead", Delta("notice", line)))
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, team.host)
             group.start_soon(heed_take_over, team.host.ports.store, team.host.session, mine)

@@ -23,6 +23,7 @@ from pathlib import Path
 import anyio
 
 from callboard.adapters.memory import MemoryStore
+from callboard.core.context.prompt import SERVERS
 from callboard.core.permission.lifts import Lift
 from callboard.core.state import AgentState
 from callboard.engine.hooks.registry import HookRegistry
@@ -32,9 +33,10 @@ from callboard.engine.sessions import Action, Command, create_session, send_comm
 from callboard.engine.supervision.team import Team
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Store
-from callboard.ports.tool import Finished, Folders, SkillText, Tool, ToolSpec
+from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
 from callboard.ports.world import Approver, Observer, PromptParts, Ruling
 from callboard.words.errors import ToolRefused
+from callboard.words.skills import PersonCommand, SkillText
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, Cause, Fault, Json, SessionRow, ToolCall, Usage
 
@@ -243,8 +245,11 @@ class NoLauncher:
 class PlainPrompts:
     """The instructions as the system prompt, the tools as they declare themselves."""
 
-    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
-        system = json.dumps([{"type": "text", "text": f"You are {spec.name}. {spec.instructions}"}]).encode()
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
+        blocks: list[Json] = [{"type": "text", "text": f"You are {spec.name}. {spec.instructions}"}]
+        if servers:
+            blocks.append({"type": "text", "text": "\n".join([f"# {SERVERS}", *(f"- {one}" for one in servers)])})
+        system = json.dumps(blocks).encode()
         listed = [{"name": t.name, "description": t.description, "input_schema": t.input_schema} for t in tools]
         return PromptParts(system, json.dumps(listed).encode(), 100)
 
@@ -252,11 +257,17 @@ class PlainPrompts:
 class NoSkills:
     """No skills at all."""
 
-    def catalogue(self) -> Sequence[SkillText]:
+    def catalogue(self, window: int = 0) -> Sequence[SkillText]:
         return ()
 
     def load(self, name: str) -> SkillText:
         raise ToolRefused(f"there is no skill {name!r}")
+
+    def commands(self) -> Sequence[PersonCommand]:
+        return ()
+
+    def command(self, name: str) -> SkillText | None:
+        return None
 
 
 @dataclass

@@ -271,12 +271,10 @@ def test_a_skill_for_persons_only_is_not_shown_to_a_model(places: Places, writte
         library.load("git")
 
 
-def test_what_a_skill_would_grant_is_not_granted_and_told(places: Places) -> None:
+def test_what_a_skill_grants_is_read_and_a_field_that_is_none_told(places: Places) -> None:
     library = _skill(places, "---\ndescription: d\nallowed-tools: Bash(rm:*)\nfrobnicate: 1\nlicense: MIT\n---\nx\n")
-    assert [(note.field, note.verdict) for note in library.notes] == [
-        ("allowed-tools", "ignored"),
-        ("frobnicate", "ignored"),
-    ]
+    assert [(note.field, note.verdict, note.line) for note in library.notes] == [("frobnicate", "ignored", 4)]
+    assert library.load("git").allowed == ("Bash(rm:*)",)
 
 
 @pytest.mark.parametrize("name", ["a b", "../x", "ä", "x" * 65, "a/b"])

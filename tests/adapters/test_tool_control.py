@@ -14,10 +14,10 @@ from callboard.adapters.tools.skills import skill_tools
 from callboard.core import names
 from callboard.core.asking.requests import digest_of
 from callboard.ports.store import Put
-from callboard.ports.tool import SkillText
 from callboard.words.errors import Conflict, ToolRefused
-from callboard.words.events import CompactAsked, SkillLoaded
+from callboard.words.events import CompactAsked
 from callboard.words.schedules import Schedule, ScheduleRights
+from callboard.words.skills import SkillText
 from callboard.words.values import Budget
 
 pytestmark = pytest.mark.anyio
@@ -192,13 +192,10 @@ async def test_without_schedules_the_list_says_so(world: ToolWorld) -> None:
 # Skills
 
 
-async def test_a_skill_comes_with_its_folder_and_is_remembered_by_its_content(world: ToolWorld) -> None:
-    world.skills = MemorySkills([SkillText("git", "d", "/skills/git", "# Git\nUse it.\n", "no description")])
-    loaded = await world.run("load_skill", name="git")
-    assert loaded.content == "Skill git, folder /skills/git\nNote: no description\n\n# Git\nUse it."
-    (event,) = loaded.events
-    assert isinstance(event, SkillLoaded)
-    assert (event.name, len(event.digest)) == ("git", 64)
+async def test_a_skill_comes_as_the_engine_fills_it(world: ToolWorld) -> None:
+    world.skills = MemorySkills([SkillText("git", "d", "/skills/git", "Use it.")])
+    loaded = await world.run("load_skill", name="git", arguments="a b")
+    assert loaded.content == "git(a b): Use it."
     with pytest.raises(ToolRefused, match="there are git"):
         await world.run("load_skill", name="hg")
 

@@ -15,10 +15,11 @@ from callboard.adapters.memory import MemoryStore
 from callboard.core import names
 from callboard.core.bus.mail import sending
 from callboard.ports.store import Put, Row, Write
-from callboard.ports.tool import BackgroundTask, Folders, Launcher, SkillText, Tool, ToolContext, ToolOutcome
+from callboard.ports.tool import BackgroundTask, Folders, Launcher, SkillUse, Tool, ToolContext, ToolOutcome
 from callboard.words.errors import ToolRefused
 from callboard.words.events import BudgetReached
 from callboard.words.schedules import Schedule
+from callboard.words.skills import PersonCommand, SkillText
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Budget, Envelope, Json, Request, Task, Value
 
@@ -121,7 +122,7 @@ class MemorySkills:
 
     texts: Sequence[SkillText] = ()
 
-    def catalogue(self) -> list[SkillText]:
+    def catalogue(self, window: int = 0) -> list[SkillText]:
         return [replace(text, body=None) for text in self.texts]
 
     def load(self, name: str) -> SkillText:
@@ -129,6 +130,15 @@ class MemorySkills:
             if text.name == name:
                 return text
         raise ToolRefused(f"no skill {name}; there are {', '.join(text.name for text in self.texts)}")
+
+    async def use(self, name: str, arguments: str) -> SkillUse:
+        return SkillUse(f"{name}({arguments}): {self.load(name).body}")
+
+    def commands(self) -> list[PersonCommand]:
+        return []
+
+    def command(self, name: str) -> SkillText | None:
+        return None
 
 
 def spec(name: str, kind: str = "teammate", **fields: object) -> AgentSpec:
@@ -190,6 +200,7 @@ class ToolWorld:
             launcher=cast("Launcher", None),
             spawner=MemorySpawner(self.types, rows, self.answers, self.started),
             skills=self.skills,
+            use_skill=self.skills.use,
             background=cast("Mapping[str, BackgroundTask]", {}),
             progress=lambda _text: None,
             assignment=self.assigned,

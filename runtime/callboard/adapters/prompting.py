@@ -45,7 +45,7 @@ class WorkspacePrompts:
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         files = await self._instructions.for_prompt(spec)
-        skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue())
+        skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue(spec.limits_of(spec.model).window))
         can_load = any(tool.name == "load_skill" for tool in tools)
         facts = PromptFacts(
             workspace=str(self._workspace),

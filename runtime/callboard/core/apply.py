@@ -13,7 +13,7 @@ from callboard.core.apply_limits import LIMIT_RULES, asking_chosen, budget_raise
 from callboard.core.apply_lives import LIFE_RULES, waiting
 from callboard.core.apply_tools import TOOL_RULES
 from callboard.core.budget.charging import charged
-from callboard.core.bus.authority import after
+from callboard.core.bus.authority import after, raises
 from callboard.core.changes import Rule, gate_moved, queue, said_to
 from callboard.core.context.guidance import is_guidance
 from callboard.core.context.reminders import is_reminder

@@ -14,6 +14,7 @@ from callboard.core.bus.mail import defused_parts
 from callboard.core.changes import Rule, gate_moved, queue, said_to
 from callboard.core.context.prompt import todo_reminder
 from callboard.core.frozen import replace
+from callboard.core.recovery.turns import on_switched
 from callboard.core.state import AgentState, Background, CallState, Gate
 from callboard.words import events as ev
 from callboard.words.context import Injection, Placed
@@ -187,7 +188,20 @@ def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
 
 
 def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:
-    return state if e.name in state.skills else replace(state, skills=(*state.skills, e.name))
+    """What it says of calls holds for the turn under way; so does its model, as another one that took over would."""
+    skills = state.skills if e.name in state.skills else (*state.skills, e.name)
+    texts = {**{k: v for k, v in state.skill_texts.items() if k != e.name}, e.name: e.text} if e.text else None
+    turn = state.turn
+    if turn is not None and (e.allowed or e.disallowed or e.effort):
+        lifts = tuple(dict.fromkeys((*turn.lifts, *e.allowed)))
+        denies = tuple(dict.fromkeys((*turn.denies, *e.disallowed)))
+        turn = replace(turn, lifts=lifts, denies=denies, effort=e.effort or turn.effort)
+    state = replace(state, skills=skills, skill_texts=texts or state.skill_texts, turn=turn)
+    return replace(state, recovery=on_switched(state.recovery, e.model)) if e.model and turn is not None else state
+
+
+def _commands_began(state: AgentState, e: ev.SkillCommandsBegan) -> AgentState:
+    return replace(state, commands_begun=state.commands_begun | {e.envelope})
 
 
 def _gate_set(state: AgentState, e: ev.GateSet) -> AgentState:
@@ -245,6 +259,7 @@ TOOL_RULES: Mapping[type, Rule] = {
     ev.TodosSet: _todos_set,
     ev.FileSeen: _file_seen,
     ev.SkillLoaded: _skill_loaded,
+    ev.SkillCommandsBegan: _commands_began,
     ev.GateSet: _gate_set,
     ev.TaskHeld: _task_held,
     ev.Reported: _reported,

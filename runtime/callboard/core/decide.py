@@ -23,7 +23,7 @@ from callboard.core.context.compacting import compaction
 from callboard.core.context.counting import COUNT, count
 from callboard.core.context.undoing import undoing
 from callboard.core.context.view.conversation import size
-from callboard.core.hooks.moments import BATCH_HOOKS, HOOKS, starting
+from callboard.core.hooks.moments import BATCH_HOOKS, HOOKS, SKILLS, starting
 from callboard.core.recovery import turns as rec
 from callboard.core.recovery.fallback import Demand
 from callboard.core.state import AgentState, CallState, Facts
@@ -40,7 +40,7 @@ READS_AT_ONCE = 10
 MAX_DEPTH = 6
 """Hops between agents without a person, a schedule, or a change to a task or file."""
 MODEL, SUMMARY, REMINDERS = "model", "summary", "reminders"
-WAITED_FOR = HOOKS | {REMINDERS, COUNT}
+WAITED_FOR = HOOKS | {REMINDERS, COUNT, SKILLS}
 """Operations that the model is not asked beside."""
 
 

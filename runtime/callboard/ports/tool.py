@@ -14,9 +14,11 @@ from typing import Literal, Protocol
 
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
+from callboard.words.errors import ToolRefused
 from callboard.words.events import BudgetReached, Event
 from callboard.words.mcp import AnsweredBack, Asked
 from callboard.words.schedules import Schedule
+from callboard.words.skills import PersonCommand, SkillText
 from callboard.words.specs import AgentSpec
 from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Task
 
@@ -154,23 +156,25 @@ class Spawner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SkillText:
-    """One skill. `body` None in a catalogue."""
-
-    name: str
-    description: str
-    folder: str
-    body: str | None = None
-    problem: str = ""
-
-
 class Skills(Protocol):
     """The skills that this session has."""
 
-    def catalogue(self) -> Sequence[SkillText]: ...
+    def catalogue(self, window: int = 0) -> Sequence[SkillText]:
+        """Those that a model may load, without their bodies, as its prompt shows them: a description that has no room
+        in a window of so many tokens is empty; 0: all have."""
+        ...
+
     def load(self, name: str) -> SkillText:
-        """The body. Raises `ToolRefused` naming those there are."""
+        """One that a model may load, with its body. Raises `ToolRefused` naming those there are."""
+        ...
+
+    def commands(self) -> Sequence[PersonCommand]:
+        """What a person may start with a slash."""
+        ...
+
+    def command(self, name: str) -> SkillText | None:
+        """One that a person may start, with its body; None where there is none of that name. Raises `ToolRefused` for
+        one that cannot be read."""
         ...
 
 
@@ -187,6 +191,22 @@ class Folders:
     """Never shown, never written by tools."""
     git: Path | None = None
     """Git's own folder where that lies outside the root: of a worktree. Commands of git use it; to write in it asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillUse:
+    """A skill that was started for a model."""
+
+    text: str
+    """What it reads: the body, its arguments and the output of its commands in their places; or a subagent's answer."""
+    events: tuple[Event, ...] = ()
+    is_error: bool = False
+    """The subagent that it ran as did not end well."""
+    data: Json = field(default_factory=dict[str, object])
+
+
+async def _no_skill(name: str, arguments: str) -> SkillUse:
+    raise ToolRefused(f"there is no skill {name!r}")
 
 
 async def _no_commit() -> str:
@@ -253,6 +273,8 @@ class ToolContext:
     """What is checked out in the root of its folders (40 hex digits); empty: nothing, or not known."""
     worktrees: WorktreeKeeper | None = None
     """None: this session has none."""
+    use_skill: Callable[[str, str], Awaitable[SkillUse]] = _no_skill
+    """(name, arguments) -> the skill as this agent is to read it. Raises `ToolRefused`."""
     elicit: Callable[[Asked], Awaitable[AnsweredBack]] = _declined
     """Puts what an MCP server asks in the middle of this call to the person, as a durable request."""
 

@@ -62,6 +62,7 @@ from callboard.words.tool_events import (
     GateSet,
     Reported,
     ResultsMerged,
+    SkillCommandsBegan,
     SkillLoaded,
     StopHookRan,
     TaskHeld,
@@ -109,6 +110,7 @@ __all__ = [
     "Reported",
     "ResultsMerged",
     "RetryPlanned",
+    "SkillCommandsBegan",
     "SkillLoaded",
     "SpecChanged",
     "StallNoticed",
@@ -167,6 +169,7 @@ Event = Annotated[
     | TodosSet
     | FileSeen
     | SkillLoaded
+    | SkillCommandsBegan
     | GateSet
     | TaskHeld
     | Reported

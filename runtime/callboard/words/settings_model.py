@@ -188,6 +188,19 @@ class ContextSettings(Section):
     """What follows the compaction that the `compact` tool asked for: the turn goes on, or ends."""
 
 
+class SkillSettings(Section):
+    """Which skills are seen, how much of the prompt their catalogue may fill, and whether they run commands."""
+
+    catalogue: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share of the context window for the catalogue; beyond it the descriptions of the least used skills are left out."""
+    description: Positive = 1_536
+    """Characters of one description."""
+    commands: bool = True
+    """Commands in the texts of skills run before the model reads them, under the rules and in the sandbox of all."""
+    overrides: dict[str, Literal["on", "name-only", "user-invocable-only", "off"]] = Field(default_factory=dict)
+    """By a skill's name: without its description in the catalogue, for the person alone, or not at all."""
+
+
 class TeamSettings(Section):
     """How large a team may be, and how much may wait for one of it."""
 
@@ -274,6 +287,16 @@ class McpSettings(Section):
     wait: Seconds = 5.0
     """How long the first prompt waits for servers where a person sits there; elsewhere it waits until each of them has
     connected or failed."""
+    start: Seconds = 30.0
+    """How long a server has until it must be ready (`MCP_TIMEOUT` wins, in milliseconds)."""
+    call: Seconds = 100_000.0
+    """How long one call may take at most (`MCP_TOOL_TIMEOUT` wins, in milliseconds); a server's own `timeout` wins."""
+    idle: Seconds | None = None
+    """Silence that ends a call; left out: 30 minutes of a process, 5 minutes of a remote server."""
+    result_tokens: Positive = 25_000
+    """Of a result that are shown (`MAX_MCP_OUTPUT_TOKENS` wins); the whole of a larger one goes to a file."""
+    off: tuple[str, ...] = ()
+    """Names of servers that are not connected."""
 
 
 class Settings(Section):
@@ -297,6 +320,7 @@ class Settings(Section):
     recovery: RecoverySettings = RecoverySettings()
     rate: RateSettings = RateSettings()
     context: ContextSettings = ContextSettings()
+    skills: SkillSettings = SkillSettings()
     team: TeamSettings = TeamSettings()
     plan: PlanSettings = PlanSettings()
     ask: AskSettings = AskSettings()

@@ -133,9 +133,30 @@ class FileSeen(Base):
 
 
 class SkillLoaded(Base):
+    """A skill's text is in the conversation. What its front matter says of calls holds until the turn ends."""
+
     t: Literal["skill_loaded"] = "skill_loaded"
     name: str
     digest: str = ""
+    text: str = ""
+    """The blob of what stands in the conversation, for after a summary; empty: it was not kept."""
+    allowed: tuple[str, ...] = ()
+    """Rules that lift the question of a call."""
+    disallowed: tuple[str, ...] = ()
+    """Rules that deny."""
+    model: str = ""
+    """Asked from the next call on; empty: as before."""
+    effort: str = ""
+
+
+class SkillCommandsBegan(Base):
+    """Commands in the text of a skill that somebody typed are about to run, and not all of them only read: should they
+    be cut, they are not run again."""
+
+    t: Literal["skill_commands_began"] = "skill_commands_began"
+    envelope: str
+    """What was typed."""
+    commands: tuple[str, ...]
 
 
 class GateSet(Base):

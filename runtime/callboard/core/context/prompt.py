@@ -159,7 +159,7 @@ def _instructions(files: Sequence[ProjectFile]) -> str:
 
 
 def _skills(skills: Sequence[SkillLine]) -> str:
-    lines = [f"- {one_line(skill.name)}: {one_line(skill.description)}" for skill in skills]
+    lines = [f"- {one_line(s.name)}" + (f": {one_line(s.description)}" if s.description else "") for s in skills]
     head = "Load one with `load_skill` before you do what it is about."
     return _section("Skills", "\n".join([head, _tagged("skills", "\n".join(lines))])) if lines else ""
 

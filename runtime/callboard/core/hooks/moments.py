@@ -15,6 +15,8 @@ STOP_HOOKS, PROMPT_HOOKS, START_HOOKS, BATCH_HOOKS, COMPACT_HOOKS = (
 )
 HOOKS = frozenset({STOP_HOOKS, PROMPT_HOOKS, START_HOOKS, BATCH_HOOKS, COMPACT_HOOKS})
 """Operations that ask hooks; the model is not asked beside one of them."""
+SKILLS = "skills"
+"""The operation that makes the texts of skills out of what a person typed: it may run commands, or a subagent."""
 
 
 def starting(state: AgentState, facts: Facts) -> st.Step | None:

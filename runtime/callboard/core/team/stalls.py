@@ -10,6 +10,8 @@
     reminders, an answer taken up      `USUAL`                                            here
     background command                 none: it has a deadline of its own                 `BackgroundStarted`
     subagents (`task`)                 none: each of them is looked at by itself          `ToolSpec.seconds`
+    skills that a person typed         none: their commands have limits, their subagents  `core/skills/commands.py`
+                                       are looked at by themselves
 
 To each comes `GRACE`: who enforces a time-out needs a moment to end what runs. Who is idle, waits for a person, for the
 rate or for a schedule has nothing under way, and is never stalled.
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from callboard.core.hooks.moments import HOOKS
+from callboard.core.hooks.moments import HOOKS, SKILLS
 from callboard.core.state import AgentState, CallState
 from callboard.words.values import Json
 
@@ -50,7 +52,7 @@ def limit(state: AgentState, operation: str, longest: Longest) -> float | None:
         return state.me.total + GRACE
     if kind in ("judge", "settle") or kind in HOOKS:
         return longest.hooks() + GRACE
-    if kind == "bg":
+    if kind in ("bg", SKILLS):
         return None
     if kind != "tool":
         return USUAL + GRACE

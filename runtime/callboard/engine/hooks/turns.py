@@ -6,22 +6,26 @@ What they decide stands in the record of the operation that asked them: an opera
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
+import anyio
+
 from callboard.core.apply import fold
 from callboard.core.bus.mail import injected
-from callboard.core.hooks.moments import BATCH_HOOKS, PROMPT_HOOKS, START_HOOKS, STOP_HOOKS
+from callboard.core.hooks.moments import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, START_HOOKS, STOP_HOOKS
 from callboard.core.recovery.turns import model_in_use
 from callboard.engine.bus.delivering import delivered
 from callboard.engine.host import AT_WORK
 from callboard.engine.loop import Agent
+from callboard.engine.skills.expanding import Expanded, expanded, expands
 from callboard.engine.tools.calls import caller, notice
 from callboard.words import events as ev
 from callboard.words import hooks as hk
 from callboard.words import steps as st
 from callboard.words.context import Injection
+from callboard.words.errors import CallboardError, NobodyCanAct, ToolRefused
 from callboard.words.values import Envelope, Json
 
 PROMPTS = frozenset({"prompt", "scheduled"})
@@ -34,43 +38,82 @@ _SESSION = Injection(kind="session-start-hook", text="", source="hook")
 
 
 def hooked(agent: Agent, envelopes: Sequence[Envelope]) -> bool:
-    """Whether hooks are asked before these envelopes enter the conversation."""
+    """Whether hooks are asked before these envelopes enter the conversation, or slash commands stand in them."""
     has = agent.host.ports.hooks.has
+    if any(expands(agent, one) for one in envelopes):
+        return True
     prompts = any(one.type in PROMPTS for one in envelopes)
     return has("EnvelopeDelivered") or (prompts and has("UserPromptSubmit"))
 
 
 def deliver(agent: Agent, envelopes: Sequence[Envelope]) -> None:
     """Ask the hooks of each, then put into the conversation what passes."""
-    agent.start(PROMPT_HOOKS, partial(_deliver, agent, envelopes))
+    agent.start(
+        SKILLS if any(expands(agent, one) for one in envelopes) else PROMPT_HOOKS, partial(_deliver, agent, envelopes)
+    )
 
 
 async def _deliver(agent: Agent, envelopes: Sequence[Envelope]) -> None:
     """UserPromptSubmit for each prompt of a person or a schedule: what a hook blocks never enters the conversation.
-    EnvelopeDelivered for all that does."""
+    EnvelopeDelivered for all that does. A slash command becomes what it stands for."""
     now, has = agent.host.clock.now(), agent.host.ports.hooks.has
     events: list[ev.Event] = []
     passed: list[Envelope] = []
+    skills: dict[str, Expanded] = {}
     for envelope in envelopes:
         if envelope.type in PROMPTS and has("UserPromptSubmit"):
             asked = await _submitted(agent, envelope)
             events += asked
             if any(isinstance(one, ev.EnvelopesDropped) for one in asked):
                 continue
+        if expands(agent, envelope):
+            found = await _expanded(agent, envelope)
+            if not isinstance(found, Expanded):
+                events.append(found)
+                continue
+            skills[envelope.id] = found
         passed.append(envelope)
         if has("EnvelopeDelivered"):
             events += await _told(agent, envelope)
     if not passed:
         await agent.record(*events)
         return
-    said = ev.EnvelopesDelivered(at=now, ids=tuple(e.id for e in passed), blocks=await delivered(agent, passed))
+    blocks = await delivered(agent, passed)
+    placed = [(block, *_of(skills, one).blocks) for one, block in zip(passed, blocks, strict=True)]
+    said = ev.EnvelopesDelivered(
+        at=now, ids=tuple(e.id for e in passed), blocks=tuple(b for row in placed for b in row)
+    )
+    more = [event for one in passed for event in _of(skills, one).events]
     while True:
         before = agent.state.injections
         waiting = fold(events, agent.state).injections
         # What is injected stands before the words.
         first = [ev.InjectionsDelivered(at=now, blocks=tuple(injected(one) for one in waiting))] if waiting else []
-        if await agent.record(*events, *first, said, unless=lambda state, seen=before: state.injections != seen):
+        together = (*events, *first, said, *more)
+        if await agent.record(*together, unless=lambda state, seen=before: state.injections != seen):
             return
+
+
+def _of(skills: Mapping[str, Expanded], envelope: Envelope) -> Expanded:
+    return skills.get(envelope.id, Expanded())
+
+
+async def _expanded(agent: Agent, envelope: Envelope) -> Expanded | ev.EnvelopesDropped:
+    """What a slash command became, or that it came to nothing, which the person is told. Interrupted, it is over: it
+    does not begin again by itself."""
+    try:
+        return await expanded(agent, envelope)
+    except (CallboardError, OSError, ValueError) as wrong:
+        if isinstance(wrong, NobodyCanAct):
+            raise
+        why = str(wrong) if isinstance(wrong, ToolRefused) else f"{envelope.content.split()[0]}: {wrong}"
+        notice(agent, (why,))
+        return ev.EnvelopesDropped(at=agent.host.clock.now(), ids=(envelope.id,), why=why)
+    except anyio.get_cancelled_exc_class():
+        turn, now = agent.state.turn, agent.host.clock.now()
+        if turn is not None and turn.interrupted:
+            await agent.record(ev.EnvelopesDropped(at=now, ids=(envelope.id,), why="interrupted while it began"))
+        raise
 
 
 async def _submitted(agent: Agent, envelope: Envelope) -> list[ev.Event]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from functools import partial
+
 from callboard.core.bus.authority import authority_of
 from callboard.core.names import mailbox
 from callboard.core.state import Background
+from callboard.engine.asking.eliciting import elicit
 from callboard.engine.hooks.worktrees import worktrees_for
 from callboard.engine.loop import Agent
+from callboard.engine.skills.using import use_skill
 from callboard.ports.model import Delta
 from callboard.ports.tool import BackgroundTask, ToolContext
 
@@ -38,6 +44,8 @@ def tool_context(agent: Agent, call_id: str) -> ToolContext:
         lease=host.fence,
         commit=lambda: commit_in(agent, call_id),
         worktrees=worktrees_for(agent),
+        elicit=partial(elicit, agent, call_id),
+        use_skill=partial(use_skill, agent, call_id),
     )
 
 
