@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from callboard.core.mcp.approvals import KEYS, Approval
 from callboard.core.permission.grammar import Kind, rule_note
 from callboard.core.trust.nodes import Members, Node, json_node, plain
 from callboard.words.errors import SettingsError
@@ -75,6 +76,8 @@ class ClaudeSettings:
     """The place that switches `bypassPermissions` off."""
     raw: bytes = b""
     """The file, for the reader of hooks; empty where its hooks are not to run."""
+    servers: tuple[Approval, ...] = ()
+    """Which MCP servers it switches on and off."""
     told: tuple[FieldTold, ...] = ()
     broken: str = ""
     """Why nothing of it could be read; empty for one that could."""
@@ -93,9 +96,9 @@ def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool) -> Claude
         raise SettingsError("is a JSON object (`{ ... }`)", path)
     reading = _Reading(path, person=person, trusted=trusted)
     reading.read(document.members)
-    return ClaudeSettings(
-        path, person, reading.rules, reading.mode, reading.bypass_off, raw if trusted else b"", tuple(reading.told)
-    )
+    hooks = raw if trusted else b""
+    servers, told = tuple(reading.servers), tuple(reading.told)
+    return ClaudeSettings(path, person, reading.rules, reading.mode, reading.bypass_off, hooks, servers, told)
 
 
 class _Reading:
@@ -106,6 +109,7 @@ class _Reading:
         self.rules: dict[Kind, list[tuple[str, str]]] = {"allow": [], "ask": [], "deny": []}
         self.mode: tuple[str, str] | None = None
         self.bypass_off = ""
+        self.servers: list[Approval] = []
         self.told: list[FieldTold] = []
 
     def read(self, members: Members) -> None:
@@ -114,6 +118,9 @@ class _Reading:
                 self._permissions(node)
             elif name in _HOOK_FIELDS:  # the reader of hooks tells what becomes of each
                 self._tell(node, name, *(("honoured", "") if self._trusted else _UNTRUSTED))
+            elif name in KEYS:
+                self.servers.append(Approval(name, node, f"{self._path}:{node.line}", self._trusted))
+                self._tell(node, name, *(("honoured", "") if self.servers[-1].counts else _UNTRUSTED))
             else:
                 why = _WHY.get(name, "is not honoured in this version")
                 self._tell(node, name, "refused" if why == _RUNS else "ignored", why)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.core.mcp.results import CHARACTERS_PER_TOKEN, MOST_OF_ITS_OWN, SHOWN_TOKENS
+from callboard.words.settings_model import McpSettings
 
 START = 30.0
 """Seconds until a server must be ready (`MCP_TIMEOUT`)."""
@@ -56,17 +57,15 @@ class Limits:
         return self.shown
 
 
-def limits_of(environment: Mapping[str, str]) -> Limits:
-    """As the environment says; a value that is no number above 0 counts as not there."""
-    start = _number(environment, "MCP_TIMEOUT")
-    call = _number(environment, "MCP_TOOL_TIMEOUT")
-    idle = _number(environment, "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT")
-    shown = _number(environment, "MAX_MCP_OUTPUT_TOKENS")
+def limits_of(environment: Mapping[str, str], settings: McpSettings | None = None) -> Limits:
+    """As the environment says, then the settings. A variable that is no number above 0 counts as not there."""
+    wanted = settings or McpSettings()
+    tokens = _number(environment, "MAX_MCP_OUTPUT_TOKENS") or wanted.result_tokens
     return Limits(
-        start / 1000 if start else START,
-        call / 1000 if call else CALL,
-        idle / 1000 if idle else None,
-        int(shown * CHARACTERS_PER_TOKEN) if shown else SHOWN_TOKENS * CHARACTERS_PER_TOKEN,
+        _number(environment, "MCP_TIMEOUT") / 1000 or wanted.start,
+        _number(environment, "MCP_TOOL_TIMEOUT") / 1000 or wanted.call,
+        _number(environment, "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT") / 1000 or wanted.idle,
+        int(tokens * CHARACTERS_PER_TOKEN),
     )
 
 
