@@ -1,0 +1,149 @@
+"""Every error that the Python API raises, in one tree. `str(error)` says what, where and what to do.
+
+    CallboardError
+    ├── PersonCanAct          you can mend it: by an argument, a setting, a key, an answer, a larger budget
+    │   ├── UsageError            a call of the API asks for what does not exist or fit together
+    │   │   ├── NotTyped              a function cannot be a tool, an agent or a workflow as it is written
+    │   │   └── SessionClosed         the session is not open (any more)
+    │   ├── SettingsError         a settings, agent, skill or scenario file is wrong; `where` names file and field
+    │   ├── CredentialsMissing    no key for the model service
+    │   ├── UnknownModel          no such model, or no limits and prices known for it
+    │   ├── WorkspaceUnusable     the workspace or a state folder cannot be read or written
+    │   ├── SessionHosted         another live process hosts the session; `pid`
+    │   ├── SessionTakenOver      a person made another process its host; `pid`
+    │   ├── RunFailed             a run did not end well, and its result was wanted; `result`
+    │   ├── WrongResult           an agent did not give the typed result that was asked for; `errors`, `text`
+    │   ├── AgentFailed           an agent of a workflow did not finish; `outcome`, `text`
+    │   ├── BudgetSpent           a workflow has used what it may use; `spent`, `limit` (US dollars)
+    │   ├── WorkflowChanged       a resumed workflow asks for another step than it did; `step`
+    │   └── StepUnknown           a step was cut off with its process, and may have had its effect; `step`
+    ├── ModelCanAct           raised by a tool of yours: an error result that the model reads
+    │   └── ToolError
+    └── NobodyCanAct          stop now, keep what there is: StoreDamaged, StoreFull, Fenced, ModelUnavailable
+
+Anything else that comes out of the API is a bug of ours, or an exception of your own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from callboard.words.errors import (
+    CallboardError,
+    CredentialsMissing,
+    Fenced,
+    ModelCanAct,
+    ModelUnavailable,
+    NobodyCanAct,
+    PersonCanAct,
+    SessionHosted,
+    SessionTakenOver,
+    SettingsError,
+    StoreDamaged,
+    StoreFull,
+    ToolRefused,
+    UnknownModel,
+    UsageError,
+    WorkspaceUnusable,
+)
+
+__all__ = [
+    "AgentFailed",
+    "BudgetSpent",
+    "CallboardError",
+    "CredentialsMissing",
+    "Fenced",
+    "ModelCanAct",
+    "ModelUnavailable",
+    "NobodyCanAct",
+    "NotTyped",
+    "PersonCanAct",
+    "RunFailed",
+    "SessionClosed",
+    "SessionHosted",
+    "SessionTakenOver",
+    "SettingsError",
+    "StepUnknown",
+    "StoreDamaged",
+    "StoreFull",
+    "ToolError",
+    "UnknownModel",
+    "UsageError",
+    "WorkflowChanged",
+    "WorkspaceUnusable",
+    "WrongResult",
+]
+
+EndT = TypeVar("EndT")
+
+
+class NotTyped(UsageError):
+    """A function cannot be a tool, an agent or a workflow as it is written: the message names the parameter."""
+
+
+class SessionClosed(UsageError):
+    """The session is not open: use it inside `async with Session(...) as session:`."""
+
+
+class ToolError(ToolRefused):
+    """Raise it in a tool: its text becomes the error result that the model reads. No trace is logged."""
+
+
+class RunFailed(PersonCanAct, Generic[EndT]):
+    """A run did not end well. `result` is all that is known of it (`Result`)."""
+
+    def __init__(self, what: str, result: EndT) -> None:
+        super().__init__(what)
+        self.result = result
+
+
+class WrongResult(PersonCanAct):
+    """An agent did not give the result that was asked for, in as many tries as it had. `errors`: what was wrong, a
+    text for each try; `text`: its last answer."""
+
+    def __init__(self, what: str, errors: Sequence[str], text: str) -> None:
+        super().__init__(what)
+        self.errors, self.text = tuple(errors), text
+
+
+class AgentFailed(PersonCanAct):
+    """An agent of a workflow ended without having finished. `outcome`: `failed`, `limit`, `stopped` or `blocked`;
+    `text`: what it said last."""
+
+    def __init__(self, what: str, outcome: str, text: str) -> None:
+        super().__init__(what)
+        self.outcome, self.text = outcome, text
+
+
+class BudgetSpent(PersonCanAct):
+    """A workflow has used what it may use (`spent`, `limit`: US dollars). What it has done is kept: resume it with a
+    larger budget."""
+
+    exit_code = 5
+
+    def __init__(self, what: str, spent: float, limit: float) -> None:
+        super().__init__(what)
+        self.spent, self.limit = spent, limit
+
+
+class WorkflowChanged(PersonCanAct):
+    """A resumed workflow asks for another step than it did when it ran first: its code or its arguments have changed.
+    `step` is the step's id."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, step: str) -> None:
+        super().__init__(what)
+        self.step = step
+
+
+class StepUnknown(PersonCanAct):
+    """A step was cut off with its process, and nobody knows whether it had its effect; it is never run again unasked.
+    `step` is the step's id."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, step: str) -> None:
+        super().__init__(what)
+        self.step = step

@@ -1,0 +1,160 @@
+"""From what the engine tells its observers to the events that a program reads, and the streams that hold them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+from weakref import WeakSet
+
+import anyio
+
+from callboard.api import events as say
+from callboard.ports.model import Delta
+from callboard.ports.world import Answer
+from callboard.words import events as ev
+from callboard.words.values import Envelope, Json, Request
+
+REMEMBERED = 10_000
+"""Envelopes, and calls, of which is known that they were told."""
+V = TypeVar("V")
+
+_QUIET_MAIL = frozenset({"command", "prompt"})
+
+
+class Stream:
+    """Events of a session, in the order in which they happened: `async for event in stream`. Nothing is lost while the
+    reader is slow; leaving the loop leaves the session as it is. One reader at a time."""
+
+    def __init__(self, begin: Callable[[Stream], Awaitable[None]], *, raw: bool) -> None:
+        self.raw = raw
+        self._begin: Callable[[Stream], Awaitable[None]] | None = begin
+        self._waiting = deque[say.Event]()
+        self._moved = anyio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> say.Event:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            await begin(self)
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._moved.wait()
+        return self._waiting.popleft()
+
+    def push(self, event: say.Event) -> None:
+        """Another event. Pieces of a text that nobody has read yet become one."""
+        if self._closed:
+            return
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(event, say.TextDelta) and isinstance(last, say.TextDelta) and last.agent == event.agent:
+            self._waiting[-1] = say.TextDelta(event.agent, last.text + event.text)
+        else:
+            self._waiting.append(event)
+        self._stir()
+
+    def close(self) -> None:
+        """No more events come; those that wait can still be read."""
+        self._closed = True
+        self._stir()
+
+    def _stir(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+
+class Relay:
+    """The observer and approver that tells all streams of a session. It answers nothing."""
+
+    def __init__(self) -> None:
+        self._streams = WeakSet[Stream]()
+        self._calls: dict[str, str] = {}
+        self._mail: dict[str, None] = {}
+
+    def add(self, stream: Stream) -> None:
+        """Tell this stream too, for as long as anybody holds it."""
+        self._streams.add(stream)
+
+    def close(self) -> None:
+        """The session is over."""
+        for stream in list(self._streams):
+            stream.close()
+
+    def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
+        """A record of a journal."""
+        told = list(self._told(agent, event))
+        for stream in list(self._streams):
+            if stream.raw:
+                stream.push(say.Raw(agent, seq, event))
+            for one in told:
+                stream.push(one)
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """A piece of a reply, or a notice."""
+        match delta.kind:
+            case "text":
+                self._push(say.TextDelta(agent, delta.text))
+            case "thinking":
+                self._push(say.ThinkingDelta(agent, delta.text))
+            case "dropped":
+                self._push(say.ReplyDropped(agent, delta.text))
+            case "notice":
+                self._push(say.Notice(agent, delta.text))
+            case _:
+                pass
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """An envelope, seen by its sender and by its recipient: told once."""
+        if envelope.id in self._mail or envelope.type in _QUIET_MAIL:
+            return
+        _remember(self._mail, envelope.id, None)
+        self._push(say.Message(envelope.sender, envelope.recipient, envelope.type, envelope.content))
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Tell that something is asked, and leave the answer to others."""
+        self._push(say.Asked(request.asked_by, request))
+        return None
+
+    def _push(self, event: say.Event) -> None:
+        for stream in list(self._streams):
+            stream.push(event)
+
+    def _told(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
+        match event:
+            case ev.TurnBegan():
+                yield say.TurnBegan(agent)
+            case ev.ModelReplied():
+                text = _text(event.blocks)
+                if text:
+                    yield say.Replied(agent, text)
+                for call in event.calls:
+                    _remember(self._calls, call.id, call.name)
+                    yield say.ToolCalled(agent, call.id, call.name, call.input)
+            case ev.ToolFinished():
+                name = self._calls.pop(event.call, "")
+                text = _text(event.content)
+                yield say.ToolEnded(agent, event.call, name, text, event.is_error, event.data, event.content)
+            case ev.AnswerTaken():
+                yield say.Answered(agent, event.request_id, event.status, event.by)
+            case ev.RetryPlanned():
+                yield say.Retrying(agent, event.attempt, event.until, event.why)
+            case ev.ContextEdited() if event.edits:
+                yield say.Compacted(agent, event.stage, event.tokens_before, event.tokens_after)
+            case ev.TurnEnded():
+                yield say.TurnEnded(agent, event.reason, event.text, event.why)
+            case _:
+                pass
+
+
+def _text(blocks: tuple[Json, ...]) -> str:
+    return "\n".join(str(one["text"]) for one in blocks if one.get("type") == "text")
+
+
+def _remember(known: dict[str, V], key: str, value: V) -> None:
+    known[key] = value
+    if len(known) > REMEMBERED:
+        del known[next(iter(known))]
