@@ -16,7 +16,8 @@ from callboard.words.events import Event
 async def window_of(store: Store, state: AgentState) -> WindowMap:
     """The map of an agent's window. Raises `UsageError` for one that has not begun."""
     _begun(state)
-    return window_map(state, await store.get_blob(state.tools) if state.tools else b"")
+    tools = await store.get_blob(state.tools) if state.tools else b""
+    return window_map(state, tools, await store.get_blob(state.system) if state.system else b"")
 
 
 async def edits_of(store: Store, state: AgentState) -> Sequence[EditTold]:

@@ -6,6 +6,7 @@ remembered: the same journal says the same again. It refuses to render (faces do
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import cast
 
 from callboard.core.context.pipeline import budget_of
 from callboard.core.context.view.conversation import calls_of, is_result, size
-from callboard.core.context.view.tokens import estimate_json
+from callboard.core.context.view.tokens import estimate_json, estimate_text
 from callboard.core.recovery.turns import model_in_use, output_limit
 from callboard.core.state import AgentState
 from callboard.words.context import Block, Edit, Message, Source
@@ -154,8 +155,16 @@ class _History:
         return self.calls.get(str(block.data.get("tool_use_id")), {})
 
 
-def window_map(state: AgentState, tools: bytes) -> WindowMap:
-    """The map of an agent's window. `tools`: the tool list in use, as it is sent."""
+_SECTIONS: Mapping[str, str] = {
+    "# Project instructions\n": "project instructions",
+    "# Skills\n": "skills",
+    "# Memory\n": "memory",
+}
+"""How a section of the system prompt begins -> the part that it counts as; all others count as the prompt itself."""
+
+
+def window_map(state: AgentState, tools: bytes, system: bytes = b"") -> WindowMap:
+    """The map of an agent's window. `tools`, `system`: the tool list and the system prompt in use, as they are sent."""
     spec, conv = state.me, state.conversation
     model = model_in_use(state.recovery, spec)
     limits, reserve = spec.limits_of(model), output_limit(state.recovery, spec)
@@ -163,6 +172,7 @@ def window_map(state: AgentState, tools: bytes) -> WindowMap:
     listed = min(conv.overhead, estimate_json(tools))
     sums = _by_source(conv.messages)
     sums["system prompt", ""] = _Sum(conv.overhead - listed, 1)
+    _share_out(sums, system)
     sums["tools", ""] = _Sum(listed, 1)
     sums["beyond the estimate", ""] = _Sum(used - estimate)
     sums["output reserve", ""] = _Sum(reserve)
@@ -185,6 +195,18 @@ def window_map(state: AgentState, tools: bytes) -> WindowMap:
         revision=conv.revision,
         parts=tuple(sorted(parts, key=lambda part: (_ORDER.index(part.source), -part.tokens, part.tool))),
     )
+
+
+def _share_out(sums: dict[tuple[str, str], _Sum], system: bytes) -> None:
+    """Count sections of the system prompt that are no words of the runtime as what they are."""
+    blocks: list[Json] = json.loads(system) if system else []
+    whole = sums["system prompt", ""]
+    for text in (str(block.get("text", "")) for block in blocks):
+        part = next((part for head, part in _SECTIONS.items() if text.startswith(head)), "")
+        if part:
+            one = sums.setdefault((part, ""), _Sum())
+            tokens = min(estimate_text(text), whole.tokens)
+            one.tokens, one.blocks, whole.tokens = one.tokens + tokens, one.blocks + 1, whole.tokens - tokens
 
 
 def explain_edits(events: Sequence[Numbered], history: Sequence[Message], spec: AgentSpec) -> tuple[EditTold, ...]:
