@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -39,16 +40,17 @@ from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host, Ports
 from callboard.engine.sessions import create_session, named, prompt_envelope
 from callboard.engine.supervision.team import Team
-from callboard.hooking import add_entries, add_front_matter, fill_registry
+from callboard.hooking import add_entries, add_front_matter, add_plugins, fill_registry
 from callboard.opening import Opened, Options
 from callboard.ports.model import Delta
 from callboard.ports.store import Lease, Put
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.sandboxing import serve_way_out
-from callboard.settings import Loaded, Settings
+from callboard.settings import Loaded
 from callboard.taking_over import heed_take_over
 from callboard.taping import Wiring
 from callboard.words.errors import heart_of
+from callboard.words.settings_model import Settings
 from callboard.words.specs import AgentSpec
 from callboard.words.values import HostRow
 
@@ -73,18 +75,14 @@ async def host_of(
             first = prompt_envelope(row.id, prompt, now=SystemClock().now(), nonce=nonce)
         await create_session(store, row, spec, lease.fence, first)
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
+    unread = rules_on_reading(rules["deny"], rules["ask"])
     instructions = WorkspaceInstructions(places.workspace, Path.home(), places.config)
     ports = Ports(
         store=store,
         model=wiring.chosen.model,
         clock=SystemClock(),
         dice=SystemDice(),
-        tools=with_own(
-            all_tools(
-                types.descriptions(options.lead_type), places.workspace, rules_on_reading(rules["deny"], rules["ask"])
-            ),
-            options.tools,
-        ),
+        tools=with_own(all_tools(types.descriptions(options.lead_type), places.workspace, unread), options.tools),
         own=options.own,
         judge=judge_of(opened, rules, launcher),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ, read.reminder),
@@ -95,7 +93,7 @@ async def host_of(
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,
         skills=skills,
-        hooks=hooks_of(opened, files, types.definitions.values(), options.hooks),
+        hooks=with_functions(hooks_of(opened, files, types.definitions.values(), options.hooks), options),
         stages=own_stages(loaded, places, options.stages),
         worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
         governor=governors_of(options, loaded).of(wiring.chosen.key),
@@ -104,8 +102,6 @@ async def host_of(
     spawned, team, budget_of = types.spawned, settings.team, types.budget_of
     host = Host(row.id, ports, lease.fence, spawned, team.max_agents, budget, budget_of, mailbox_limit=team.mailbox)
     host.max_depth = team.max_depth
-    for function in options.hook_functions:
-        ports.hooks.include(function)
     return host
 
 
@@ -202,7 +198,7 @@ def hooks_of(
     workspace, trust = opened.places.workspace, opened.trust
     environ, trusted = dict(os.environ), trust.trusted
     registry = fill_registry(opened.loaded, workspace, environ, trusted=trusted, brought=trust.brought)
-    notes = add_front_matter(registry, opened.loaded, files, agents)
+    notes = [*add_plugins(registry, files), *add_front_matter(registry, opened.loaded, files, agents)]
     add_entries(registry, given, "person")
     for note in notes:
         structlog.get_logger("callboard.hooks").warning("hook file", note=str(note))
@@ -220,6 +216,17 @@ async def worktrees_for(opened: Opened, *, live: bool) -> WorktreeKeeper:
     return keeper
 
 
+def _tell(host: Host, line: str) -> None:
+    host.streamed("lead", Delta("notice", line))
+
+
+def with_functions(registry: HookRegistry, options: Options) -> HookRegistry:
+    """The hooks with the Python functions of the program that opens the session."""
+    for function in options.hook_functions:
+        registry.include(function)
+    return registry
+
+
 @asynccontextmanager
 async def hosting(
     team: Team, wiring: Wiring, mine: HostRow, launcher: ShellLauncher, read: Definitions | None
@@ -230,8 +237,7 @@ async def hosting(
         async with anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
             if read is not None:
-                tell = team.host.streamed
-                group.start_soon(keep_reading, read, lambda line: tell("lead", Delta("notice", line)))
+                group.start_soon(keep_reading, read, partial(_tell, team.host))
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, team.host)
             group.start_soon(heed_take_over, team.host.ports.store, team.host.session, mine)
