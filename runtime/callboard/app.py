@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import anyio
+import anyio.to_thread
 
 from callboard.adapters.archive import make_private
 from callboard.adapters.clock import SystemClock
@@ -29,7 +30,7 @@ from callboard.engine.host import Host
 from callboard.engine.memory import recall
 from callboard.engine.sessions import mark_ended, model_command, named, send_prompt
 from callboard.engine.supervision.team import Team
-from callboard.hosting import host_of, hosting
+from callboard.hosting import definitions_of, host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
 from callboard.ports.store import Fence, Put
 from callboard.ports.world import Approver, Observer
@@ -38,6 +39,7 @@ from callboard.session import OpenSession
 from callboard.taking_over import TakeOver, announced, take_lease
 from callboard.taping import Wiring
 from callboard.words.schedules import Schedule
+from callboard.words.skills import PersonCommand
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, SessionRow
 
@@ -69,6 +71,10 @@ class Session(OpenSession):
         await self._name_session(text)
         nonce = self._wiring.nonce(secrets.token_hex(8))
         await send_prompt(self._store, self.id, text, to=to, now=self._now, nonce=nonce)
+
+    def commands(self) -> Sequence[PersonCommand]:
+        source = self._host.ports.prompt_source
+        return (*self._host.ports.skills.commands(), *(source.prompts() if source is not None else ()))
 
     async def add_schedule(self, schedule: Schedule) -> None:
         """A schedule of this session. Raises `Conflict` when there is one of its id."""
@@ -176,7 +182,9 @@ async def open_session(
         wiring = await stack.enter_async_context(wiring_of(options, opened))
         launcher = await launcher_of(places, opened.loaded, row.id, attended=opened.attended, runs=opened.runs(options))
         opened = replace(opened, loaded=with_told(opened.loaded, launcher))
-        host = await host_of(options, opened, wiring, lease, launcher)
+        read = await anyio.to_thread.run_sync(definitions_of, options, opened)
+        opened = replace(opened, loaded=replace(opened.loaded, notes=(*opened.loaded.notes, *read.told_at_first())))
+        host = await host_of(options, opened, wiring, lease, launcher, read)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
         logged = log_file if options.shared is not None else logging_beside if options.embedded else logging_to
         lines = EventLog(row.id, stack.enter_context(logged(log / f"{row.id}.jsonl")))
@@ -195,5 +203,5 @@ async def open_session(
         if options.resume and (carries or options.prompt is not None):
             await session.say(options.prompt or GO_ON)
         stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
-        async with hosting(team, wiring, mine, launcher):
+        async with hosting(team, wiring, mine, launcher, None if opened.replay else read):
             yield session

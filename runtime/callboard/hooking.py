@@ -13,17 +13,20 @@ from pathlib import Path
 
 from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.claude_settings import ClaudeSettings
-from callboard.adapters.files import Note, builtin
+from callboard.adapters.files import Note, broken, builtin
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.front_matter_hooks import front_matter_hooks
 from callboard.adapters.hook_fields import HookOrigin
 from callboard.adapters.hook_files import HookEntry, HooksRead, http_limits, joined_limits, load_hooks, read_hooks
+from callboard.adapters.plugins import MANIFEST
 from callboard.adapters.skill_files import load_skills
 from callboard.adapters.trusted_hooks import TrustedHandler
 from callboard.core.trust.claims import Brought
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.settings import Loaded, user_file, workspace_file
+from callboard.words.errors import SettingsError
 from callboard.words.hooks import HookSource
+from callboard.words.plugins import Plugin
 
 
 def fill_registry(
@@ -72,6 +75,29 @@ def add_front_matter(
         if True not in off and not (one.of_workspace and off):
             add_entries(registry, entries, one.source)
     return notes
+
+
+def add_plugins(registry: HookRegistry, files: FilePlaces) -> list[Note]:
+    """Register the hooks of plugins, which are the person's who named them. Returns what is not honoured."""
+    notes: list[Note] = []
+    for plugin in files.plugins:
+        for read in plugin_hooks(plugin, str(files.workspace or "")):
+            notes += read.notes
+            add_entries(registry, read.entries, "person")
+    return notes
+
+
+def plugin_hooks(plugin: Plugin, project: str) -> Iterator[HooksRead]:
+    """The hooks of a plugin, file by file, and those of its manifest; of a file that cannot be read the note.
+    `project`: the workspace, absolute."""
+    origin = HookOrigin(project, root=str(plugin.root))
+    for path in plugin.hooks:
+        try:
+            yield load_hooks(path, origin)
+        except SettingsError as error:
+            yield HooksRead(notes=(broken(path, error),))
+    if plugin.hooks_inline is not None:
+        yield read_hooks(plugin.hooks_inline.get("hooks", plugin.hooks_inline), str(plugin.root / MANIFEST), origin)
 
 
 def hook_notes(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> list[Note]:

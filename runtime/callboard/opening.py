@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from callboard.adapters.agent_files import AgentFile
 from callboard.adapters.clock import SystemClock
@@ -78,6 +78,8 @@ class Options:
     """The id of a new session; empty: one is made."""
     lead_type: str = "lead"
     """The agent type of a new session's lead."""
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """How hard the lead's model is asked to think; empty: as its type says."""
     agents: Mapping[str, AgentFile] = field(default_factory=dict[str, AgentFile])
     """Agent types of this run, which win over those of files."""
     instructions: str = ""
@@ -184,6 +186,8 @@ async def _stored(options: Options, places: Places, loaded: Loaded, trust: Trust
         settings: Json = {"model": model, "flags": flags, "trust": trust.digest, "max_cost_usd": options.max_cost_usd}
         if options.serves:
             settings[SERVES] = True
+        if options.plugins:  # a later resume has them too
+            settings["plugins"] = [str(one.resolve()) for one in options.plugins]
         now = SystemClock().now()
         name = options.name or datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
         if options.name and await store.get(session_key(name)) is not None:
@@ -199,6 +203,8 @@ async def _stored(options: Options, places: Places, loaded: Loaded, trust: Trust
     loaded = _load(options, places, trust, kept)
     model = options.model or row.settings.get("model", row.model)
     update: Json = {**row.settings, "flags": kept, "model": model, "trust": trust.digest}
+    if options.plugins:
+        update["plugins"] = [str(one.resolve()) for one in options.plugins]
     if options.max_cost_usd is not None:
         update["max_cost_usd"] = options.max_cost_usd
     return Opened(places, row.model_copy(update={"settings": update}), store, loaded, trust, options.attended)

@@ -20,6 +20,8 @@ _MASK = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SEL
 _ONLY_FOLDERS = 0x01000000
 _LARGEST = 65_536  # bytes of events read at once
 _MOST_FOLDERS = 500
+_DEEP = frozenset({"schedules", "agents", "skills", "commands"})
+"""Folders whose files may lie in folders of their own."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 GATHER = 0.2
@@ -73,7 +75,7 @@ class FolderWatch:
                 break
         else:
             return
-        if there == folder and there.name == "schedules":
+        if there == folder and there.name in _DEEP:
             below = [Path(parent) for parent, _, _ in os.walk(folder)][1:_MOST_FOLDERS]
             for one in below:
                 self._add(one)

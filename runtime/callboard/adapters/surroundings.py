@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -20,13 +20,16 @@ LONGEST_LOOK = 1.0
 class WorkspaceSurroundings:
     """The port `Surroundings`, for one workspace."""
 
-    def __init__(self, workspace: Path, environment: Mapping[str, str]) -> None:
-        """`environment`: the person's."""
+    def __init__(
+        self, workspace: Path, environment: Mapping[str, str], types: Callable[[AgentSpec], str] = lambda spec: ""
+    ) -> None:
+        """`environment`: the person's. `types`: what an agent is told of agent types that changed; empty: nothing."""
+        self._types = types
         self._workspace = workspace
         self._git = Git(workspace, environment)
 
     async def look(self, spec: AgentSpec, now: float) -> Around:
-        return Around(datetime.fromtimestamp(now).astimezone(), await self._status(spec))
+        return Around(datetime.fromtimestamp(now).astimezone(), await self._status(spec), types=self._types(spec))
 
     async def commit(self, folder: str, why: str) -> str:
         place = Path(folder) if folder else self._workspace

@@ -19,8 +19,8 @@ LONG_REST = 3_600.0
 """Seconds without a reply behind which the time of day is told again."""
 MATES_SHOWN, GIT_SHOWN = 20, 2_000
 """Teammates, and characters of a repository's status, that a reminder holds at most."""
-DATE, GIT, TEAM, SERVERS_NOW = "date", "git", "team", "mcp"
-KINDS = frozenset({DATE, GIT, TEAM, SERVERS_NOW})
+DATE, GIT, TEAM, SERVERS_NOW, TYPES = "date", "git", "team", "mcp", "types"
+KINDS = frozenset({DATE, GIT, TEAM, SERVERS_NOW, TYPES})
 _TAG = "system-reminder"
 
 
@@ -34,6 +34,8 @@ class Around:
     """The repository's status; None where there is none, or where it was not known in time."""
     team: Sequence[AgentRow] | None = None
     """The team's rows; None for an agent that leads none."""
+    types: str = ""
+    """The agent types that changed since its tools were listed; empty: none did."""
 
 
 def reminders(told: Mapping[str, str], around: Around, rested: float) -> tuple[Injection, ...]:
@@ -48,6 +50,8 @@ def reminders(told: Mapping[str, str], around: Around, rested: float) -> tuple[I
     if around.team is not None:
         team = _team(around.team)
         texts |= {TEAM: team or "Nobody is in your team now."} if team or TEAM in told else {}
+    if around.types:
+        texts[TYPES] = around.types
     return tuple(
         Injection(kind=_TAG, text=text, key=kind) for kind, text in texts.items() if told.get(kind, "") != text
     )
