@@ -15,12 +15,15 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
 
 from callboard.adapters.clock import SystemClock
+from callboard.adapters.files import Places as FilePlaces
+from callboard.adapters.skill_files import SkillLibrary
 from callboard.app import open_session
 from callboard.assembly import Places, find_places, open_store
 from callboard.core.apply import apply
@@ -39,8 +42,10 @@ from callboard.ports.world import Approver, Observer
 from callboard.session import OpenSession
 from callboard.settings import load_settings
 from callboard.taking_over import host_died
+from callboard.trusting import standing
 from callboard.words.errors import SessionHosted, StoreDamaged, UsageError, heart_of
 from callboard.words.events import EnvelopeReceived, decode_event
+from callboard.words.skills import PersonCommand
 from callboard.words.values import AgentRow, HostRow, Request, SessionRow
 
 TAKEN_OVER_WITHIN = 30.0
@@ -67,6 +72,7 @@ class AttachedSession(OpenSession):
         self._asked: dict[str, anyio.CancelScope] = {}
         self._group: TaskGroup | None = None
         self._moved, self._gone, self._died = anyio.Event(), anyio.Event(), False
+        self._skills: SkillLibrary | None = None
         self._host: HostRow | None = None
         """What the host says of itself; None: it has left, or has said nothing yet."""
         self._seen: set[LeaseHolder] = set()
@@ -78,6 +84,14 @@ class AttachedSession(OpenSession):
 
     async def say(self, text: str, to: str = "lead") -> None:
         await send_prompt(self._store, self.id, text, to=to, now=self._now, nonce=secrets.token_hex(8))
+
+    def commands(self) -> Sequence[PersonCommand]:
+        if self._skills is None:
+            trust = standing(self.workspace, self.places.config)
+            trusted, brought = trust.trusted, trust.brought
+            files = FilePlaces(self.workspace, self.places.config, Path.home(), trusted=trusted, brought=brought)
+            self._skills = SkillLibrary(files)
+        return self._skills.commands()
 
     async def renew(self, *, carry: bool) -> None:
         row = self._board.agent("lead")

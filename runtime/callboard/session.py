@@ -23,6 +23,7 @@ from callboard.engine.sessions import Action, Command, send_command, sessions_of
 from callboard.ports.store import Fence, Store
 from callboard.ports.world import Answer, Clock
 from callboard.words.schedules import Schedule
+from callboard.words.skills import PersonCommand
 from callboard.words.values import Budget, Request, SessionRow, Task, ToolCall, Usage
 
 
@@ -126,6 +127,11 @@ class OpenSession(ABC):
 
     def schedules(self) -> list[Schedule]:
         return list(self._board.schedules())
+
+    @abstractmethod
+    def commands(self) -> Sequence[PersonCommand]:
+        """What a person may say with a slash: skills, command files, prompts of MCP servers. `say` takes them as they
+        are typed."""
 
     def call(self, agent: str, call: str) -> ToolCall | None:
         """A tool call that an agent has under way, by our id: also one that was begun before a resume."""

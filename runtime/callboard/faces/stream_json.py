@@ -26,8 +26,10 @@ from callboard.faces.stream_parts import (
     FindCall,
     Seen,
     Spoken,
+    commands_told,
     ending,
     model_usage,
+    no_commands,
     origin,
     result_block,
     usage_part,
@@ -77,7 +79,7 @@ class StreamJson:
         spoken: Spoken = Spoken(),  # noqa: B008 - frozen, and the same for all
     ) -> None:
         """`only`: which types of messages somebody reads; the others are counted and not made."""
-        self._only, self._spoken = only, spoken
+        self._only, self._spoken, self.commands = only, spoken, no_commands
         self._emit_raw, self._cwd, self._version = emit, cwd, version
         self._session = self._model = self._mode = ""
         self._find: FindCall | None = None
@@ -374,9 +376,8 @@ class StreamJson:
             mcp_servers=list(self._spoken.servers),
             model=spec.model if spec else self._model,
             permissionMode=spec.permission_mode if spec else self._mode,
-            slash_commands=[],
             agents=[],
-            skills=[],
+            **commands_told(self.commands()),
             plugins=[],
             apiKeySource="none",
             output_style="default",

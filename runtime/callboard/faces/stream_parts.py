@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from callboard.faces.lines import text_of
+from callboard.words.skills import PersonCommand
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Envelope, Fault, Json, ToolCall, Usage
 
@@ -57,6 +58,20 @@ class Spoken:
     def events(self, event: Json) -> Iterable[Json]:
         """The raw event of a reply that streams, as it is told."""
         return (event,)
+
+
+def no_commands() -> Sequence[PersonCommand]:
+    """Before a session is there."""
+    return ()
+
+
+def commands_told(commands: Sequence[PersonCommand]) -> Json:
+    """What a person may say with a slash, as `system/init` lists it. `/compact` and `/clear` are the runtime's own."""
+    names = [one.name for one in commands]
+    return {
+        "slash_commands": [*names, *(one for one in ("clear", "compact") if one not in names)],
+        "skills": [one.name for one in commands if one.kind == "skill"],
+    }
 
 
 ERRORS: Mapping[str, str] = {

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from callboard.faces.commands import answers, team
 from callboard.faces.commands.cron import cron
 from callboard.faces.commands.here import Command, Here, meant
+from callboard.faces.lines import first_line, shorten
+from callboard.faces.steering import Say, heed
 from callboard.faces.terminal import Block, Line, Terminal, block
 from callboard.words.errors import CallboardError
 
@@ -16,7 +18,12 @@ async def perform(line: str, here: Here, terminal: Terminal) -> None:
     name, words = named(line)
     command = COMMANDS.get(name)
     if command is None:
-        better = meant(name, COMMANDS, "/") or " /help lists them."
+        typed = line.split()[0].removeprefix("/")
+        others = [one.name for one in here.session.commands()]
+        if typed in others:
+            await _said(line, here, terminal)
+            return
+        better = meant(name, (*COMMANDS, *others), "/") or " /help lists them."
         say = f" To say it to the lead, begin with a backslash: \\{line.split()[0]} ..."
         terminal.terminal_print(block(f"there is no command /{name}.{better}{say}", "warn"))
         return
@@ -24,6 +31,13 @@ async def perform(line: str, here: Here, terminal: Terminal) -> None:
         terminal.terminal_print(await command.act(here, words))
     except CallboardError as error:
         terminal.terminal_print(block(str(error), "bad"))
+
+
+async def _said(line: str, here: Here, terminal: Terminal) -> None:
+    """A skill or another command of the session: the lead hears it as what it stands for."""
+    told, _ = await heed(here.session, Say(line))
+    if told.lines:
+        terminal.terminal_print(told)
 
 
 def named(line: str) -> tuple[str, str]:
@@ -35,15 +49,25 @@ def named(line: str) -> tuple[str, str]:
 async def _help(here: Here, words: str) -> Block:
     wanted = words.removeprefix("/")
     known = COMMANDS.get(wanted)
+    other = next((one for one in here.session.commands() if one.name == wanted), None)
+    if words and known is None and other is not None:
+        return block(f"/{other.name} {other.hint}".rstrip() + f"\n{other.about}")
     if words and known is None:
         return block(f"there is no command /{wanted}.{meant(wanted, COMMANDS, '/') or ' /help lists them.'}", "warn")
     shown = COMMANDS if known is None else {wanted: known}
     rows = [(f"/{name} {command.words}".rstrip(), command.help) for name, command in shown.items()]
-    rows += () if words else _LINES
+    if not words:
+        rows += [
+            (f"/{one.name} {one.hint}".rstrip(), shorten(first_line(one.about), _ABOUT))
+            for one in here.session.commands()
+        ]
+        rows += _LINES
     width = max(len(typed) for typed, _ in rows)
     return Block(tuple(Line(f"{typed:<{width}}  {does}") for typed, does in rows))
 
 
+_ABOUT = 72
+"""Characters of what a skill says of itself in the list."""
 _LINES = (
     ("TEXT", "to the lead; while it works: queued"),
     ("!TEXT", "interrupts the lead's turn and says this; ! alone interrupts"),

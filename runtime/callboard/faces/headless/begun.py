@@ -53,7 +53,9 @@ def told_of(session: Session, options: Options) -> Json:
     names = dict.fromkeys((session.model_of(), *session.models_of()))
     agents = [{"name": name, "description": one.description} for name, one in options.agents.items()]
     return {
-        "commands": [],
+        "commands": [
+            {"name": one.name, "description": one.about, "argumentHint": one.hint} for one in session.commands()
+        ],
         "agents": agents,
         "output_style": "default",
         "available_output_styles": ["default"],

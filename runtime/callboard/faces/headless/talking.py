@@ -191,6 +191,7 @@ class ClientRun:
             for note in session.notes:
                 self._tell(f"settings: {note}")
             approver.attach(session)
+            self._stream.commands = session.commands
             self._stream.opened(session.id, session.model, wishes.mode, await session.begun(), session.call)
             self._control = Control(
                 session=session,

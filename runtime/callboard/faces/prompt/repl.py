@@ -130,7 +130,8 @@ class Repl:
         commands = {name: (one.words, one.help) for name, one in COMMANDS.items()}
 
         def there() -> Around:
-            return around(session, commands)
+            others = {one.name: (one.hint, one.about) for one in session.commands()}
+            return around(session, {**others, **commands})
 
         completer = LineCompleter(there, Files(session.workspace))
         history = KeptHistory(session.places.state / "history.jsonl")
