@@ -160,7 +160,11 @@ def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
 
 def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
     left = tuple(envelope for envelope in state.mail if envelope.id not in set(e.ids))
-    return replace(state, mail=left, heard=state.heard + 1, commands_begun=state.commands_begun - set(e.ids))
+    turn = state.turn
+    if e.refused and turn is not None:
+        turn = replace(turn, refused=e.why)
+    begun = state.commands_begun - set(e.ids)
+    return replace(state, mail=left, heard=state.heard + 1, commands_begun=begun, turn=turn)
 
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:

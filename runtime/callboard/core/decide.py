@@ -324,7 +324,8 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
     """The model has said all it wants: Stop hooks, then the end."""
     turn = state.turn
     if turn is None or (turn.wakes == () and turn.steps == 0):
-        return st.EndTurn("end") if turn is not None else None
+        blocked = turn is not None and turn.refused
+        return st.EndTurn("blocked" if blocked else "end", blocked or "") if turn is not None else None
     if turn.winding_down:
         return st.EndTurn("limit", turn.winding_down)
     if state.stop_reason == "refusal":

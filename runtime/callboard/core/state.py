@@ -96,6 +96,8 @@ class Turn:
     """The same, that deny, until the person says something else."""
     effort: str = ""
     """What a skill asks of the model; empty: as the agent's own."""
+    refused: str = ""
+    """Why what was asked in it cannot be done."""
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,8 @@ class EnvelopesDropped(Base):
     t: Literal["envelopes_dropped"] = "envelopes_dropped"
     ids: tuple[str, ...]
     why: str
+    refused: bool = False
+    """They asked for what cannot be done: a turn in which nothing else was said ends so, and tells why."""
 
 
 class TurnBegan(Base):

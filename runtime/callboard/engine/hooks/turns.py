@@ -108,7 +108,7 @@ async def _expanded(agent: Agent, envelope: Envelope) -> Expanded | ev.Envelopes
             raise
         why = str(wrong) if isinstance(wrong, ToolRefused) else f"{envelope.content.split()[0]}: {wrong}"
         notice(agent, (why,))
-        return ev.EnvelopesDropped(at=agent.host.clock.now(), ids=(envelope.id,), why=why)
+        return ev.EnvelopesDropped(at=agent.host.clock.now(), ids=(envelope.id,), why=why, refused=True)
     except anyio.get_cancelled_exc_class():
         turn, now = agent.state.turn, agent.host.clock.now()
         if turn is not None and turn.interrupted:
