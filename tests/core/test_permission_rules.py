@@ -11,7 +11,7 @@ from callboard.adapters.shell import BashParser
 from callboard.core.permission.facts import find_facts
 from callboard.core.permission.judge import judge_call
 from callboard.core.permission.rules import names_path, parse_rule
-from callboard.core.permission.values import CallFacts, Decision, EffectClass, Policy, ToolCall
+from callboard.core.permission.values import CallFacts, Decision, EffectClass, Mode, Policy, ToolCall
 from callboard.words.values import Cause
 
 PARSER = BashParser()
@@ -141,14 +141,19 @@ def test_ask_rules_come_before_allow_rules(tmp_path: Path) -> None:
         ("list_tasks", "read", False, policy(), "allow"),
         ("custom", "unknown", False, policy(), "ask"),
         ("custom", "reconcile", False, policy(), "ask"),
-        ("mcp__db__query", "read", False, policy(), "allow"),
+        ("mcp__db__query", "read", False, policy(), "ask"),
         ("mcp__db__drop", "unknown", False, policy(), "ask"),
         ("mcp__db__drop", "read", True, policy(), "ask"),
-        ("mcp__db__drop", "unknown", False, policy(allow="mcp__db__*"), "ask"),
+        ("mcp__db__drop", "unknown", False, policy(allow="mcp__db__*"), "allow"),
+        ("mcp__db__drop", "unknown", True, policy(allow="mcp__db"), "allow"),
+        ("mcp__db__drop", "unknown", True, policy(allow="mcp__db__drop"), "allow"),
+        ("mcp__db__drop", "unknown", False, policy(allow="mcp__db__query"), "ask"),
+        ("mcp__db__drop", "unknown", False, policy(allow="mcp__db", ask="mcp__db__drop"), "ask"),
+        ("mcp__db__drop", "unknown", False, policy(allow="mcp__db", deny="mcp__db__drop"), "deny"),
         ("mcp__db__query", "read", False, policy(deny="mcp__db"), "deny"),
         ("mcp__db__query", "read", False, policy(deny="mcp__db__q*"), "deny"),
         ("mcp__db__query", "read", False, policy(deny="mcp__*"), "deny"),
-        ("mcp__dbx__query", "read", False, policy(deny="mcp__db"), "allow"),
+        ("mcp__dbx__query", "read", False, policy(deny="mcp__db"), "ask"),
         ("task", "attach", False, policy(deny="Task(explore)"), "deny"),
         ("task", "attach", False, policy(deny="Task(plan)"), "allow"),
         ("task", "attach", False, policy(ask="Agent"), "ask"),
@@ -161,6 +166,35 @@ def test_ask_rules_come_before_allow_rules(tmp_path: Path) -> None:
 def test_other_tools(name: str, effect: EffectClass, destructive: bool, rules: Policy, decision: str) -> None:
     call = ToolCall(name, {"agent_type": "explore"}, effect)
     assert judge_call(call, rules, CallFacts(destructive=destructive)).decision == decision
+
+
+@pytest.mark.parametrize("effect", ["read", "unknown", "store", "attach", "reconcile"])
+@pytest.mark.parametrize("destructive", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "decision"),
+    [
+        ("default", "ask"),
+        ("acceptEdits", "ask"),
+        ("sandboxed", "ask"),
+        ("plan", "deny"),
+        ("dontAsk", "deny"),
+        ("bypassPermissions", "allow"),
+    ],
+)
+def test_what_a_server_says_of_its_tool_lifts_nothing(
+    effect: EffectClass, destructive: bool, mode: Mode, decision: str
+) -> None:
+    verdict = judge_call(ToolCall("mcp__db__query", {}, effect), Policy(mode=mode), CallFacts(destructive=destructive))
+    assert verdict.decision == decision
+
+
+def test_a_tool_of_a_server_asks_with_what_its_server_says_of_it() -> None:
+    def why(effect: EffectClass, *, destructive: bool) -> str:
+        return judge_call(ToolCall("mcp__db__query", {}, effect), policy(), CallFacts(destructive=destructive)).why
+
+    assert why("read", destructive=False) == "that it only reads is its server's word"
+    assert why("unknown", destructive=False) == "the tool's server does not annotate it as read-only"
+    assert why("unknown", destructive=True) == "the tool's server annotates it as destructive"
 
 
 @pytest.mark.parametrize("authority", ["person", "lead", "teammate", "schedule", "tool"])

@@ -214,17 +214,25 @@ def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
         return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
     if why := for_person(call.name, call.input) or lacking(call.name, call.input, call.authority):
         return _in_mode(Does("T", why, "person"), policy)
-    if call.name.startswith("mcp__") and (facts.destructive or call.effect != "read"):
-        what = "annotates it as destructive" if facts.destructive else "does not annotate it as read-only"
-        return _in_mode(Does("F", f"the tool's server {what}", "person"), policy)
     if rule := first_on_others(policy.ask, call, allow=False):
         return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
     if rule := first_on_others(policy.allow, call, allow=True):
         return Verdict("allow", f"rule {rule.source}", "a rule allows it")
+    if call.name.startswith("mcp__"):
+        return _in_mode(Does("F", _of_server(call, facts)), policy)
     if call.effect in ("read", "store", "attach"):
         return Verdict("allow", "built-in", "it changes nothing but the runtime's own records")
     ease: Ease = "mode" if call.effect == "reconcile" else "rule"
     return _in_mode(Does("X", f"what {call.name} changes is not known", ease), policy)
+
+
+def _of_server(call: ToolCall, facts: CallFacts) -> str:
+    """Why a tool of an MCP server asks. What its server says of it is a hint for the person, and lifts nothing."""
+    if facts.destructive:
+        return "the tool's server annotates it as destructive"
+    if call.effect == "read":
+        return "that it only reads is its server's word"
+    return "the tool's server does not annotate it as read-only"
 
 
 # The mode.
