@@ -107,8 +107,8 @@ class Link:
     # What others want of it.
 
     def want(self) -> None:
-        """Connect, if it is not connected."""
-        if self.state == "connected":
+        """Connect, if it is not connected and not about to be."""
+        if self._wire is not None or (self.state == "connecting" and not self._gone):
             return
         if self._settled.is_set():
             self._settled = anyio.Event()
@@ -260,7 +260,8 @@ class Link:
             told = "; ".join(one for one in (self._lost, seen.words()) if one) or "the connection ended"
             again = ". Its next call starts it again" if connected and self.entry.transport == "stdio" else ""
             self._set("failed", told + again)
-        self._settled.set()
+        if not self._asked.is_set():  # else it was wanted again since it was lost: whoever waits, waits for that
+            self._settled.set()
         return connected
 
     async def _attempt(self, scope: anyio.CancelScope, seen: Seen) -> bool:
@@ -305,7 +306,7 @@ class Link:
     async def _connection(self, seen: Seen) -> AsyncGenerator[Wire]:
         async with AsyncExitStack() as stack:
             streams = await stack.enter_async_context(await self._streams(seen))
-            yield await stack.enter_async_context(shaken(streams, self._around.place.workspace, self))
+            yield await stack.enter_async_context(shaken(streams, self._around.place.workspace, self, seen))
 
     async def _streams(self, seen: Seen) -> AbstractAsyncContextManager[Streams]:
         """By its transport. Raises `ServerFailed`."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -26,6 +26,8 @@ from callboard.adapters.programs import clean_environment
 from callboard.words.errors import ToolRefused
 from callboard.words.mcp import ServerEntry
 
+PACKED = 2 * 1024 * 1024
+"""Bytes of an answer that came compressed all the same; nobody knows what it unpacks to."""
 Streams = tuple[Any, Any]
 """What the SDK's dispatcher reads from and writes to."""
 
@@ -64,6 +66,24 @@ class Seen:
         if self.log is not None and (last := process.last_words(self.log)):
             told.append(f"it last said: {last}")
         return "; ".join(told)
+
+
+class Bounded(httpx2.AsyncByteStream):
+    """The body of an answer, which may not be longer than so many bytes."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, most: int) -> None:
+        self._body, self._most = body, most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for data in self._body:
+            read += len(data)
+            if read > self._most:
+                raise httpx2.StreamError(f"the answer has over {self._most:,} bytes")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 @asynccontextmanager
@@ -113,13 +133,21 @@ async def remote(entry: ServerEntry, headers: Mapping[str, str], seen: Seen) -> 
     async def noted(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             seen.statuses.append(response.status_code)
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            packed = response.headers.get("content-encoding", "identity") != "identity"
+            response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream), PACKED if packed else LONGEST)
 
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
         # Silence is watched by the calls, which know about progress; a read time-out here would end the connection.
         wait = httpx2.Timeout(30.0, read=None)
-        return httpx2.AsyncClient(headers=headers, timeout=wait, auth=auth, event_hooks={"response": [noted]})
+        return httpx2.AsyncClient(
+            headers={"accept-encoding": "identity", **(headers or {})},
+            timeout=wait,
+            auth=auth,
+            event_hooks={"response": [noted]},
+        )
 
     if entry.transport == "sse":
         async with sse_client(

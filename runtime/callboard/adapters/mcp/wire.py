@@ -20,13 +20,15 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import ValidationError
 
 from callboard import __version__
-from callboard.adapters.mcp.transports import Streams
+from callboard.adapters.mcp.transports import Seen, Streams
 from callboard.core.mcp.texts import cut, one_line
 from callboard.words.mcp import AnsweredBack, Asked
 from callboard.words.values import Json
 
 MOST_PAGES, MOST_ENTRIES = 50, 2_000
 """Of one list of a server."""
+_BY_STATUS = "Server returned an error response"
+"""The SDK's word for an HTTP status of 400 and above whose body says no more."""
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -59,6 +61,7 @@ class Wire:
     """A connection that has shaken hands."""
 
     dispatcher: JSONRPCDispatcher[Any]
+    seen: Seen
     info: Json
     """The server's answer to `initialize`: `serverInfo`, `capabilities`, `instructions`."""
 
@@ -72,7 +75,7 @@ class Wire:
         try:
             return await self.dispatcher.send_raw_request(method, params, cast("Any", options))
         except MCPError as error:
-            raise failed(error) from None
+            raise failed(error, self.seen) from None
 
     async def listed(self, method: str, key: str) -> list[Json]:
         """All pages of a list: what in it is an object. Raises `ServerFailed`."""
@@ -90,7 +93,7 @@ class Wire:
 
 
 @asynccontextmanager
-async def shaken(streams: Streams, workspace: Path, heard: Heard) -> AsyncGenerator[Wire]:
+async def shaken(streams: Streams, workspace: Path, heard: Heard, seen: Seen) -> AsyncGenerator[Wire]:
     """Shake hands over the streams of a transport. Raises `ServerFailed`."""
     dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(*streams)
     session = ClientSession(
@@ -105,19 +108,22 @@ async def shaken(streams: Streams, workspace: Path, heard: Heard) -> AsyncGenera
         try:
             result = await session.initialize()
         except MCPError as error:
-            raise failed(error) from None
+            raise failed(error, seen) from None
         except (ValidationError, RuntimeError) as error:
             raise ServerFailed(f"its answer to `initialize` is none: {one_line(str(error))}") from None
-        yield Wire(dispatcher, result.model_dump(by_alias=True, mode="json", exclude_none=True))
+        yield Wire(dispatcher, seen, result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
-def failed(error: MCPError) -> ServerFailed:
+def failed(error: MCPError, seen: Seen) -> ServerFailed:
     """The SDK's error in our words."""
     told = one_line(error.error.message, 2_000) or "no reason given"
     if error.error.code == types.CONNECTION_CLOSED:
         return ServerFailed(f"the connection ended: {told}", lost=True)
     if told == "Session terminated":  # the transport's word for a 404: the server knows this session no more
         return ServerFailed("the server has forgotten this session", lost=True, unsent=True)
+    if told == _BY_STATUS and seen.statuses:
+        status = seen.statuses[-1]
+        return ServerFailed(f"the server answered with HTTP {status}", lost=True, unsent=400 <= status < 500)
     return ServerFailed(f"{told} (error {error.error.code})")
 
 

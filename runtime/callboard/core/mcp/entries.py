@@ -1,7 +1,7 @@
 """Entries of `mcpServers` as values: `.mcp.json` and all that has its shape, field by field. Pure.
 
 A fault costs its own entry, or its own field where the server can do without; each is told once with line and field.
-Sources: COMPAT's section on `.mcp.json`; docs/mcp.md lists the fields.
+docs/mcp.md lists the fields; they are those that `.mcp.json` has in other programs.
 """
 
 from __future__ import annotations

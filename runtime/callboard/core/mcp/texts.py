@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 LONGEST = 2_000
-"""Characters of a description or of a server's instructions (COMPAT: 2 kB)."""
+"""Characters of a description or of a server's instructions (2 kB, as other programs cut them)."""
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters other than tab, newline and carriage return, and halves of surrogate pairs, which no file and no
 request can hold."""
