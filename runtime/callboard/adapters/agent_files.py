@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -100,6 +101,10 @@ class AgentFile:
     """As written, for `adapters.hook_files.read_hooks`."""
     compatible: bool = False
     """It stands in a `.claude` folder: its hooks fail as is documented there."""
+    lines: tuple[tuple[str, int], ...] = dataclass_field(default=(), compare=False)
+    """The fields that its file states, each with its line, in their order."""
+    plugin: str = ""
+    """The plugin that brings it; empty: none."""
 
 
 def load_agents(places: Places) -> Loaded[AgentFile]:
@@ -192,8 +197,10 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
         color=one_of(reading, "color", COLOURS),
         initial_prompt=text_of(reading, "initialPrompt"),
         budget=budget_of(reading),
-        hooks=fields.get("hooks"),
+        hooks=_hooks(reading),
         compatible=compatible,
+        lines=tuple((str(name), reading.line(str(name))) for name in fields),
+        plugin=reading.plugin,
     )
 
 
@@ -213,6 +220,14 @@ def _name(reading: Reading) -> str | None:
     if name != written:
         reading.ignored("name", f"{written!r} is read as {name}: write lower-case letters, digits and hyphens")
     return name
+
+
+def _hooks(reading: Reading) -> object:
+    """As written; those of a plugin's agent are not heeded: the plugin has hooks of its own."""
+    if reading.plugin and "hooks" in reading.fields:
+        reading.ignored("hooks", "an agent of a plugin brings no hooks: the plugin's hooks/hooks.json does")
+        return None
+    return reading.fields.get("hooks")
 
 
 def _file(path: Path, source: Source) -> Path | str:

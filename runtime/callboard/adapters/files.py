@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from callboard.core.trust.claims import Brought
 from callboard.words.errors import SettingsError
@@ -68,6 +68,8 @@ class Loaded(Generic[T]):
 
     items: Mapping[str, T]
     notes: tuple[Note, ...] = ()
+    hidden: tuple[tuple[T, str], ...] = ()
+    """Definitions whose name was taken, each with the path of the one that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +145,20 @@ class Shelf(Generic[T]):
     items: dict[str, T] = field(default_factory=dict[str, T])
     paths: dict[str, str] = field(default_factory=dict[str, str])
     notes: list[Note] = field(default_factory=list[Note])
+    hidden: list[tuple[T, str]] = field(default_factory=list[Any])
 
     def add(self, name: str, item: T, path: Path) -> None:
         """Take `item` unless its name is taken."""
         if name in self.items:
             self.notes.append(Note(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already"))
+            self.hidden.append((item, self.paths[name]))
             return
         self.items[name] = item
         self.paths[name] = str(path)
 
     def loaded(self) -> Loaded[T]:
         """What was collected."""
-        return Loaded({name: self.items[name] for name in sorted(self.items)}, tuple(self.notes))
+        return Loaded({name: self.items[name] for name in sorted(self.items)}, tuple(self.notes), tuple(self.hidden))
 
 
 def builtin(kind: Kind) -> Path:

@@ -58,6 +58,15 @@ def of_session(command: Command) -> Command:
     return click.option("--session", metavar="ID", help="This session instead of the current one.")(command)
 
 
+def with_plugins(command: Command) -> Command:
+    """Add `--plugin DIR`, any number of times: `plugins` gets the folders."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    text = "Use the agents, skills, hooks and servers of the plugin in this folder; may stand several times."
+    return click.option("--plugin", "--plugin-dir", "plugins", multiple=True, metavar="DIR", type=kind, help=text)(
+        command
+    )
+
+
 def taking_over(command: Command) -> Command:
     """Add `--take-over`, `--wait` and `--force`: host a session that another process hosts."""
     options = (

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from callboard.faces.cli.bare import as_run
-from callboard.faces.cli.options import everywhere, taking_over
+from callboard.faces.cli.options import everywhere, taking_over, with_plugins
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run a prompt to its end, without a prompt line."),
@@ -36,7 +36,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "answer": ("requests", "Answer an agent's question."),
     "policy": ("policy", "Explain, test and lint what is allowed; list what was decided."),
     "trust": ("trust", "Decide whether what this workspace brings is used."),
+    "agents": ("agents", "List agent types, show one, begin a new one."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
+    "mcp": ("mcp", "List, add, remove and test MCP servers, or serve this runtime as one."),
     "cron": ("cron", "Add, list, edit, pause and run schedules, and see what they did."),
     "serve": ("serve", "Fire the schedules of a workspace, without a terminal."),
     "service": ("service", "Let `callboard serve` run as a service of the machine."),
@@ -99,11 +101,13 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
 @click.option("-r", "--resume", "session", metavar="ID", help="Go on with this session.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
+@click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
+@with_plugins
 @click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk, sandboxed, ...")
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @taking_over
 @click.pass_context
-def cli(ctx: click.Context, /, **asked: str | bool | None) -> int | None:
+def cli(ctx: click.Context, /, **asked: Any) -> int | None:
     """A lead agent, its team, approvals and schedules. Without a command: a prompt line to talk to the lead.
 
     Exit codes: 0 done, 1 the task failed, 2 usage, 3 configuration or credentials, 4 needs an answer that nobody can
