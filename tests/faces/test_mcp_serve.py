@@ -1,0 +1,192 @@
+"""`callboard mcp serve`: the SDK's client runs, watches, answers and stops sessions; nothing is lost when it leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.faces.command import Command
+from tests.faces.mcp_client import serving, within
+from tests.simulation.processes import no_traceback
+
+from callboard.desks.desk import open_desk
+from callboard.faces.mcp.serve import address_of
+from callboard.words.errors import UsageError
+
+TALK = """
+agents:
+  lead:
+    - reply: It says hello.
+    - reply: Still hello.
+"""
+TOUCH = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: bash, input: {command: touch made.txt}}
+    - when: {result_of: bash}
+      reply: So be it.
+"""
+PLAN = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: submit_plan, input: {plan: I touch a file.}}
+    - reply: As you like.
+"""
+SLOW = """
+agents:
+  lead:
+    - latency_ms: 6000
+      reply: At last.
+"""
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def test_a_client_runs_a_prompt_and_gives_the_session_more_to_do(command: Command) -> None:
+    async def talking() -> None:
+        async with serving(command, "--model", command.scenario(TALK)) as client:
+            tools = {one.name: one for one in (await client.session.list_tools()).tools}
+            assert tools["status"].annotations is not None
+            assert tools["status"].annotations.read_only_hint
+            done = await client.call("run", prompt="What does it say?", wait_s=60)
+            assert (done["state"], done["text"], done["exit_code"], done["host"]) == ("done", "It says hello.", 0, None)
+            assert any("It says hello." in line for _, line in client.progress)
+            assert [at for at, _ in client.progress] == sorted(at for at, _ in client.progress)
+            sent = await client.call("send", text="And now?")
+            assert sent["session"] == done["session"]
+            assert (await client.call("wait", session=done["session"], wait_s=60))["text"] == "Still hello."
+            assert [one["session"] for one in (await client.call("sessions"))["sessions"]] == [done["session"]]
+            assert (await client.call("cost"))["cost"]["total"]["calls"] == 2
+            assert [one["name"] for one in (await client.call("team"))["agents"]] == ["lead"]
+
+    anyio.run(talking)
+    assert len(json.loads(command.here("sessions", "--json").out)) == 1
+
+
+def test_what_a_client_gets_wrong_is_told_and_the_connection_goes_on(command: Command) -> None:
+    async def erring() -> None:
+        async with within(command, "rehearsal:none.yaml") as client:
+            assert "there is no session" in await client.refused("status")
+            assert "`prompt`" in await client.refused("run")
+            assert "`more`" in await client.refused("run", prompt="x", more=1)
+            assert "is not served here" in await client.refused("run", prompt="x", workspace="/")
+            assert "none.yaml" in await client.refused("run", prompt="x")
+            assert "is no session" in await client.refused("wait", session="none")
+
+    anyio.run(erring)
+
+
+def test_nobody_approves_himself_a_client_without_the_persons_word_is_told_their_command(command: Command) -> None:
+    async def asking() -> None:
+        async with within(command, command.scenario(TOUCH)) as client:
+            begun = await client.call("run", prompt="Touch it")
+            told = await client.call("wait", wait_s=60)
+            (asked,) = told["requests"]
+            assert (told["state"], asked["kind"], begun["session"]) == ("waiting", "permission", told["session"])
+            for tool, more in (("approve", {}), ("reject", {"why": "no"}), ("answer", {"text": "yes"})):
+                words = await client.refused(tool, request=asked["id"], **more)
+                assert f"--session {told['session']} {asked['id']}" in words
+            assert (await client.call("plans"))["requests"] == [asked]
+            assert not (command.workspace / "made.txt").exists()
+            async with open_desk(command.workspace) as desk:
+                assert await desk.answer(asked["id"], "approved") is None
+            done = await client.call("wait", wait_s=60)
+            assert (done["state"], done["text"]) == ("done", "So be it.")
+
+    anyio.run(asking)
+    assert (command.workspace / "made.txt").exists()
+
+
+def test_a_client_that_speaks_for_the_person_approves_what_it_has_seen(command: Command) -> None:
+    async def approving() -> None:
+        async with within(command, command.scenario(PLAN), may_approve=True, permission__mode="plan") as client:
+            told = await client.call("run", prompt="Plan it", wait_s=60)
+            (asked,) = told["requests"]
+            shown = await client.call("show", request=asked["id"])
+            assert shown["request"]["payload"]["plan"] == "I touch a file."
+            assert "has changed" in await client.refused("approve", request=asked["id"], digest="f" * 64)
+            assert "why" in await client.refused("reject", request=asked["id"])
+            done = await client.call("approve", request=asked["id"], digest=asked["digest"][:12])
+            assert done["request"]["status"] == "approved"
+            assert "approved" in await client.refused("reject", request=asked["id"], why="too late")
+            assert (await client.call("wait", wait_s=60))["text"] == "As you like."
+
+    anyio.run(approving)
+    (kept,) = json.loads(command.here("plans", "--all", "--json").out)
+    assert (kept["answered_by"], kept["reason"]) == ("person", "(through an MCP client)")
+
+
+def test_a_cancelled_call_ends_the_wait_and_not_the_session_and_eof_leaves_it_to_be_resumed(command: Command) -> None:
+    async def leaving() -> str:
+        async with serving(command, "--model", command.scenario(SLOW)) as client:
+            begun = await client.call("run", prompt="Take your time")
+            assert begun["state"] == "working"
+            with anyio.move_on_after(0.2) as waited:
+                await client.call("wait", wait_s=600)
+            assert waited.cancelled_caught
+            now = await client.call("status")
+            assert (now["state"], now["host"]) == ("working", begun["host"])
+            return begun["session"]
+
+    session = anyio.run(leaving)
+    ran = command.run("resume", session)
+    assert (ran.code, ran.out) == (0, "At last.\n")
+
+
+def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Command) -> None:
+    words = [*command.argv, "mcp", "serve", "--model", command.scenario(SLOW)]
+    server = subprocess.Popen(
+        words, stdin=-1, stdout=-1, stderr=-1, cwd=command.workspace, env=command.env, text=True, bufsize=1
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    run = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"prompt": "x"}}}
+    for message in ("this is no message", json.dumps(HELLO), '{"jsonrpc":"2.0","method":"notifications/initialized"}'):
+        server.stdin.write(message + "\n")
+    server.stdin.write(json.dumps(run) + "\n")
+    assert [json.loads(server.stdout.readline())["id"] for _ in range(2)] == [1, 2]
+    server.send_signal(signal.SIGTERM)
+    rest, err = server.communicate(timeout=60)
+    assert server.returncode == 143
+    assert all(json.loads(line)["jsonrpc"] == "2.0" for line in rest.splitlines())
+    assert "Traceback" not in err
+    (kept,) = json.loads(command.here("sessions", "--json").out)
+    assert kept["ended_at"] is None
+
+
+def test_an_agents_tool_may_not_serve(command: Command) -> None:
+    ran = command.here("mcp", "serve", CALLBOARD_TOOL="1")
+    assert (ran.code, ran.out) == (2, "")
+
+
+@pytest.mark.parametrize("words", ["0.0.0.0:80", "example.org:80", "192.168.0.1:80", "127.0.0.1", "127.0.0.1:x", ":"])
+def test_http_is_for_this_machine_alone(words: str, command: Command) -> None:
+    with pytest.raises(UsageError, match="--http"):
+        address_of(words)
+    ran = command.here("mcp", "serve", "--http", words)
+    assert (ran.code, ran.out) == (2, "")
+    no_traceback(ran)
+
+
+def test_addresses_of_this_machine_are_taken() -> None:
+    assert [address_of(one) for one in ("127.0.0.1:1", "localhost:2", "[::1]:3", ":0")] == [
+        ("127.0.0.1", 1),
+        ("127.0.0.1", 2),
+        ("::1", 3),
+        ("127.0.0.1", 0),
+    ]
