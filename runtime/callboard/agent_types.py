@@ -15,6 +15,7 @@ from callboard.core.agent_listing import fitted
 from callboard.core.budget.tree import narrower
 from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
+from callboard.core.skills.substitution import filled
 from callboard.core.team.moving import worktree_in_use
 from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
 from callboard.ports.tool import Skills
@@ -214,7 +215,7 @@ class AgentTypes:
                 skill = self.skills.load(name) if self.skills else None
             except ToolRefused:  # told when the files are read
                 continue
-            body = (skill.body or "").strip() if skill else ""
+            body = filled(skill.body or "", "", skill.arguments, skill.variables)[0].strip() if skill else ""
             if len(body) > LONGEST_SKILL:
                 body = f"{body[:LONGEST_SKILL]}\n[The rest is cut: load_skill {name} gives all of it.]"
             texts.append(f'<skill name="{name}">\n{body}\n</skill>')

@@ -11,6 +11,7 @@ from typing import cast
 from callboard.adapters.agent_fields import EFFORTS, Reading, flag_of, one_of, text_of
 from callboard.core.permission.rules import parse_rule
 from callboard.core.skills.substitution import argument_names
+from callboard.words.skills import Effort
 
 HONOURED = frozenset(
     {
@@ -44,7 +45,7 @@ class SkillFields:
     allowed: tuple[str, ...]
     disallowed: tuple[str, ...]
     model: str
-    effort: str
+    effort: Effort
     fork: bool
     agent: str
     for_model: bool

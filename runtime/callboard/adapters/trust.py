@@ -131,6 +131,8 @@ class _Reading:
                 self._configuration(path, _agent)
             for path in self._skills(f"{folder}/skills"):
                 self._configuration(path, _skill)
+            for path in self._below(f"{folder}/commands", ".md"):
+                self._configuration(path, _skill)
 
     def _above(self, folder: Path, prefix: str) -> None:
         """Agents and skills of a folder above the workspace, up to the root of the repository: their paths begin with

@@ -24,6 +24,7 @@ from callboard.core.stuck import Stuck
 from callboard.words.context import Injection, StateBlock, SummaryWanted
 from callboard.words.events import BackgroundStarted, ModelCalled
 from callboard.words.hook_events import StartSource
+from callboard.words.skills import Effort
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Cause, Envelope, Json, Request, Todo, ToolCall, Usage
 
@@ -94,7 +95,7 @@ class Turn:
     """Rules of skills that were started in it: they lift the question of a call."""
     denies: tuple[str, ...] = ()
     """The same, that deny, until the person says something else."""
-    effort: str = ""
+    effort: Effort = ""
     """What a skill asks of the model; empty: as the agent's own."""
     refused: str = ""
     """Why what was asked in it cannot be done."""

@@ -192,7 +192,7 @@ class SkillSettings(Section):
     """Which skills are seen, how much of the prompt their catalogue may fill, and whether they run commands."""
 
     catalogue: Annotated[float, Field(gt=0, le=1)] = 0.01
-    """Share of the context window for the catalogue; beyond it the descriptions of the least used skills are left out."""
+    """Share of the context window for the catalogue; beyond it least used skills stand by their name alone."""
     description: Positive = 1_536
     """Characters of one description."""
     commands: bool = True

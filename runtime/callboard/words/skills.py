@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+Effort = Literal["", "low", "medium", "high", "xhigh", "max"]
+"""How hard a model is asked to think; empty: nobody says."""
 CommandKind = Literal["skill", "command", "prompt"]
 """A skill's folder; a file of `.claude/commands`; a prompt of an MCP server."""
 
@@ -35,7 +37,7 @@ class SkillText:
     """Rules that deny in that turn."""
     model: str = ""
     """Asked for the rest of that turn; empty: the agent's own."""
-    effort: str = ""
+    effort: Effort = ""
     fork: bool = False
     """It runs as the prompt of a subagent, and its answer is what the caller gets."""
     agent: str = "general"

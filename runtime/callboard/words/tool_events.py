@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from callboard.words.agent_events import Base
+from callboard.words.skills import Effort
 from callboard.words.values import Cause, Json, Todo
 
 
@@ -146,7 +147,7 @@ class SkillLoaded(Base):
     """Rules that deny."""
     model: str = ""
     """Asked from the next call on; empty: as before."""
-    effort: str = ""
+    effort: Effort = ""
 
 
 class SkillCommandsBegan(Base):

@@ -7,15 +7,14 @@ and the next version may honour more of it. Rules that only tighten (deny, ask) 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
+from callboard.core.skills.commands import commands_in
 from callboard.core.trust.claims import Claim, ClaimKind
 from callboard.core.trust.nodes import Members, Node, plain
 
 _TIGHTENS = frozenset({"ask", "deny", "never", "always_ask", "disableBypassPermissionsMode", "disableAutoMode"})
 _COMMANDS = frozenset({"apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "otelHeadersHelper", "statusLine"})
-_SKILL_COMMAND = re.compile(r"!`(?P<line>[^`\n]+)`|^```!(?P<block>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def settings_claims(path: str, document: Node) -> list[Claim]:
@@ -128,21 +127,25 @@ def agent_claims(path: str, document: Node) -> list[Claim]:
 
 
 def skill_claims(path: str, document: Node, body: str, first_line: int) -> list[Claim]:
-    """Of a `SKILL.md`: what it would be granted, its hooks, and the commands that run when it is loaded.
+    """Of a `SKILL.md`, or of a command's file: what it would be granted, its hooks, and the commands that run when it
+    is loaded.
 
     `first_line`: of the body in its file.
     """
     fields = dict(_members(document))
-    claims = [_listed(path, "skill", path.split("/")[-2] if "/" in path else path, fields)]
+    *_, folder, file = ("", *path.split("/"))
+    name = folder or file if file == "SKILL.md" else file.removesuffix(".md")
+    claims = [_listed(path, "skill", name, fields)]
     if "hooks" in fields:
         claims += hook_claims(path, fields["hooks"])
-    for found in _SKILL_COMMAND.finditer(body):
-        line = first_line + body.count("\n", 0, found.start())
-        claims.append(Claim(path, "command", (found["line"] or found["block"] or "").strip(), line))
+    for found in commands_in(body):
+        claims.append(Claim(path, "command", found.command, first_line + body.count("\n", 0, found.start)))
     return claims
 
 
-_QUIET_FIELDS = frozenset({"name", "description", "when_to_use", "color", "license", "compatibility", "hooks"})
+_QUIET_FIELDS = frozenset(
+    {"name", "description", "when_to_use", "argument-hint", "color", "license", "compatibility", "hooks"}
+)
 
 
 def _listed(path: str, kind: ClaimKind, name: str, fields: dict[str, Node]) -> Claim:

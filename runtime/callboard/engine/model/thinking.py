@@ -144,7 +144,7 @@ async def _request(agent: Agent, step: st.AskModel) -> ModelRequest:
         attempt=step.attempt,
         model=step.model,
         max_tokens=step.max_tokens,
-        effort=state.me.effort if limits.effort else "",
+        effort=((state.turn.effort if state.turn else "") or state.me.effort) if limits.effort else "",
         system=system,
         tools=tools,
         messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, step.model)),

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from callboard.core.asking.gate import gate_refuses
 from callboard.core.bus.authority import authority_of
 from callboard.core.bus.mail import defused
 from callboard.core.skills.commands import LONGEST, InText, commands_in, exit_counts, with_outputs
 from callboard.core.skills.substitution import filled, with_arguments
 from callboard.engine.asking.lifting import in_this_turn, lifts_of, skill_lifts, without
-from callboard.engine.asking.permissions import refused_by_gate
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, notice
 from callboard.ports.tool import Finished
@@ -95,7 +95,7 @@ async def _judged(agent: Agent, skill: SkillText, call: ToolCall) -> tuple[ToolC
     ruling = await host.ports.judge.judge(call, tool.spec, spec, folders, authority_of(state), lifts)
     if ruling.decision != "allow":
         raise _refusal(skill, call, f"{ruling.why} ({ruling.rule}). Allow it by a rule, or in its allowed-tools")
-    if (closed := refused_by_gate(agent, call, ruling, state.gate)) is not None:
+    if (closed := gate_refuses(state.gate, call.name, reads_only=ruling.reads_only)) is not None:
         raise _refusal(skill, call, closed)
     return call, ruling.reads_only
 
