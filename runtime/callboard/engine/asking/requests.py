@@ -16,6 +16,7 @@ from callboard.core.asking.plans import Word, with_word
 from callboard.core.asking.session_rules import made, settles
 from callboard.core.bus.authority import answered as answered_as
 from callboard.core.bus.mail import sending
+from callboard.core.mcp.forms import asked_of, read
 from callboard.core.names import agent_key, request_envelope_id, request_key, rule_key, short_id
 from callboard.engine.host import Host
 from callboard.ports.store import Fence, Put, Store, Write
@@ -51,6 +52,8 @@ async def answer_request(
             answered = with_word(request, answered, answer.word, answer.by, now)
         if isinstance(answered, Request) and _edits(answered, answer):
             answered = answered.model_copy(update={"input": answer.input})
+        if isinstance(answered, Request) and (unread := _unread(request, answer)):
+            return unread
         ruled = _rules_of(request, answered, answer, now)
         answered = ruled if isinstance(ruled, rules.Refusal) else answered
         kept = answered if isinstance(answered, Request) else rules.refused(request, answer.by, answered, now)
@@ -58,7 +61,8 @@ async def answer_request(
         asker = await store.get(agent_key(session, request.asked_by))
         if isinstance(answered, Request) and asker is not None and asker.value is not None:
             row_of = AgentRow.model_validate_json(asker.value)
-            if row_of.incarnation == request.incarnation:  # a new life of the name never hears of it
+            heard = asked_of(request) is None  # a server's question is answered to the server, by the call that waits
+            if heard and row_of.incarnation == request.incarnation:  # a new life of the name never hears of it
                 writes.append(sending(session, _bell(answered, row_of, answer, now)))
         if not isinstance(ruled, rules.Refusal):
             writes += [Put(rule_key(session, one.id), one.encode()) for one in ruled]
@@ -67,6 +71,13 @@ async def answer_request(
             return None if isinstance(answered, Request) else answered.text
         except Conflict:
             continue  # somebody else changed it in between: look again, the first answer wins
+
+
+def _unread(request: Request, answer: Answer) -> str:
+    """Why the words are no answer to what a server asks; empty: they are. They may be said again."""
+    asked = asked_of(request)
+    found = read(asked, answer.reason) if asked is not None else ""
+    return f"{request.id}: {found}" if isinstance(found, str) and found else ""
 
 
 def _edits(answered: Request, answer: Answer) -> bool:
@@ -124,7 +135,7 @@ async def overdue_request(host: Host, request_id: str, seconds: float, *, attend
         return
     writes: list[Write] = [Put(request_key(host.session, request_id), changed.encode(), expected=found[1])]
     asker = host.board.agent(changed.asked_by)
-    ours = changed.status == "expired" and changed.kind in _NOBODY_WAITS
+    ours = changed.status == "expired" and changed.kind in _NOBODY_WAITS and asked_of(changed) is None
     if ours and asker and asker[0].incarnation == changed.incarnation and asker[0].life not in ("stopped", "crashed"):
         said = Answer("rejected", "runtime", _NOBODY_WAITS[changed.kind])
         writes.append(sending(host.session, _bell(changed, asker[0], said, now)))

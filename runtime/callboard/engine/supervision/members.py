@@ -10,6 +10,7 @@ import anyio
 
 from callboard.core.mcp.catalogue import kept
 from callboard.core.mcp.search import Found
+from callboard.engine.asking.eliciting import take_back_orphans
 from callboard.engine.bus.listening import listen
 from callboard.engine.host import Host
 from callboard.engine.loop import Agent, live
@@ -103,6 +104,7 @@ async def _wake_up(agent: Agent, pid: int) -> None:
     else:
         host.budgets.join(agent.state)
         await agent.record(AgentResumed(at=now, pid=pid))
+        await take_back_orphans(host, agent.name)
         await thinking.remember_sent(agent)
     await take_up(agent)
     await _set_prompt(agent, agent.state.me)
