@@ -1,23 +1,29 @@
-"""What becomes of files written for Claude Code: each field and rule honoured, ignored or refused, and why."""
+"""What becomes of files that people bring: each file, field and rule honoured, ignored or refused, and why."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from callboard.adapters.agent_files import load_agents
-from callboard.adapters.files import Note
+from callboard.adapters.files import Note, Source
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.front_matter_hooks import front_matter_hooks
 from callboard.adapters.hook_files import HookEntry
-from callboard.adapters.skill_files import load_skills
+from callboard.adapters.mcp.config import ServerSources, read_servers
+from callboard.adapters.plugins import MANIFEST, read_plugins
+from callboard.adapters.skill_files import Skill, load_skills
 from callboard.adapters.trust import SERVERS
+from callboard.adapters.yaml_files import load_front_document
 from callboard.assembly import Places
-from callboard.hooking import hook_entries, hook_notes
-from callboard.settings import load_settings
-from callboard.trusting import standing
+from callboard.hooking import hook_entries, hook_notes, plugin_hooks
+from callboard.settings import Loaded, load_settings
+from callboard.trusting import Trust, standing
+from callboard.words.errors import SettingsError
+from callboard.words.plugins import Plugin
 
 FAILS_OPEN = (
     "a crash, a time-out or an exit code but 0 and 2 lets the call proceed, as documented: `onFailure: block` closes it"
@@ -37,36 +43,108 @@ class Told:
     why: str = ""
 
 
-def told(places: Places) -> list[Told]:
-    """Every file, field and rule, as they would be used in this workspace now. Raises `SettingsError`."""
-    now = standing(places.workspace, places.config)
-    brought, trusted, environ = now.brought, now.trusted, dict(os.environ)
-    loaded = load_settings(environ, workspace=places.workspace, trusted=trusted, brought=brought)
+def told(places: Places, plugins: Sequence[Path] = (), *, trust: bool = False) -> list[Told]:
+    """Every file, field and rule, as they would be used in this workspace now; what ships with us is left out.
+    `trust`: as if the workspace were trusted. Raises `SettingsError`."""
+    now, environ = standing(places.workspace, places.config), dict(os.environ)
+    trusted = trust or now.trusted
+    loaded = load_settings(environ, workspace=places.workspace, trusted=trusted, brought=now.brought)
+    named, notes = read_plugins(plugins)
+    files = FilePlaces(
+        places.workspace, places.config, Path.home(), trusted=trusted, brought=now.brought, plugins=named
+    )
     found = [
-        Told(f"{one.path}:{one.line}", one.name, one.verdict, one.why) for file in loaded.claude for one in file.told
+        *_settings(loaded),
+        *_hooks(hook_entries(loaded, places.workspace, environ)),
+        *_notes(hook_notes(loaded, places.workspace, environ)),
+        *_definitions(files),
+        *_servers(loaded, files, now, trusted=trusted),
+        *(one for plugin in named for one in _plugin(plugin, str(places.workspace))),
+        *_notes(notes),
     ]
-    found += [Told(one.path, "", "refused", one.broken) for one in loaded.claude if one.broken]
-    found += _hooks(hook_entries(loaded, places.workspace, environ))
-    found += _notes(hook_notes(loaded, places.workspace, environ))
-    files = FilePlaces(places.workspace, places.config, Path.home(), trusted=trusted, brought=brought)
+    return list(dict.fromkeys(found))
+
+
+def _settings(loaded: Loaded) -> Iterator[Told]:
+    for file in loaded.claude:
+        yield from (Told(f"{one.path}:{one.line}", one.name, one.verdict, one.why) for one in file.told)
+        if file.broken:
+            yield Told(file.path, "", "refused", file.broken)
+
+
+def _definitions(files: FilePlaces) -> Iterator[Told]:
+    """Agents, skills and commands: each field of each file."""
     agents, skills = load_agents(files), load_skills(files)
-    for path in (*(one.path for one in agents.items.values()), *(str(one.path) for one in skills.items.values())):
-        if "/.claude/" in path:
-            found.append(Told(path, "", "honoured"))
-    found += _notes((*agents.notes, *skills.notes))
-    for one in front_matter_hooks(agents.items.values(), skills.items.values(), str(places.workspace)):
-        found += (*_hooks(one.read.entries), *_notes(one.read.notes))
-    if SERVERS in brought.content:
-        found.append(Told(str(places.workspace / SERVERS), "", "ignored", "no MCP server is connected in this version"))
-    return found
+    mine = [one for one in agents.items.values() if one.scope != "bundled"]
+    for agent in mine:
+        yield Told(agent.path, "", "honoured", f"agent type {agent.name}")
+        yield from _fields(agent.path, agent.lines, agents.notes)
+    for skill in skills.items.values():
+        if skill.source.scope != "bundled":
+            yield Told(str(skill.path), "", "honoured", f"{skill.text.kind} {skill.text.name}")
+            yield from _fields(str(skill.path), _skill_lines(skill), skills.notes)
+    yield from _notes((*agents.notes, *skills.notes))
+    theirs = [one for one in skills.items.values() if one.source.scope != "bundled"]
+    for one in front_matter_hooks(mine, theirs, str(files.workspace)):
+        yield from (*_hooks(one.read.entries), *_notes(one.read.notes))
+
+
+def _fields(path: str, lines: Iterable[tuple[str, int]], notes: Sequence[Note]) -> Iterator[Told]:
+    """The fields that are honoured: those of which no note says anything else."""
+    other = {note.field.partition(".")[0] for note in notes if note.path == path}
+    for name, line in lines:
+        if name not in other:
+            yield Told(f"{path}:{line}" if line else path, name, "honoured")
+
+
+def _skill_lines(skill: Skill) -> list[tuple[str, int]]:
+    source: Source = skill.source
+    try:
+        text = source.read(skill.path).decode("utf-8-sig", errors="replace")
+        document, _ = load_front_document(text, str(skill.path))
+    except (OSError, KeyError, SettingsError):  # told in a note
+        return []
+    return [(name, document.lines.get((name,), 0)) for name in cast("dict[str, object]", document.data)]
+
+
+def _servers(loaded: Loaded, files: FilePlaces, now: Trust, *, trusted: bool) -> Iterator[Told]:
+    """Servers: which are used, which are held back and why."""
+    if files.workspace is None:
+        return
+    found = read_servers(
+        ServerSources(
+            files.workspace,
+            dict(os.environ),
+            files.config,
+            files.home,
+            brought=now.brought.text(SERVERS),
+            trusted=trusted,
+            plugins=files.plugins,
+            approvals=tuple(one for file in loaded.claude for one in file.servers),
+            off=loaded.settings.mcp.off,
+        )
+    )
+    for entry in found.entries:
+        state, why = found.held.get(entry.name, ("", ""))
+        verdict = "honoured" if not state else "refused" if state == "untrusted" else "ignored"
+        yield Told(entry.path, f"mcpServers.{entry.name}", verdict, why)
+    yield from _notes(found.notes)
+
+
+def _plugin(plugin: Plugin, project: str) -> Iterator[Told]:
+    manifest = str(plugin.root / MANIFEST)
+    there = Path(manifest).is_file()
+    yield Told(manifest if there else str(plugin.root), "", "honoured", f"plugin {plugin.name}")
+    for read in plugin_hooks(plugin, project):
+        yield from (*_hooks(read.entries), *_notes(read.notes))
 
 
 def _hooks(entries: Iterable[HookEntry]) -> Iterator[Told]:
-    """Each hook of a compatible file; of a guard that a fault of its own opens, what to write."""
+    """Each hook; of a guard that a fault of its own opens, what to write."""
     seen: set[tuple[str, str]] = set()
     for one in entries:
         path, field = one.place
-        if "/.claude/" not in path or one.place in seen:
+        if one.place in seen:
             continue
         seen.add(one.place)
         opens = one.fail_open and one.event == "PreToolUse" and not one.terms.background

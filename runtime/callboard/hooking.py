@@ -134,9 +134,12 @@ def _read(loaded: Loaded, workspace: Path, environ: dict[str, str]) -> Iterator[
 def _own_file(source: HookSource, path: Path, ours: HookOrigin, trusted: bytes) -> HooksRead:
     """A `hooks/hooks.json` beside the settings: the person's, or the workspace's as it was `trusted`."""
     origin = replace(ours, root=str(path.parent.parent))  # as of a plugin: the folder that holds `hooks/`
-    if source == "person":
-        return load_hooks(path, origin)
-    return load_hooks(path, origin, trusted) if trusted else HooksRead()
+    try:
+        if source == "person":
+            return load_hooks(path, origin)
+        return load_hooks(path, origin, trusted) if trusted else HooksRead()
+    except SettingsError as error:  # told when the session begins
+        return HooksRead(notes=(broken(path, error),))
 
 
 def _all_off(one: ClaudeSettings, origin: HookOrigin) -> bool:

@@ -186,12 +186,12 @@ def test_the_doctor_says_what_of_the_files_of_others_is_honoured(command: Comman
         rows = json.loads(command.here("doctor", "--compat", "--json").out)
         return {row["field"]: row["verdict"] for row in rows}
 
-    write(command, ".mcp.json", "{}")
+    write(command, ".mcp.json", '{"mcpServers": {"x": {"command": "true"}}}')
     assert verdicts() == {
         "permissions.allow[0] Bash(touch *)": "ignored",
         "permissions.deny[0] Bash(wget *)": "honoured",
         "hooks": "ignored",
-        "": "ignored",
+        "mcpServers.x": "refused",
     }
     command.here("trust", "--yes")
     assert verdicts()["permissions.allow[0] Bash(touch *)"] == "honoured"

@@ -15,7 +15,7 @@ import click
 from callboard.assembly import Places, damage_told, find_places, open_store
 from callboard.compatibility import told
 from callboard.core.trust.claims import shown
-from callboard.faces.cli.options import Given, as_json, everywhere, refuse_tools
+from callboard.faces.cli.options import Given, as_json, everywhere, refuse_tools, with_plugins
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.doctor import Finding, examine_folder, examine_machine, examine_sandbox, exit_code, findings_block
 from callboard.faces.pages.listings import as_json as json_of
@@ -70,17 +70,21 @@ def demo(given: Given, /, **asked: Any) -> int:
 
 
 @click.command()
-@click.option("--compat", is_flag=True, help="Say what of files written for Claude Code is honoured, and why not.")
+@click.option(
+    "--compat", is_flag=True, help="Say of each file, field and rule that people bring whether it is honoured."
+)
+@click.option("--trust", is_flag=True, help="With --compat: as if this workspace were trusted.")
+@with_plugins
 @as_json
 @everywhere
 @click.pass_obj
-def doctor(given: Given, /, json_: bool, compat: bool) -> int:
+def doctor(given: Given, /, *, json_: bool, compat: bool, trust: bool, plugins: tuple[Path, ...]) -> int:
     """Say what is found, what is missing and what to do.
 
     Exit code 3 when something must be mended first.
     """
     if compat:
-        return _tell_compatible(given, json_=json_)
+        return _tell_compatible(given, json_=json_, trust=trust, plugins=plugins)
     findings = _examine(given.workspace)
     with terminal_of(given) as terminal:
         if json_:
@@ -90,13 +94,15 @@ def doctor(given: Given, /, json_: bool, compat: bool) -> int:
     return exit_code(findings)
 
 
-def _tell_compatible(given: Given, *, json_: bool) -> int:
-    rows = told(find_places(given.workspace, writable=False))
+def _tell_compatible(given: Given, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> int:
+    rows = told(find_places(given.workspace, writable=False), plugins, trust=trust)
     with terminal_of(given) as terminal:
         if json_:
             terminal.record(json_of(rows))
         elif not rows:
-            terminal.rows(block("there is no file that was written for Claude Code", "dim"))
+            terminal.rows(
+                block("there is no file of agents, skills, commands, hooks, servers or settings but ours", "dim")
+            )
         for one in () if json_ else rows:
             what = f"{shown(one.where)}{': ' if one.field else ''}{shown(one.field)}"
             terminal.rows(block(f"{one.verdict:<8}  {what}{': ' if one.why else ''}{shown(one.why)}"))
