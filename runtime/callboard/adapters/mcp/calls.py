@@ -15,6 +15,9 @@ from callboard.core.mcp.texts import one_line
 from callboard.ports.tool import ToolContext
 from callboard.words.mcp import AnsweredBack, Asked
 
+A_WORD = 0.1
+"""Seconds between two words of progress that are shown."""
+
 
 @dataclass(slots=True)
 class CallInFlight:
@@ -28,6 +31,7 @@ class CallInFlight:
     """Seconds without a word."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _ends: float = math.inf
+    _told: float = -math.inf
     _asking: int = 0
 
     def begin(self) -> anyio.CancelScope:
@@ -46,9 +50,11 @@ class CallInFlight:
     async def progressed(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell whoever looks on, and go on waiting."""
         self._wind()
+        if anyio.current_time() < self._told + A_WORD:
+            return
+        self._told = anyio.current_time()
         counted = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
         self.context.progress(f"{counted} {one_line(message)}".strip())
-        await anyio.lowlevel.checkpoint()
 
     async def ask(self, asked: Asked) -> AnsweredBack:
         """Put a question of the server to the person; the clocks stand still until it is answered."""

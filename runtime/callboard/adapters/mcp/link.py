@@ -12,10 +12,9 @@ what it has done, and nothing calls it again.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import anyio
 import structlog
@@ -25,7 +24,7 @@ from callboard.adapters.mcp.calls import CallInFlight
 from callboard.adapters.mcp.headers import headers_of
 from callboard.adapters.mcp.offer import Offer, offer_of
 from callboard.adapters.mcp.transports import Place, Seen, Streams, remote, stdio
-from callboard.adapters.mcp.wire import ServerFailed, Wire, shaken
+from callboard.adapters.mcp.wire import ServerFailed, Wire, first_of, shaken
 from callboard.core.mcp import limits as limiting
 from callboard.core.mcp.limits import Limits, wait_before_start
 from callboard.core.mcp.results import Answer, answer_of
@@ -40,6 +39,8 @@ PONG = 5.0
 """Seconds that a server which let a call wait too long has to answer a ping."""
 LOG_LINES = 200
 """Messages of one server's connection that are logged; the rest is counted."""
+LEAVING = 2.0
+"""Seconds that a remote server has to be told of the end of the session."""
 SETTLE = 0.5
 """Seconds for which changes of a list are collected before it is read again."""
 
@@ -132,6 +133,14 @@ class Link:
         self._closed = True
         self.leave("off", why)
         self._asked.set()
+
+    def quit(self) -> None:
+        """End it as the session ends: politely, its owner ends with it."""
+        self._closed = True
+        self._lose("")
+        self._asked.set()
+        if self.state == "connecting" and self._scope is not None:
+            self._scope.cancel()
 
     async def wire(self) -> Wire:
         """The connection, made anew where it is lost. Raises `ToolRefused`."""
@@ -226,7 +235,7 @@ class Link:
         while not self._closed:
             await self._asked.wait()
             self._asked = anyio.Event()
-            was_connected = await self._one_connection()
+            was_connected = not self._closed and await self._one_connection()
             if was_connected and self.entry.transport in ("http", "sse") and self.state == "failed":
                 await self._again()
 
@@ -237,7 +246,7 @@ class Link:
             pause = left.pop(0)
             with anyio.move_on_after(pause):
                 await self._asked.wait()
-            if self.state != "failed":
+            if self.state != "failed" or self._closed:
                 return
             self._asked = anyio.Event()
             if await self._one_connection():
@@ -257,7 +266,7 @@ class Link:
         if scope.cancelled_caught and not connected and self.state == "connecting":
             self._lost = f"it was not ready within {self._around.limits.start:g} s (MCP_TIMEOUT)"
         if self.state in ("connected", "connecting"):
-            told = "; ".join(one for one in (self._lost, seen.words()) if one) or "the connection ended"
+            told = "; ".join(dict.fromkeys(one for one in (self._lost, *seen.words()) if one)) or "the connection ended"
             again = ". Its next call starts it again" if connected and self.entry.transport == "stdio" else ""
             self._set("failed", told + again)
         if not self._asked.is_set():  # else it was wanted again since it was lost: whoever waits, waits for that
@@ -282,6 +291,7 @@ class Link:
                     self._stand(wire, offer)
                     connected = True
                     await self._serve(wire)
+                    scope.deadline = anyio.current_time() + LEAVING
         except BaseException as error:
             if not self._explained(error):
                 raise
@@ -289,7 +299,7 @@ class Link:
 
     def _explained(self, error: BaseException) -> bool:
         """Whether this is how connections fail. A cancellation, and a mistake of ours, is not."""
-        found = _first(error)
+        found = first_of(error)
         if isinstance(found, ServerFailed):
             self._lost = self._lost or found.why
         elif isinstance(found, ToolRefused):
@@ -372,12 +382,3 @@ class Link:
     def _set(self, state: ServerState, why: str) -> None:
         self.state, self.why = state, one_line(why, 1_000)
         self._around.changed()
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first exception of a group that says something: not a cancellation."""
-    if isinstance(error, BaseExceptionGroup):
-        inner: Sequence[BaseException] = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        told = [one for one in inner if isinstance(one, Exception) or type(one) is BaseExceptionGroup]
-        return _first(told[0] if told else inner[0])
-    return error

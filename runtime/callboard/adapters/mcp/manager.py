@@ -21,7 +21,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from callboard.adapters.mcp.link import Around, Link
+from callboard.adapters.mcp.link import LEAVING, Around, Link
 from callboard.adapters.mcp.offer import Offer
 from callboard.adapters.mcp.transports import Place
 from callboard.core.mcp.limits import Limits
@@ -74,7 +74,9 @@ class Manager:
                     yield
                 finally:
                     self._group = None
-                    group.cancel_scope.cancel()
+                    for link in self._links.values():
+                        link.quit()
+                    group.cancel_scope.deadline = anyio.current_time() + LEAVING
 
     # The port.
 

@@ -84,26 +84,26 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], theirs: Sequenc
         os.close(null)
 
 
-async def end(started: Started) -> int | None:
-    """End the server and all that came from it; its exit code, where that is known. Closes every descriptor.
+async def end(started: Started, *, died: bool = False) -> int | None:
+    """End the server and all that came from it. Its exit code where it ended by itself. Closes every descriptor.
 
-    First what it reads ends, as the protocol wants; then TERM, 2 s, KILL. Not to be interrupted.
+    First what it reads ends, as the protocol wants; then TERM, 2 s, KILL. `died`: it writes no more, so it is about to
+    end by itself. Not to be interrupted.
     """
-    code = None
+    code, alone = None, False
     with anyio.CancelScope(shield=True):
+        alone = died and await _over(started.watched, POLITE)
         os.close(started.stdin)
-        if not await _over(started.watched, POLITE):
-            os.close(started.control)
-            if not await _over(started.watched, PATIENCE):
-                _kill(started.watched)
-                await anyio.wait_readable(started.watched)
-        else:
-            os.close(started.control)
+        ended = alone or await _over(started.watched, POLITE)
+        os.close(started.control)
+        if not ended and not await _over(started.watched, PATIENCE):
+            _kill(started.watched)
+            await anyio.wait_readable(started.watched)
         code = reap(started.pid)
         await anyio.to_thread.run_sync(kill_session, started.pid)
         os.close(started.watched)
         os.close(started.stdout)
-    return code
+    return code if alone else None
 
 
 def last_words(log: Path, most: int = 400) -> str:

@@ -51,11 +51,13 @@ class Seen:
     """HTTP statuses of 400 and above, the newest last."""
     refused: int = 0
     """Lines that were no message."""
+    ended: bool = False
+    """Its process writes no more."""
     exit_code: int | None = None
     log: Path | None = None
 
-    def words(self) -> str:
-        """Why it failed, as far as that was seen; empty: nothing was."""
+    def words(self) -> list[str]:
+        """Why it failed, as far as that was seen."""
         told: list[str] = []
         if self.statuses:
             told.append(f"the server answered with HTTP {self.statuses[-1]}")
@@ -65,7 +67,7 @@ class Seen:
             told.append(f"{self.refused} line{'s' if self.refused > 1 else ''} of its output were no messages")
         if self.log is not None and (last := process.last_words(self.log)):
             told.append(f"it last said: {last}")
-        return "; ".join(told)
+        return told
 
 
 class Bounded(httpx2.AsyncByteStream):
@@ -101,7 +103,7 @@ async def stdio(entry: ServerEntry, place: Place, seen: Seen, ended: Callable[[]
         async with _pumping(started, seen, ended) as streams:
             yield streams
     finally:
-        seen.exit_code = await process.end(started)
+        seen.exit_code = await process.end(started, died=seen.ended)
 
 
 @asynccontextmanager
@@ -114,6 +116,7 @@ async def _pumping(started: process.Started, seen: Seen, ended: Callable[[], Non
 
     async def pump() -> None:
         await read_lines(started.stdout, into, refused)
+        seen.ended = True
         ended()
 
     with into, read, write, given:

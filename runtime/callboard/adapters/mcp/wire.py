@@ -6,7 +6,7 @@ is odd of it, not all of it. Sampling is refused, since it would spend the perso
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +125,15 @@ def failed(error: MCPError, seen: Seen) -> ServerFailed:
         status = seen.statuses[-1]
         return ServerFailed(f"the server answered with HTTP {status}", lost=True, unsent=400 <= status < 500)
     return ServerFailed(f"{told} (error {error.error.code})")
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first exception of a group that says something: not a cancellation."""
+    if isinstance(error, BaseExceptionGroup):
+        inner: Sequence[BaseException] = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        told = [one for one in inner if isinstance(one, Exception) or type(one) is BaseExceptionGroup]
+        return first_of(told[0] if told else inner[0])
+    return error
 
 
 def _roots(workspace: Path) -> Any:
