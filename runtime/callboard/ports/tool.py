@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
@@ -277,6 +277,16 @@ class ToolContext:
     """(name, arguments) -> the skill as this agent is to read it. Raises `ToolRefused`."""
     elicit: Callable[[Asked], Awaitable[AnsweredBack]] = _declined
     """Puts what an MCP server asks in the middle of this call to the person, as a durable request."""
+
+
+@runtime_checkable
+class Previews(Protocol):
+    """A tool that can show what a call would change, before anybody is asked to allow it."""
+
+    async def preview(self, given: Json, context: ToolContext) -> str:
+        """The change as lines: `+` and `-` before those that come and go. Raises `ToolRefused` where the call would be
+        refused anyway: then nobody is asked."""
+        ...
 
 
 class Tool(Protocol):

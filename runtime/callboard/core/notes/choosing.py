@@ -1,7 +1,8 @@
 """Which notes the words of a turn are about. Pure: the same words and notes choose the same.
 
 A word counts by how rare it is among the notes, and by where it stands: in the name, in the description, or in the
-text. Words that stand everywhere say nothing. A note is chosen only where enough of it is meant: a chance word brings none.
+text. Words that stand everywhere say nothing. A note is chosen only where enough of it is meant:
+a chance word brings none.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Literal, cast, get_args
+from typing import Final, Literal, cast
 
 Kind = Literal["user", "feedback", "project", "reference"]
 """What a note is about: who the person is; how they want things done; the project; where to look something up."""
 Place = Literal["session", "project", "person", "agent"]
 """Whose it is: of this session; of this workspace; of the person, wherever they work; of one agent type."""
-KINDS: tuple[Kind, ...] = get_args(Kind)
-PLACES: tuple[Place, ...] = get_args(Place)
+KINDS: Final[tuple[Kind, ...]] = ("user", "feedback", "project", "reference")
+PLACES: Final[tuple[Place, ...]] = ("session", "project", "person", "agent")
 
 INDEX = "MEMORY.md"
 LONGEST = 20_000
@@ -86,7 +86,8 @@ def note_of(file: str, fields: Mapping[str, object], body: str) -> Note:
     """A note from its file, written by us or by hand: what is missing is made of what there is."""
     metadata = fields.get("metadata")
     inner = cast("dict[str, object]", metadata) if isinstance(metadata, dict) else dict[str, object]()
-    kind = str(fields.get("type") or inner.get("type") or "project")
+    said = fields.get("type") or inner.get("type")
+    kinds: dict[object, Kind] = {one: one for one in KINDS}
     text = body.strip()
     first = next((line.strip().lstrip("# ").strip() for line in text.splitlines() if line.strip()), "")
     description = " ".join(str(fields.get("description") or first).split())[:LONGEST_DESCRIPTION]
@@ -95,7 +96,7 @@ def note_of(file: str, fields: Mapping[str, object], body: str) -> Note:
     return Note(
         name=file.removesuffix(".md"),
         description=description,
-        kind=next((one for one in KINDS if one == kind), "project"),
+        kind=kinds.get(said if isinstance(said, str) else "", "project"),
         body=text,
         more=more,
     )

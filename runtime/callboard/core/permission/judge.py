@@ -222,6 +222,8 @@ def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
         return _in_mode(Does("F", _of_server(call, facts)), policy)
     if call.effect in ("read", "store", "attach"):
         return Verdict("allow", "built-in", "it changes nothing but the runtime's own records")
+    if call.name in NOTE_TOOLS:
+        return _in_mode(Does("E", "later turns and sessions read what is noted", "rule"), policy)
     ease: Ease = "mode" if call.effect == "reconcile" else "rule"
     return _in_mode(Does("X", f"what {call.name} changes is not known", ease), policy)
 
@@ -233,6 +235,10 @@ def _of_server(call: ToolCall, facts: CallFacts) -> str:
     if call.effect == "read":
         return "that it only reads is its server's word"
     return "the tool's server does not annotate it as read-only"
+
+
+NOTE_TOOLS = frozenset({"remember", "forget"})
+"""Tools that change notes of memory."""
 
 
 # The mode.

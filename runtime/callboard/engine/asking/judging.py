@@ -15,6 +15,7 @@ from callboard.engine.asking.permissions import (
     always_of,
     answered_by_hook,
     ask_person,
+    previewed,
     refused_by_gate,
     ruling_of,
     unfit,
@@ -93,7 +94,11 @@ async def _settle(agent: Agent, about: Proposed) -> None:
     call, ruling = about.call, about.ruling
     match ruling.decision:
         case "ask":
-            await ask_person(agent, about, always)
+            shown = await previewed(agent, about)
+            if isinstance(shown, str):
+                await _deny(agent, call.id, shown, "tool", about.context)
+            else:
+                await ask_person(agent, shown, always)
         case "deny":
             await _refuse(agent, call.id, ruling.rule, ruling.why, about.context, ruling.mode)
             await _halt(agent, ruling.rule, about.halt)

@@ -20,11 +20,14 @@ from callboard.engine.loop import Agent
 from callboard.engine.tasks.checking import about_losses, judge_check, with_check
 from callboard.engine.toolbox import near
 from callboard.engine.tools.calls import caller, gone_from, notice
+from callboard.engine.tools.context import tool_context
 from callboard.engine.tools.servers import has_tool, tool_names
 from callboard.ports.store import Put
+from callboard.ports.tool import Previews
 from callboard.ports.world import Ruling
 from callboard.words import events as ev
 from callboard.words import hooks as hk
+from callboard.words.errors import ToolRefused
 from callboard.words.values import Json, Request, ToolCall
 
 
@@ -45,6 +48,8 @@ class Proposed:
     """A hook asks too: nothing but the person's word lifts that."""
     halt: str = ""
     """Why a hook stops the agent."""
+    diff: str = ""
+    """What it would change, line by line; empty where the tool does not tell."""
 
 
 def unfit(agent: Agent, call: ToolCall) -> str | None:
@@ -130,6 +135,18 @@ async def edited_by_person(agent: Agent, call: ToolCall, given: Json) -> tuple[J
     return call.input, f"{ruling.why} ({ruling.rule})" if ruling.decision == "deny" else ""
 
 
+async def previewed(agent: Agent, about: Proposed) -> Proposed | str:
+    """The call with what it would change, for the question; or why it would be refused anyway."""
+    tool = agent.host.ports.tools[about.call.name]
+    if not isinstance(tool, Previews):
+        return about
+    try:
+        diff = await tool.preview(about.call.input, tool_context(agent, about.call.id))
+    except ToolRefused as refused:
+        return str(refused)
+    return replace(about, diff=diff)
+
+
 async def ask_person(agent: Agent, about: Proposed, always: tuple[str, ...]) -> None:
     """One durable request; where nobody can answer, the deadline is now and the answer is no."""
     state, now, call, ruling = agent.state, agent.host.clock.now(), about.call, about.ruling
@@ -144,6 +161,7 @@ async def ask_person(agent: Agent, about: Proposed, always: tuple[str, ...]) -> 
         "agent_type": state.me.agent_type,
         "mode": state.me.permission_mode,
         "always": list(always),
+        **({"diff": about.diff} if about.diff else {}),
     }
     request = asked(
         Request(
