@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from callboard.api.schedules import schedule
     from callboard.api.session import Session
     from callboard.api.tools import Image, Tool, ToolContext, ToolResult, tool
+    from callboard.api.workflows.flow import Workflow
+    from callboard.api.workflows.running import workflow
     from callboard.words.hooks import AddContext, Allow, Ask, Deny
     from callboard.words.values import Budget, Request
 
@@ -41,11 +43,13 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolResult",
+    "Workflow",
     "__version__",
     "agent",
     "hook",
     "schedule",
     "tool",
+    "workflow",
 ]
 
 _PLACES = (
@@ -56,6 +60,8 @@ _PLACES = (
     ("callboard.api.schedules", ("schedule",)),
     ("callboard.api.session", ("Session",)),
     ("callboard.api.tools", ("Image", "Tool", "ToolContext", "ToolResult", "tool")),
+    ("callboard.api.workflows.flow", ("Workflow",)),
+    ("callboard.api.workflows.running", ("workflow",)),
     ("callboard.words.hooks", ("AddContext", "Allow", "Ask", "Deny")),
     ("callboard.words.values", ("Budget", "Request")),
 )

@@ -26,22 +26,25 @@ from callboard.core.names import schedule_key, session_key
 from callboard.core.state import AgentState
 from callboard.desks.serving import fires_again
 from callboard.ending import DONE, FAILED, AgentSummary, End, exit_code_of, was_cut_short
+from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.host import Host
 from callboard.engine.memory import recall
 from callboard.engine.sessions import mark_ended, model_command, named, send_prompt
 from callboard.engine.supervision.team import Team
 from callboard.hosting import definitions_of, host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
-from callboard.ports.store import Fence, Put
+from callboard.ports.store import Fence, Put, Store, Write
 from callboard.ports.world import Approver, Observer
 from callboard.sandboxing import launcher_of, with_told
 from callboard.session import OpenSession
 from callboard.taking_over import TakeOver, announced, take_lease
 from callboard.taping import Wiring
+from callboard.words.errors import UsageError
 from callboard.words.schedules import Schedule
 from callboard.words.skills import PersonCommand
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, SessionRow
+from callboard.working import Work, work
 
 __all__ = ["AgentSummary", "End", "OpenSession", "Options", "Session", "TakeOver", "open_session"]
 
@@ -85,6 +88,27 @@ class Session(OpenSession):
         What was merely cut off by the end of its process goes on by itself."""
         if self._cut_short:
             await self.say(GO_ON)
+
+    async def work(self, asked: Work) -> tuple[str, str]:
+        """Hand a piece of work to an agent and wait for its end: (outcome, last words). The same `call` is the same
+        agent. Raises `UsageError`, `LimitReached`."""
+        if await self.begun() is None:
+            raise UsageError("the lead of this session has ended: start a new session")
+        return await work(self._team, asked)
+
+    async def commit(self, *writes: Write) -> None:
+        """Write under the lease of this process. Raises what `Store.commit` raises."""
+        await self._store.commit(*writes, fence=self._fence)
+
+    @property
+    def store(self) -> Store:
+        """Where the session is kept."""
+        return self._store
+
+    @property
+    def hooks(self) -> HookRegistry:
+        """The hooks of the session: more can be added, and taken away again."""
+        return self._host.ports.hooks
 
     async def take_model(self) -> None:
         """A resume that names another model than the lead asks: it asks that one from its next call on."""

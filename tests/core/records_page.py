@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from callboard.words import context, events, rates, schedules, specs, values, worktrees
+from callboard.words import context, events, rates, schedules, specs, values, workflows, worktrees
 from callboard.words.values import Value
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
@@ -27,6 +27,8 @@ ROWS = (
     values.HostRow,
     rates.RateNotice,
     worktrees.WorktreeNoted,
+    workflows.WorkflowRow,
+    workflows.WorkflowNoted,
 )
 PARTS = (
     values.ToolCall,
@@ -79,6 +81,7 @@ tables a field without a default is required.
 | `fires/<session>/<schedule>/<time>` | `Fire` |
 | `s/<session>/rule/<id>` | `SessionRule` |
 | `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
+| `w/<session>/<id>` | `WorkflowRow`, a run of a workflow; the stream of that name is its journal: `WorkflowNoted` |
 | `worktrees` (stream) | what was done to git worktrees: `WorktreeNoted`, of all sessions of the workspace |
 | `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a shortcut, never the truth, and \
 of no fixed form |

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,13 +28,17 @@ from callboard.api.events import Rested
 from callboard.api.options import SessionOptions, asked_for
 from callboard.api.results import Result, Wanted, again, result_of
 from callboard.api.streams import Relay, Stream
+from callboard.api.workflows.journal import find_row, load_journal, rows_of
+from callboard.api.workflows.running import WorkflowFunction, go_on, run_workflow
 from callboard.app import Session as HostedSession
 from callboard.attaching import Attach, AttachedSession, opened
 from callboard.ending import AgentSummary, End
+from callboard.ports.model import Delta
 from callboard.session import OpenSession
 from callboard.words.errors import Conflict, heart_of
 from callboard.words.schedules import Schedule
 from callboard.words.values import Request, Task, Usage
+from callboard.words.workflows import WorkflowRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -197,6 +201,35 @@ class Session:
         stream.push(Rested("lead", result))
         stream.close()
 
+    # Workflows
+
+    async def workflow(self, function: WorkflowFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a workflow and return what it returns. `function.named("nightly")` gives the run an id: run again under
+        that id, also after a kill, it goes on from its journal and repeats nothing that was done.
+
+        Raises what the function raises, `UsageError` for arguments that do not fit, `WorkflowChanged`, `StepUnknown`.
+        """
+        made = await run_workflow(self._hosted, function, function.arguments(args, kwargs), self._tell)
+        return cast("T", made)
+
+    async def resume_workflow(
+        self, function: WorkflowFunction[..., T], run: str | None = None, *, redo: Sequence[str] = ()
+    ) -> T:
+        """Go on with a run of a workflow, with the arguments that it was begun with: the one of that id, or a beginning
+        of it; None: the newest. `redo`: ids of steps that are to run again. Raises what `workflow` raises."""
+        row = await find_row(self._hosted.store, self.id, run)
+        journal = await load_journal(self._hosted, row.id)
+        if journal is None or row.name != function.name:
+            raise UsageError(f"workflow {row.id} is one of {row.name}, not of {function.name}")
+        await journal.drop(redo)
+        if redo and row.status == "done":
+            await journal.settle(status="running")
+        return cast("T", await go_on(self._hosted, function, journal, self._tell))
+
+    async def workflows(self) -> Sequence[WorkflowRow]:
+        """The workflows of this session, newest first."""
+        return await rows_of(self._hosted.store, self.id)
+
     # Words and answers
 
     async def say(self, text: str, to: str = "lead") -> None:
@@ -263,6 +296,15 @@ class Session:
         if self._open is None:
             raise SessionClosed("the session is not open: use it inside `async with Session(...) as session:`")
         return self._open
+
+    @property
+    def _hosted(self) -> HostedSession:
+        if isinstance(self._here, HostedSession):
+            return self._here
+        raise UsageError("another process hosts this session: workflows run where it is hosted")
+
+    def _tell(self, text: str) -> None:
+        self._relay.on_delta("workflow", Delta("notice", text))
 
     def _result(self, end: End) -> Result[None]:
         return result_of(end, self.id, None)

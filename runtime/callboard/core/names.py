@@ -11,6 +11,7 @@ dead/<session>/<name>.<inc>      how far the mailbox of a life that is over was 
 host/<session>                   HostRow
 fires/<session>/<schedule>/<time>  Fire, the history of a schedule
 serving/<pid>                    HostRow of a `callboard serve`
+w/<session>/<id>                 WorkflowRow, and the journal of the workflow (stream): WorkflowNoted
 worktrees                        what was done to git worktrees (stream)
 orders/<session>                 the number of the newest order that the supervisor has carried out
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
@@ -118,6 +119,11 @@ def rows_prefix(session: str) -> str:
 
 def journal(session: str, name: str, incarnation: int) -> str:
     return f"j/{session}/{name}.{incarnation}"
+
+
+def workflow_key(session: str, workflow: str = "") -> str:
+    """A workflow of a session: its row, and its journal. Without one: how the keys of all begin."""
+    return f"w/{session}/{workflow}"
 
 
 def snapshot_key(session: str, name: str, incarnation: int) -> str:
