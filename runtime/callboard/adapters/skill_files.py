@@ -67,6 +67,15 @@ class Skill:
     source: Source
     hooks: object = None
     """As written, for `adapters.hook_files.read_hooks`."""
+    lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Field -> the line of its file."""
+
+    def body(self) -> str:
+        """What its author wrote behind the front matter. Raises `ToolRefused`."""
+        try:
+            return body_after_front_matter(read_text(self.source, self.path))
+        except (OSError, KeyError) as error:
+            raise ToolRefused(f"the skill {self.text.name} cannot be read: {error}") from error
 
 
 class SkillLibrary:
@@ -137,10 +146,7 @@ class SkillLibrary:
         return self._wishes.overrides.get(name, "on")
 
     def _taken(self, skill: Skill) -> SkillText:
-        try:
-            body = body_after_front_matter(read_text(skill.source, skill.path))
-        except (OSError, KeyError) as error:
-            raise ToolRefused(f"the skill {skill.text.name} cannot be read: {error}") from error
+        body = skill.body()
         self._uses.add(skill.text.name)
         self._uses.add(skill.text.name)
         off = "the setting skills.commands switches them off"
@@ -217,7 +223,8 @@ def _read(
     told = _text(name, reading, fields, body_after_front_matter(text), longest)
     folder = str(path.parent)
     told = replace(told, folder=folder, problem=problem, kind=kind, variables=_variables(source, folder))
-    return Skill(told, path, source, reading.fields.get("hooks"))
+    lines = {name: reading.line(name) for name in reading.fields}
+    return Skill(told, path, source, reading.fields.get("hooks"), lines)
 
 
 def _text(name: str, reading: Reading, fields: SkillFields, body: str, longest: int) -> SkillText:

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "policy": ("policy", "Explain, test and lint what is allowed; list what was decided."),
     "trust": ("trust", "Decide whether what this workspace brings is used."),
     "agents": ("agents", "List agent types, show one, begin a new one."),
+    "skills": ("skills", "List skills, show one, begin a new one, check one."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
     "mcp": ("mcp", "List, add, remove and test MCP servers, or serve this runtime as one."),
     "cron": ("cron", "Add, list, edit, pause and run schedules, and see what they did."),
