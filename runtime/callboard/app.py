@@ -22,6 +22,7 @@ from callboard.adapters.archive import make_private
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.logs import EventLog, log_file, log_metrics, logging_beside, logging_to
 from callboard.assembly import find_places
+from callboard.connecting import connecting
 from callboard.core.names import schedule_key, session_key
 from callboard.core.state import AgentState
 from callboard.desks.serving import fires_again
@@ -208,7 +209,10 @@ async def open_session(
         opened = replace(opened, loaded=with_told(opened.loaded, launcher))
         read = await anyio.to_thread.run_sync(definitions_of, options, opened)
         opened = replace(opened, loaded=replace(opened.loaded, notes=(*opened.loaded.notes, *read.told_at_first())))
+        servers = await connecting(options, opened, read.files, read.types)
+        opened = replace(opened, loaded=replace(opened.loaded, notes=(*opened.loaded.notes, *servers.told)))
         host = await host_of(options, opened, wiring, lease, launcher, read)
+        servers.into(host, opened)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
         logged = log_file if options.shared is not None else logging_beside if options.embedded else logging_to
         lines = EventLog(row.id, stack.enter_context(logged(log / f"{row.id}.jsonl")))
@@ -227,5 +231,5 @@ async def open_session(
         if options.resume and (carries or options.prompt is not None):
             await session.say(options.prompt or GO_ON)
         stack.callback(lambda: log_metrics(row.id, {one.name: one.metrics for one in session.team()}))
-        async with hosting(team, wiring, mine, launcher, None if opened.replay else read):
+        async with hosting(team, wiring, mine, launcher, None if opened.replay else read, servers.servers):
             yield session

@@ -24,14 +24,16 @@ from callboard.adapters.judging import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.launcher import ShellLauncher
 from callboard.adapters.memory_worktrees import MemoryWorktrees
 from callboard.adapters.plugins import read_plugins
-from callboard.adapters.prompting import WorkspacePrompts
+from callboard.adapters.prompting import Guidance, WorkspacePrompts
 from callboard.adapters.skill_files import SkillLibrary, Wishes
 from callboard.adapters.skill_uses import SkillUses
 from callboard.adapters.surroundings import WorkspaceSurroundings
 from callboard.adapters.worktrees import worktrees_of
 from callboard.agent_types import AgentTypes
-from callboard.assembly import all_tools, own_stages, session_budget, with_own
+from callboard.assembly import all_tools, memories_of, own_stages, session_budget, with_own
+from callboard.connecting import Running, running
 from callboard.core.names import session_key
+from callboard.core.permission.judge import NOTE_TOOLS
 from callboard.core.permission.unread import rules_on_reading
 from callboard.core.permission.values import Floor, Rule
 from callboard.definitions import Definitions, keep_reading
@@ -77,19 +79,23 @@ async def host_of(
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
     unread = rules_on_reading(rules["deny"], rules["ask"])
     instructions = WorkspaceInstructions(places.workspace, Path.home(), places.config)
+    memories, write = memories_of(places, loaded, row.id), settings.memory.write != "off"
+    brought = Guidance(instructions, memories)
+    tools = all_tools(types.descriptions(options.lead_type), places.workspace, unread, memories, write=write)
     ports = Ports(
         store=store,
         model=wiring.chosen.model,
         clock=SystemClock(),
         dice=SystemDice(),
-        tools=with_own(all_tools(types.descriptions(options.lead_type), places.workspace, unread), options.tools),
+        tools=with_own(tools, options.tools),
         own=options.own,
         judge=judge_of(opened, rules, launcher),
         surroundings=WorkspaceSurroundings(places.workspace, os.environ, read.reminder),
         prompts=WorkspacePrompts(
-            places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words(), instructions
+            places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words(), brought
         ),
         instructions=instructions,
+        remembered=memories,
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,
         skills=skills,
@@ -141,7 +147,10 @@ def judge_of(opened: Opened, rules: Mapping[str, Sequence[Rule]], launcher: Shel
 
 def rules_in_force(loaded: Loaded, kind: str) -> tuple[Rule, ...]:
     """The rules of a kind, each with the folder that a leading `/` means in it."""
-    return parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
+    rules = parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
+    if kind == "allow" and loaded.settings.memory.write == "allow":
+        rules += parse_rules(sorted(NOTE_TOOLS), "memory.write")
+    return rules
 
 
 def definitions_of(options: Options, opened: Opened) -> Definitions:
@@ -229,12 +238,17 @@ def with_functions(registry: HookRegistry, options: Options) -> HookRegistry:
 
 @asynccontextmanager
 async def hosting(
-    team: Team, wiring: Wiring, mine: HostRow, launcher: ShellLauncher, read: Definitions | None
+    team: Team,
+    wiring: Wiring,
+    mine: HostRow,
+    launcher: ShellLauncher,
+    read: Definitions | None,
+    servers: Running | None = None,
 ) -> AsyncGenerator[None]:
     """The team lives while the block lasts. What nobody can act on, and the word to leave, are raised as themselves and
     not as a group. `read`: the agents and skills that are read again when their files change; None: they are not."""
     try:
-        async with anyio.create_task_group() as group:
+        async with running(servers, partial(_tell, team.host)), anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
             if read is not None:
                 group.start_soon(keep_reading, read, partial(_tell, team.host))

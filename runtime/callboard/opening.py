@@ -24,6 +24,7 @@ from callboard.core.names import host_lease, session_key
 from callboard.engine.governor import Governors
 from callboard.engine.sessions import SERVES, find_session
 from callboard.hooking import hook_notes
+from callboard.ports.mcp import Bridge
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
 from callboard.settings import Loaded, load_settings
@@ -100,6 +101,12 @@ class Options:
     """Stages of the context pipeline that the program brings, by the names that settings call them by."""
     embedded: bool = False
     """The session lives in a program that is not ours: how that one logs is left as it is."""
+    mcp_config: tuple[str, ...] = ()
+    """MCP servers of this run: JSON texts, and paths of files."""
+    mcp_strict: bool = False
+    """These alone, and none of files elsewhere."""
+    bridges: Mapping[str, Bridge] = field(default_factory=dict[str, Bridge])
+    """MCP servers that live in the client of this run, by name."""
     shared: Shared | None = None
     """What the process has once, where it hosts several sessions; None: this session has its own."""
     answerable: bool = False

@@ -35,6 +35,7 @@ from callboard.adapters.taped import (
 from callboard.assembly import Chosen, Places, choose_model
 from callboard.core.bus.mail import sending
 from callboard.engine.host import Host, Ports
+from callboard.engine.toolbox import wrapped
 from callboard.ports.tool import Tool
 from callboard.ports.world import Approver, Surroundings
 from callboard.settings import Loaded
@@ -88,7 +89,7 @@ class Recorded:
         course = CourseRecorder(self.tape)
         return replace(
             ports,
-            tools={name: RecordedTool(tool, self.tape) for name, tool in ports.tools.items()},
+            tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.tape)),
             judge=TapedJudge(ports.judge, self.tape),
             archive=TapedArchive(ports.archive, self.tape),
             dice=TapedDice(ports.dice, self.tape),
@@ -125,7 +126,7 @@ class Replayed:
         approver: Approver = ReplayedApprover(self.tape, self.course, permissions=not self.live_tools)
         shared = replace(
             ports,
-            tools={name: self._tool(tool) for name, tool in ports.tools.items()},
+            tools=wrapped(ports.tools, self._tool),
             dice=TapedDice(ports.dice, self.tape),
             surroundings=_taped(ports.surroundings, self.tape),
             observers=(self.course, *ports.observers),

@@ -37,6 +37,7 @@ from callboard.ports.world import Approver, Archive, Clock, Dice, Judge, Observe
 from callboard.words.context import StateBlock
 from callboard.words.events import Event
 from callboard.words.hook_events import Caller, HookEvent, StartSource
+from callboard.words.mcp import ServerEntry
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Budget, Envelope, Request, Task
 
@@ -79,6 +80,8 @@ class Ports:
     """Of the tools those of the program that opened the session which are for everybody, by name."""
     servers: Servers | None = None
     """Its MCP servers, whose tools stand in `tools` as they come; None: it has none."""
+    brought: Callable[[AgentSpec], Sequence[ServerEntry]] = field(default=lambda me: ())
+    """The servers that an agent's own type brings: they connect when it begins, and are there for such agents alone."""
     governor: Governor | None = None
     """Shared by all sessions of the process that use one key; None: the session has its own."""
 
