@@ -116,7 +116,7 @@ def load_agents(places: Places) -> Loaded[AgentFile]:
         for path in found.paths:
             agent = _read(path, source, shelf.notes)
             if agent is not None:
-                shelf.add(agent.name, agent, path)
+                shelf.add(agent.name, agent, path, dict(agent.lines).get("name", 0))
     return shelf.loaded()
 
 
@@ -173,8 +173,7 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
     if allowed == ToolsRead((), ()) and len(reading.notes) > known:
         return None
     denied = tools_of(reading, "disallowedTools")
-    _tell_rest(reading)
-    return AgentFile(
+    made = AgentFile(
         name=name,
         description=" ".join(description.split()),
         instructions=body.strip(),
@@ -202,6 +201,8 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
         lines=tuple((str(name), reading.line(str(name))) for name in fields),
         plugin=reading.plugin,
     )
+    _tell_rest(reading)
+    return made
 
 
 def _name(reading: Reading) -> str | None:
@@ -234,13 +235,15 @@ def _file(path: Path, source: Source) -> Path | str:
     """What was read of it already, or the file. Raises `SettingsError`."""
     if source.brought is None:
         return path
+    raw = source.read(path)
     try:
-        return source.read(path).decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SettingsError("is not UTF-8 text", str(path)) from error
+        raise SettingsError("is not UTF-8 text", f"{path}:{raw[: error.start].count(10) + 1}") from error
 
 
 def _tell_rest(reading: Reading) -> None:
+    told = {note.field for note in reading.notes if note.path == reading.path}
     for field in reading.fields:
-        if field not in _HONOURED:
+        if field not in _HONOURED | told:
             reading.ignored(field, _NOT_HONOURED.get(field, "is no field of an agent file"))

@@ -123,7 +123,8 @@ class Source:
         inside = os.path.relpath(self.folder, self.root)  # of a folder above the workspace: `../.claude/agents`
         paths = [path for path in brought.below(inside) if f"/{path}".endswith(ending)]
         fitting = [path for path in paths if depth in (None, path.count("/") - inside.count("/") - 1)]
-        refused = [one for one in brought.claims if one.kind == "unread" and one.path.startswith(f"{inside}/")]
+        unread = (one for one in brought.claims if one.kind == "unread" and one.path not in brought.content)
+        refused = [one for one in unread if one.path.startswith(f"{inside}/")]
         notes = tuple(Note(os.path.normpath(self.root / one.path), "", "refused", one.text) for one in refused)
         return Found(tuple(Path(os.path.normpath(self.root / path)) for path in fitting), notes)
 
@@ -147,10 +148,12 @@ class Shelf(Generic[T]):
     notes: list[Note] = field(default_factory=list[Note])
     hidden: list[tuple[T, str]] = field(default_factory=list[Any])
 
-    def add(self, name: str, item: T, path: Path) -> None:
-        """Take `item` unless its name is taken."""
+    def add(self, name: str, item: T, path: Path, line: int = 0) -> None:
+        """Take `item` unless its name is taken. `line`: where its file says the name."""
         if name in self.items:
-            self.notes.append(Note(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already"))
+            self.notes.append(
+                Note(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already", line)
+            )
             self.hidden.append((item, self.paths[name]))
             return
         self.items[name] = item
@@ -317,7 +320,8 @@ def _checked(source: Source, candidates: Iterator[tuple[Path, os.stat_result | N
         try:
             facts = within.look(path, known)
         except (OSError, RuntimeError) as error:  # a dangling link; a circle of links
-            notes.append(Note(str(path), "", "refused", f"cannot be read: {error}"))
+            words = getattr(error, "strerror", None) or "a circle of links"
+            notes.append(Note(str(path), "", "refused", f"cannot be read: {words}"))
             continue
         why = "a link leads out of its folder" if facts is None else _why_not(facts)
         if facts is None or why:

@@ -4,7 +4,7 @@ it. They are read when a session begins, with everything else that a person trus
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from callboard.adapters.agent_files import AgentFile
@@ -28,7 +28,10 @@ def front_matter_hooks(agents: Iterable[AgentFile], skills: Iterable[Skill], pro
     for agent in agents:
         if agent.hooks is not None:
             origin = HookOrigin(project, agent.compatible, agent_type=agent.name)
-            yield FrontMatter("agent", read_hooks(agent.hooks, agent.path, origin), agent.scope == "workspace")
+            read = read_hooks(agent.hooks, agent.path, origin)
+            line = dict(agent.lines).get("hooks", 0)
+            read = replace(read, notes=tuple(replace(note, line=line) for note in read.notes))
+            yield FrontMatter("agent", read, agent.scope == "workspace")
     for skill in skills:
         if skill.hooks is not None:
             origin = HookOrigin(project, skill.source.compatible, skill=skill.text.name)

@@ -225,7 +225,9 @@ def _inside(reading: _Reading, name: str, written: str) -> Path | None:
         reading.ignored(name, f"{written}: a path begins with ./")
         return None
     try:
-        path = (reading.root / written).resolve(strict=True)
+        path = (reading.root / written).resolve()
+        if path.is_relative_to(reading.root):
+            path = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         reading.ignored(name, f"{written}: {_words(error)}")
         return None

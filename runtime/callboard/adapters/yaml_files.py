@@ -192,25 +192,18 @@ def _quoted_alone(lines: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _quoted_with_lines_after(lines: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The same for values that go on over the lines up to the next field that is known, as examples in descriptions do.
-    The lines keep their numbers."""
-    result: list[str] = []
-    fields: list[str] = []
-    position = 0
-    while position < len(lines):
-        found = _TOP_LEVEL_LINE.match(lines[position].rstrip("\n"))
-        end = position + 1
-        while end < len(lines) and not _FIELD_LINE.match(lines[end]):
-            end += 1
-        if found is None or found["value"][0] in _MARKED or not _FIELD_LINE.match(lines[position]):
-            result.append(lines[position])
-            position += 1
-            continue
-        value = "\\n".join(line.strip() for line in (found["value"], *lines[position + 1 : end]))
-        result.append(f"{found['key']}: '{value.replace(chr(39), chr(39) * 2)}'\n" + "\n" * (end - position - 1))
-        fields.append(found["key"])
-        position = end
-    return "".join(result), tuple(fields)
+    """The same for a description whose examples stand on lines of their own, up to the next field that is known. The
+    lines keep their numbers."""
+    start = next((number for number, line in enumerate(lines) if line.startswith("description:")), len(lines))
+    after = (number for number in range(start + 1, len(lines)) if _FIELD_LINE.match(lines[number]))
+    end = next(after, len(lines))
+    text = "\\n".join(line.strip() for line in lines[start:end]).removeprefix("description:").strip()
+    if "<example" not in text.lower() or text[0] in _MARKED:
+        return "".join(lines), ()
+    value = f"description: '{text.replace(chr(39), chr(39) * 2)}'\n" + "\n" * (end - start - 1)
+    rest, fields = _quoted_alone(lines[end:])
+    before, more = _quoted_alone(lines[:start])
+    return before + value + rest, (*more, "description", *fields)
 
 
 _MARKED = "\"'[{|>&!#"
