@@ -17,7 +17,7 @@ from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
 from callboard.core.skills.substitution import filled
 from callboard.core.team.moving import worktree_in_use
-from callboard.core.toolset import ALL_TOOLS, our_names, tools_for
+from callboard.core.toolset import ALL_TOOLS, MEMORY, our_names, tools_for
 from callboard.ports.tool import Skills
 from callboard.settings import Loaded, pipeline_of
 from callboard.words.errors import SettingsError, ToolRefused, UnknownModel, UsageError
@@ -114,7 +114,10 @@ class AgentTypes:
         settings = self.loaded.settings
         mine, rules = self._rights_of(agent_type, PermissionRules())
         mode = mine.mode or definition.permission_mode or settings.permission.mode
-        tools = tools_for("lead", definition.tools, [*definition.denied, *denied], plan_mode=mode == "plan").names
+        wanted = definition.tools
+        if wanted is not None and definition.memory:
+            wanted = (*wanted, *MEMORY)
+        tools = tools_for("lead", wanted, [*definition.denied, *denied], plan_mode=mode == "plan").names
         limits = settings.limits
         return self._spec(
             definition,
@@ -264,4 +267,4 @@ def _named(definition: AgentFile) -> tuple[str, ...]:
     """What its file allows and does not deny; who starts it narrows that to its kind."""
     denied = {name for entry in definition.denied for name in our_names(entry)}
     asked = ALL_TOOLS if definition.tools is None else {n for entry in definition.tools for n in our_names(entry)}
-    return tuple(sorted(asked - denied))
+    return tuple(sorted((asked | (MEMORY if definition.memory else set[str]())) - denied))

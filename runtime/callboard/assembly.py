@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import platformdirs
 
+from callboard.adapters.memories import Memories, MemoryPlaces
 from callboard.adapters.stage_files import load_stage
 from callboard.core.context.situation import OwnStage
 from callboard.core.context.stages.own import is_own
@@ -185,14 +186,28 @@ def own_stages(loaded: Loaded, places: Places, given: Mapping[str, OwnStage] | N
     return found
 
 
-def all_tools(types: Mapping[str, str], workspace: Path, unread: Sequence[Rule] = ()) -> dict[str, Tool]:
+def memories_of(places: Places, loaded: Loaded, session: str = "") -> Memories:
+    """The notes of a session's agents; without a session, those of the workspace and the person."""
+    where = MemoryPlaces(places.workspace, Path.home(), places.config, places.data, session)
+    return Memories(where, loaded.settings.memory.notes)
+
+
+def all_tools(
+    types: Mapping[str, str],
+    workspace: Path,
+    unread: Sequence[Rule] = (),
+    memories: Memories | None = None,
+    *,
+    write: bool = True,
+) -> dict[str, Tool]:
     """Every tool of the runtime. `types`: the agent types and when to use each, for the model to read. `unread`: the
-    rules that deny reading files or ask for it."""
+    rules that deny reading files or ask for it. `memories`: the notes, which are changed only with `write`."""
     from callboard.adapters.tools.background import background_tools
     from callboard.adapters.tools.board import board_tools
     from callboard.adapters.tools.control import control_tools
     from callboard.adapters.tools.cron import cron_tools
     from callboard.adapters.tools.files import file_tools
+    from callboard.adapters.tools.notes import note_tools
     from callboard.adapters.tools.places import Grounds
     from callboard.adapters.tools.plan import plan_tools
     from callboard.adapters.tools.search import search_tools
@@ -209,6 +224,7 @@ def all_tools(types: Mapping[str, str], workspace: Path, unread: Sequence[Rule] 
         control_tools(types),
         cron_tools(),
         file_tools(grounds),
+        note_tools(memories or Memories(MemoryPlaces(workspace, workspace, workspace, workspace)), write=write),
         plan_tools(),
         search_tools(workspace, os.environ, unread, grounds),
         shell_tools(),

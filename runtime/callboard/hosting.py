@@ -78,9 +78,8 @@ async def host_of(
         await create_session(store, row, spec, lease.fence, first)
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
     unread = rules_on_reading(rules["deny"], rules["ask"])
-    instructions = WorkspaceInstructions(places.workspace, Path.home(), places.config)
     memories, write = memories_of(places, loaded, row.id), settings.memory.write != "off"
-    brought = Guidance(instructions, memories)
+    brought = Guidance(WorkspaceInstructions(places.workspace, Path.home(), places.config), memories)
     tools = all_tools(types.descriptions(options.lead_type), places.workspace, unread, memories, write=write)
     ports = Ports(
         store=store,
@@ -94,7 +93,7 @@ async def host_of(
         prompts=WorkspacePrompts(
             places.workspace, skills, options.appended, wiring.facts, launcher.sandbox.words(), brought
         ),
-        instructions=instructions,
+        instructions=brought.instructions,
         remembered=memories,
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,

@@ -69,12 +69,14 @@ class Memories:
 
     def of(self, spec: AgentSpec) -> Mapping[Place, NoteFolder]:
         """The places of an agent."""
-        wanted: list[Place] = []
-        if spec.kind != "subagent":
-            wanted += ["session", "project", "person"] if self._places.session else ["project", "person"]
-        if spec.memory:
-            wanted.append("agent")
-        return {place: self._folder(place, spec) for place in wanted}
+        mine: tuple[Place, ...] = () if spec.kind == "subagent" else ("session", "project", "person")
+        own: tuple[Place, ...] = ("agent",) if spec.memory else ()
+        found: dict[Place, NoteFolder] = {}
+        place: Place
+        for place in (*mine, *own):
+            if place != "session" or self._places.session:
+                found[place] = self._folder(place, spec)
+        return found
 
     def _folder(self, place: Place, spec: AgentSpec) -> NoteFolder:
         key = (place, spec.agent_type, spec.memory) if place == "agent" else (place, "", "")

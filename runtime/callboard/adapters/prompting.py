@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.instructions import WorkspaceInstructions
+from callboard.adapters.memories import Memories
 from callboard.core.context.cache.anchors import anchored_list
 from callboard.core.context.prompt import ProjectFile, PromptFacts, SkillLine, system_prompt
 from callboard.core.context.view.tokens import estimate_json
@@ -22,6 +24,15 @@ Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]
 """(agent, what is true here) -> what its prompt says."""
 
 
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What a prompt shows beside the runtime's own words."""
+
+    instructions: WorkspaceInstructions
+    memories: Memories | None = None
+    """The notes whose index is shown; None: none are."""
+
+
 class WorkspacePrompts:
     """The port `Prompts`, for one workspace."""
 
@@ -32,20 +43,22 @@ class WorkspacePrompts:
         appended: str = "",
         facts: Facts = lambda _, real: real,
         walls: tuple[str, ...] = (),
-        instructions: WorkspaceInstructions | None = None,
+        brought: Guidance | None = None,
     ) -> None:
         """`facts`: what is said to an agent of the machine, given what is true of it; `walls`: what is true of the
-        sandbox of its commands; `instructions`: None for those of the workspace alone."""
+        sandbox of its commands; `brought`: None for the workspace's instruction files alone."""
         self._workspace = workspace
         self._skills = skills
         self._appended = appended
         self._facts = facts
         self._walls = walls
-        self._instructions = instructions or WorkspaceInstructions(workspace)
+        self._brought = brought or Guidance(WorkspaceInstructions(workspace))
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
-        files = await self._instructions.for_prompt(spec)
-        skills = tuple(SkillLine(s.name, s.description) for s in self._skills.catalogue(spec.limits_of(spec.model).window))
+        files = await self._brought.instructions.for_prompt(spec)
+        skills = tuple(
+            SkillLine(s.name, s.description) for s in self._skills.catalogue(spec.limits_of(spec.model).window)
+        )
         can_load = any(tool.name == "load_skill" for tool in tools)
         facts = PromptFacts(
             workspace=str(self._workspace),
@@ -53,6 +66,7 @@ class WorkspacePrompts:
             instructions=tuple(ProjectFile(one.path, one.text) for one in files or ()),
             skills=skills if can_load else (),
             servers=tuple(servers),
+            memory=await self._brought.memories.index(spec) if self._brought.memories is not None else "",
             appended=self._appended,
         )
         blocks = system_prompt(spec, facts)

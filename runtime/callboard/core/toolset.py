@@ -25,11 +25,13 @@ _TREES = frozenset({"create_worktree", "keep_worktree", "merge_worktree", "remov
 _CRON = frozenset({"schedule_cron", "list_crons", "cancel_cron"})
 _ALONE = frozenset({"task", "ask_person", "submit_plan"})
 _REPORT = frozenset({"submit_plan", "report"})
+MEMORY = frozenset({"remember", "recall", "forget"})
+"""A subagent has these only where its type keeps notes (`memory:`)."""
 
 TOOLS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
     {
-        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE | {"connect_mcp"},
-        "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | {"list_crons", "task", "ask_person"},
+        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE | MEMORY | {"connect_mcp"},
+        "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | MEMORY | {"list_crons", "task", "ask_person"},
         "subagent": _FILES | _SHELL | _OWN | _LOOK,
     }
 )
@@ -111,13 +113,18 @@ def our_names(entry: str) -> tuple[str, ...]:
 
 
 def tools_for(
-    kind: AgentKind, wanted: Sequence[str] | None, denied: Iterable[str] = (), *, plan_mode: bool = False
+    kind: AgentKind,
+    wanted: Sequence[str] | None,
+    denied: Iterable[str] = (),
+    *,
+    plan_mode: bool = False,
+    memory: bool = False,
 ) -> Toolset:
     """The tools of an agent of `kind`. `wanted` None: all that its kind has; denials count before it.
 
-    `plan_mode`: a lead has `submit_plan` only then.
+    `plan_mode`: a lead has `submit_plan` only then; `memory`: its type keeps notes.
     """
-    may = TOOLS_OF[kind]
+    may = TOOLS_OF[kind] | (MEMORY if memory else frozenset[str]())
     if kind == "lead" and not plan_mode:
         may -= {"submit_plan"}
     refused = {name for entry in denied for name in our_names(entry)}

@@ -299,6 +299,15 @@ class McpSettings(Section):
     """Names of servers that are not connected."""
 
 
+class MemorySettings(Section):
+    """Notes that agents keep (docs/memory.md)."""
+
+    write: Literal["ask", "allow", "off"] = "ask"
+    """A change of a note asks like any other change, is allowed unasked, or is not to be had."""
+    notes: Annotated[int, Field(ge=0, le=5)] = 5
+    """Notes that come into one turn by themselves, at most."""
+
+
 class Settings(Section):
     """The whole tree."""
 
@@ -333,6 +342,7 @@ class Settings(Section):
     """`full` survives a loss of power, `process` a killed process."""
     background: BackgroundSettings = BackgroundSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    memory: MemorySettings = MemorySettings()
     mcp: McpSettings = McpSettings()
 
     def limits_of(self, model: str) -> ModelLimits:

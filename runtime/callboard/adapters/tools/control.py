@@ -145,6 +145,6 @@ def _subagent_spec(given: _Task, context: ToolContext) -> AgentSpec:
         raise ToolRefused("a subagent cannot start subagents: do it yourself, or return what you found so far")
     name = given.agent_type[:40] + subagent_suffix(context.call)
     spec = context.spawner.spec_for(given.agent_type, name, context.spec)
-    tools = tools_for("subagent", spec.tools).names
+    tools = tools_for("subagent", spec.tools, memory=bool(spec.memory)).names
     updates = {"kind": "subagent", "parent": context.spec.name, "role": given.description, "tools": tools}
     return spec.model_copy(update={**updates, "plan_required": False, "claims_tasks": False})

@@ -153,7 +153,8 @@ async def _made(host: Host, schedule: Schedule, kind: str, life: tuple[str, int,
 async def _spec(host: Host, schedule: Schedule, kind: str, name: str, lead: AgentSpec) -> AgentSpec:
     agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
     spec = bounded(host.types(agent_type, name, lead), lead)
-    tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools).names
+    keeps = bool(spec.memory)
+    tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools, memory=keeps).names
     update: dict[str, object] = {
         "name": name,
         "kind": kind,
