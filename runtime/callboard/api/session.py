@@ -37,7 +37,7 @@ from callboard.ports.model import Delta
 from callboard.session import OpenSession
 from callboard.words.errors import Conflict, heart_of
 from callboard.words.schedules import Schedule
-from callboard.words.values import Request, Task, Usage
+from callboard.words.values import Json, Request, Task, Usage
 from callboard.words.workflows import WorkflowRow
 
 T = TypeVar("T")
@@ -209,8 +209,11 @@ class Session:
 
         Raises what the function raises, `UsageError` for arguments that do not fit, `WorkflowChanged`, `StepUnknown`.
         """
-        made = await run_workflow(self._hosted, function, function.arguments(args, kwargs), self._tell)
-        return cast("T", made)
+        return await self.run_workflow(function, function.arguments(args, kwargs))
+
+    async def run_workflow(self, function: WorkflowFunction[..., T], given: Json, *, place: str = "") -> T:
+        """The same with the arguments as a JSON object. `place`: where the function is found again, `FILE:NAME`."""
+        return cast("T", await run_workflow(self._hosted, function, given, self._tell, place))
 
     async def resume_workflow(
         self, function: WorkflowFunction[..., T], run: str | None = None, *, redo: Sequence[str] = ()
@@ -288,6 +291,12 @@ class Session:
     def cost(self) -> Usage:
         """What all agents have used so far: tokens, and US dollars in `cost_usd`."""
         return self._here.usage()
+
+    @property
+    def runtime(self) -> OpenSession:
+        """The session as the runtime has it, for what this class does not offer. It may change from version to
+        version."""
+        return self._here
 
     # Inside
 

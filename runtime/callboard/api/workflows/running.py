@@ -74,6 +74,10 @@ class WorkflowFunction(Generic[P, R]):
         """The type of its result; None where it does not say."""
         return None if self.taken.returns is inspect.Parameter.empty else self.taken.returns
 
+    def result_json(self, made: Any) -> Any:
+        """What it returned as JSON. Raises `UsageError` for what is none."""
+        return value_of(made, self.returns, "result")
+
     @property
     def place(self) -> str:
         """Where the function stands."""
@@ -166,7 +170,7 @@ async def go_on(here: HostedSession, function: AnyWorkflow, journal: FlowJournal
     args, kwargs = function.taken.bind(row.args, flow)
     try:
         made = await function.function(*args, **kwargs)
-        result = value_of(made, function.returns, "result")
+        result = function.result_json(made)
     except anyio.get_cancelled_exc_class():
         raise  # it goes on from its journal when it is resumed
     except Exception as failed:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from callboard.faces.cli.bare import as_run
-from callboard.faces.cli.options import everywhere, taking_over, with_plugins
+from callboard.faces.cli.options import everywhere, taking_over, with_plugins, with_servers
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run a prompt to its end, without a prompt line."),
@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sessions": ("team", "List the sessions of this workspace."),
     "team": ("team", "Show the agents of a session."),
     "tasks": ("tasks", "Show the task board of a session."),
+    "workflow": ("workflow", "Run, list, show and resume workflows from Python files."),
     "inbox": ("mail", "Show the mail of the team, or of one AGENT."),
     "trace": ("mail", "Show where an envelope came from and what it caused."),
     "context": ("context", "Show what fills an agent's window."),
@@ -104,6 +105,7 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
 @with_plugins
+@with_servers
 @click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk, sandboxed, ...")
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @taking_over
