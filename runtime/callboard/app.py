@@ -34,6 +34,7 @@ from callboard.engine.sessions import mark_ended, model_command, named, send_pro
 from callboard.engine.supervision.team import Team
 from callboard.hosting import definitions_of, host_of, hosting
 from callboard.opening import Opened, Options, open_row, wiring_of
+from callboard.ports.mcp import Servers
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.ports.world import Approver, Observer
 from callboard.sandboxing import launcher_of, with_told
@@ -176,6 +177,10 @@ class Session(OpenSession):
             await self._store.commit(mark_ended(now, row.revision, self._now, code), fence=self._fence)
 
     @property
+    def servers(self) -> Servers | None:
+        return self._host.ports.servers
+
+    @property
     def notes(self) -> tuple[str, ...]:
         return self._notes
 
@@ -212,7 +217,7 @@ async def open_session(
         servers = await connecting(options, opened, read.files, read.types)
         opened = replace(opened, loaded=replace(opened.loaded, notes=(*opened.loaded.notes, *servers.told)))
         host = await host_of(options, opened, wiring, lease, launcher, read)
-        servers.into(host, opened)
+        servers.into(host, opened, patient=options.mcp_wait or not opened.attended)
         log = places.session_data(row.id) if opened.replay else places.state / "log"
         logged = log_file if options.shared is not None else logging_beside if options.embedded else logging_to
         lines = EventLog(row.id, stack.enter_context(logged(log / f"{row.id}.jsonl")))

@@ -54,8 +54,8 @@ class Connecting:
         """What a person is told of them at once, a line each."""
         return tuple(str(note) for note in self.notes if note.verdict == "refused")
 
-    def into(self, host: Host, opened: Opened) -> None:
-        """Give the host the servers, their tools and their prompts."""
+    def into(self, host: Host, opened: Opened, *, patient: bool) -> None:
+        """Give the host the servers, their tools and their prompts. `patient`: no person waits for the first prompt."""
         if self.servers is None:
             return
         settings, ports = opened.loaded.settings.mcp, host.ports
@@ -68,7 +68,7 @@ class Connecting:
             brought=self._brought,
         )
         host.deferral = Deferral(settings.deferred_over, settings.deferred_share)
-        host.server_wait = settings.wait if opened.attended else None
+        host.server_wait = None if patient else settings.wait
 
     def _brought(self, me: AgentSpec) -> tuple[ServerEntry, ...]:
         return self.inline.get(me.agent_type, ())

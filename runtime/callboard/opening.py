@@ -105,6 +105,8 @@ class Options:
     """MCP servers of this run: JSON texts, and paths of files."""
     mcp_strict: bool = False
     """These alone, and none of files elsewhere."""
+    mcp_wait: bool = False
+    """The first prompt waits until each server has connected or failed, though somebody may answer."""
     bridges: Mapping[str, Bridge] = field(default_factory=dict[str, Bridge])
     """MCP servers that live in the client of this run, by name."""
     shared: Shared | None = None

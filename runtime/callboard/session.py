@@ -20,8 +20,10 @@ from callboard.ending import AgentSummary, End, summarise
 from callboard.engine.asking.requests import answer_request
 from callboard.engine.board import SessionBoard
 from callboard.engine.sessions import Action, Command, send_command, sessions_of
+from callboard.ports.mcp import Servers
 from callboard.ports.store import Fence, Store
 from callboard.ports.world import Answer, Clock
+from callboard.words.mcp import ServerNow
 from callboard.words.schedules import Schedule
 from callboard.words.skills import PersonCommand
 from callboard.words.values import Budget, Request, SessionRow, Task, ToolCall, Usage
@@ -137,6 +139,15 @@ class OpenSession(ABC):
         """A tool call that an agent has under way, by our id: also one that was begun before a resume."""
         states = (self.state(row.name, row.incarnation) for row in self._board.agents() if row.name == agent)
         return next((one.call for state in states if state for one in state.calls if one.call.id == call), None)
+
+    @property
+    def servers(self) -> Servers | None:
+        """The MCP servers that this process holds for it; None: there are none, or another process hosts it."""
+        return None
+
+    def servers_now(self) -> Sequence[ServerNow]:
+        """How they stand, by name."""
+        return self.servers.now() if self.servers is not None else ()
 
     @property
     def damage(self) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class HeadlessRun:
             if self._person is not None:
                 self._person.attach(session)
             if self._stream is not None:
-                self._stream.commands = session.commands
+                self._stream.commands, self._stream.servers = session.commands, session.servers_now
                 self._stream.opened(session.id, session.model, what.mode, calls=session.call)
             if what.prompt is None and isinstance(session, Session):
                 await session.go_on()

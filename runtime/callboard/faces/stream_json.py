@@ -20,6 +20,8 @@ from functools import singledispatchmethod
 from typing import Any
 
 from callboard.core.budget.tree import used_up
+from callboard.core.mcp.catalogue import real_call
+from callboard.core.mcp.rights import may_have
 from callboard.faces.stream_parts import (
     ERRORS,
     SUMMARIES,
@@ -30,8 +32,10 @@ from callboard.faces.stream_parts import (
     ending,
     model_usage,
     no_commands,
+    no_servers,
     origin,
     result_block,
+    server_told,
     usage_part,
 )
 from callboard.ports.model import Delta
@@ -79,7 +83,7 @@ class StreamJson:
         spoken: Spoken = Spoken(),  # noqa: B008 - frozen, and the same for all
     ) -> None:
         """`only`: which types of messages somebody reads; the others are counted and not made."""
-        self._only, self._spoken, self.commands = only, spoken, no_commands
+        self._only, self._spoken, self.commands, self.servers = only, spoken, no_commands, no_servers
         self._emit_raw, self._cwd, self._version = emit, cwd, version
         self._session = self._model = self._mode = ""
         self._find: FindCall | None = None
@@ -206,7 +210,7 @@ class StreamJson:
         if agent == "lead":
             self._stop_reason = event.stop_reason
         message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
-        blocks = [self._spoken.block(one) for one in event.blocks]
+        blocks = [self._spoken.block(real_call(one)) for one in event.blocks]
         said = {"content": blocks, "stop_reason": event.stop_reason, "stop_sequence": None}
         self._emit({"type": "assistant", "message": {**message, **said, "usage": usage_part(event.usage)}}, agent)
 
@@ -368,12 +372,13 @@ class StreamJson:
         if self._begun:
             return
         self._begun = True
-        spec = self._seen("lead").spec
+        spec, servers = self._seen("lead").spec, self.servers()
+        theirs = [name for now in servers for name in now.tools if spec is not None and may_have(spec, name)]
         self._system(
             "init",
             cwd=self._cwd,
-            tools=self._spoken.tools(spec.tools if spec else ()),
-            mcp_servers=list(self._spoken.servers),
+            tools=self._spoken.tools((*(spec.tools if spec else ()), *theirs)),
+            mcp_servers=[server_told(now) for now in servers],
             model=spec.model if spec else self._model,
             permissionMode=spec.permission_mode if spec else self._mode,
             agents=[],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from callboard.faces.lines import text_of
+from callboard.words.mcp import ServerNow, ServerState
 from callboard.words.skills import PersonCommand
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Envelope, Fault, Json, ToolCall, Usage
@@ -38,8 +40,6 @@ class Spoken:
 
     partial: bool = False
     """Replies are told as they stream too."""
-    servers: tuple[Json, ...] = ()
-    """MCP servers that were asked for, each with its `name` and `status`."""
     more: Json = field(default_factory=dict[str, object])
     """Fields of `system/init` beside the others."""
 
@@ -58,6 +58,22 @@ class Spoken:
     def events(self, event: Json) -> Iterable[Json]:
         """The raw event of a reply that streams, as it is told."""
         return (event,)
+
+
+STATUS: Mapping[ServerState, str] = MappingProxyType(
+    {"waiting": "pending", "connecting": "pending", "connected": "connected", "failed": "failed"}
+)
+"""How clients of this protocol call the state of a server; `disabled` for the others."""
+
+
+def server_told(now: ServerNow) -> Json:
+    """An MCP server in `system/init`."""
+    return {"name": now.name, "status": STATUS.get(now.state, "disabled")}
+
+
+def no_servers() -> Sequence[ServerNow]:
+    """Before a session is there."""
+    return ()
 
 
 def no_commands() -> Sequence[PersonCommand]:

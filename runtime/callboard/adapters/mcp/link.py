@@ -122,6 +122,7 @@ class Link:
     def leave(self, state: ServerState, why: str) -> None:
         """End its connection, for good until it is wanted again."""
         self.state, self.why, self.offer = state, why, Offer()
+        self._gone, self._wire = True, None  # who wants it again waits for a new one
         self._asked = anyio.Event()
         if self._scope is not None:
             self._scope.cancel()

@@ -52,6 +52,23 @@ def declared(tool: Found) -> Json:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
 
+def inner_call(name: str, given: object) -> tuple[str, object] | None:
+    """What `call_tool` calls: a tool of a server by its name, and its input as it was written; None for any other."""
+    if name != CALL or not isinstance(given, dict):
+        return None
+    asked = cast("Json", given)
+    inner = asked.get("name")
+    return (inner, asked.get("input", {})) if isinstance(inner, str) and inner.startswith("mcp__") else None
+
+
+def real_call(block: Json) -> Json:
+    """A block of a reply for who looks on: a call by `call_tool` as one of the tool that it names."""
+    found = inner_call(str(block.get("name")), block.get("input")) if block.get("type") == "tool_use" else None
+    return (
+        block if found is None else {**block, "name": found[0], "input": found[1] if isinstance(found[1], dict) else {}}
+    )
+
+
 def kept(tools: bytes) -> tuple[Found, ...]:
     """The tools of servers that a prompt's list holds."""
     entries = cast("list[dict[str, Any]]", json.loads(tools)) if tools else []

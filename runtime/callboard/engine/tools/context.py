@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from functools import partial
-
 from callboard.core.bus.authority import authority_of
 from callboard.core.names import mailbox
 from callboard.core.state import Background

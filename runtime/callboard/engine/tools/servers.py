@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import anyio
 
@@ -145,9 +146,10 @@ async def _news(agent: Agent, told: str) -> str:
 def unwrapped(call: ToolCall) -> ToolCall:
     """What `call_tool` calls: everybody behind the model's reply sees the real name and its input. As it is, where it
     names no tool of a server."""
-    name, given = call.input.get("name"), call.input.get("input", {})
-    if call.name != CALL or call.bad_input is not None or not isinstance(name, str) or not name.startswith("mcp__"):
+    found = None if call.bad_input is not None else catalogue.inner_call(call.name, call.input)
+    if found is None:
         return call
-    inner: Json = given if isinstance(given, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    name, given = found
+    inner = cast("Json", given) if isinstance(given, dict) else {}
     wrong = None if isinstance(given, dict) else "`input` is not a JSON object"
     return call.model_copy(update={"name": name, "input": inner, "bad_input": wrong})

@@ -52,8 +52,6 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 _LATER = "not supported in this version"
 _THINKING = "how a model thinks is the service's default"
 IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
-    (("--mcp-config",), {"multiple": True, "metavar": "JSON|FILE"}, "MCP servers are not supported in this version"),
-    (("--strict-mcp-config",), {"is_flag": True}, "MCP servers are not supported in this version"),
     (("--forward-subagent-text",), {"is_flag": True}, "what subagents say is told anyway"),
     (("--thinking",), {"metavar": "KIND"}, _THINKING),
     (("--thinking-display",), {"metavar": "KIND"}, _THINKING),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from callboard.adapters.claude_settings import ClaudeSettings, read_claude
 from callboard.adapters.hook_fields import HookOrigin
@@ -147,21 +146,21 @@ def wishes_of(asked: Mapping[str, Any], options: Options, mode: str) -> Wishes:
         asks=asked["permission_prompt_tool"] == "stdio",
         may_bypass=may_bypass,
         schema=json_object(schema, "--json-schema") if schema else None,
-        servers=servers_of(asked.get("mcp_config") or ()),
+        servers=sdk_servers(tuple(asked.get("mcp_config") or ())),
         states=emits or reads,
         quiet_states=not emits,
     )
 
 
-def servers_of(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the MCP servers that are asked for. Raises `UsageError` for what is no such configuration."""
+def sdk_servers(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the servers that live in the client. Raises `UsageError` for what is no such configuration."""
     found: list[str] = []
     for text in given:
         inline = text.lstrip().startswith("{")
-        servers = json_object(text if inline else _text_of(text, "--mcp-config"), "--mcp-config").get("mcpServers")
-        if not isinstance(servers, dict):
-            raise UsageError("--mcp-config has an object `mcpServers`, which maps names to servers")
-        found += [re.sub(r"[^\w.-]", "_", str(name)) for name in servers]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - names
+        read = json_object(text if inline else _text_of(text, "--mcp-config"), "--mcp-config")
+        servers: Any = read.get("mcpServers")
+        listed = cast("dict[str, Any]", servers) if isinstance(servers, dict) else {}
+        found += [name for name, one in listed.items() if isinstance(one, dict) and one.get("type") == "sdk"]  # pyright: ignore[reportUnknownMemberType] - of an entry
     return tuple(dict.fromkeys(found))
 
 

@@ -67,6 +67,15 @@ def with_plugins(command: Command) -> Command:
     )
 
 
+def with_servers(command: Command) -> Command:
+    """Add `--mcp-config` and `--strict-mcp-config`."""
+    strict = click.option(
+        "--strict-mcp-config", is_flag=True, help="Only the MCP servers of --mcp-config, none of files elsewhere."
+    )
+    text = "MCP servers of this run: JSON or a file with `mcpServers`; may stand several times."
+    return click.option("--mcp-config", multiple=True, metavar="JSON|FILE", help=text)(strict(command))
+
+
 def taking_over(command: Command) -> Command:
     """Add `--take-over`, `--wait` and `--force`: host a session that another process hosts."""
     options = (

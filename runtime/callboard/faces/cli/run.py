@@ -15,7 +15,7 @@ from callboard.app import Options, TakeOver
 from callboard.attaching import Attach
 from callboard.faces.cli.client_options import client_options, json_object, split_list
 from callboard.faces.cli.client_wishes import mode_of, told_options, wishes_of
-from callboard.faces.cli.options import Given, everywhere, refuse_tools, taking_over, with_plugins
+from callboard.faces.cli.options import Given, everywhere, refuse_tools, taking_over, with_plugins, with_servers
 from callboard.faces.keyboard import person_is_there
 from callboard.faces.running import Headless, Output, run_headless
 from callboard.faces.terminal import Terminal, block
@@ -47,6 +47,7 @@ PROMPT_BYTES = 10_000_000
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @click.option("--with-schedules", is_flag=True, help="Do not end before the session's schedules have fired.")
 @with_plugins
+@with_servers
 @client_options
 @click.option("-p", "--print", "print_", is_flag=True, hidden=True, help="Accepted; a run prints its result anyway.")
 @taking_over
@@ -79,6 +80,7 @@ def run(given: Given, /, **asked: Any) -> int:
 @click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @with_plugins
+@with_servers
 @taking_over
 @everywhere
 @click.pass_obj
@@ -186,6 +188,8 @@ def _options(given: Given, asked: dict[str, Any], *, resume: bool, session: str 
         take_over=_take_over(asked, resume=resume),
         with_schedules=bool(asked.get("with_schedules")),
         plugins=tuple(asked.get("plugins") or ()),
+        mcp_config=tuple(asked.get("mcp_config") or ()),
+        mcp_strict=bool(asked.get("strict_mcp_config")),
         lead_type=asked.get("agent") or "lead",
         effort=asked.get("effort") or "",
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 from callboard.adapters.agent_files import AgentFile, given_agents
 from callboard.app import Options, Session
@@ -13,7 +14,7 @@ from callboard.faces.headless.hooks import Heard, hooks_given
 from callboard.words.errors import UsageError
 from callboard.words.values import Json
 
-_TAKEN = frozenset({"subtype", "hooks", "agents"})
+_TAKEN = frozenset({"subtype", "hooks", "agents", "sdkMcpServers"})
 _WHY: Mapping[str, str] = {
     "skills": "each agent finds its skills by itself",
     "excludeDynamicSections": "what changes by itself never stands in the system prompt",
@@ -26,8 +27,19 @@ def options_of(request: Json, options: Options, client: Client, heard: Heard) ->
     """The options with what an `initialize` adds, and what of it is not heeded, a line each. Raises `UsageError`."""
     hooks = hooks_given(request.get("hooks"), client, heard)
     found, notes = agents_of(request.get("agents"), "initialize")
-    more = replace(options, hooks=(*options.hooks, *hooks.entries), agents={**options.agents, **found})
+    listed: Any = request.get("sdkMcpServers")
+    names = [str(one) for one in cast("list[object]", listed)] if isinstance(listed, list) else []
+    bridges = {**options.bridges, **{name: partial(carried, client, name) for name in names}}
+    agents = {**options.agents, **found}
+    more = replace(options, hooks=(*options.hooks, *hooks.entries), agents=agents, bridges=bridges)
     return more, (*hooks.notes, *notes, *_left(request))
+
+
+async def carried(client: Client, server: str, message: Json) -> Json | None:
+    """One message to an MCP server that lives in the client; its answer. Raises `ClientGone` and `ClientRefused`."""
+    said = await client.ask({"subtype": "mcp_message", "server_name": server, "message": message})
+    answer: Any = said.get("mcp_response")
+    return cast("Json", answer) if "id" in message and isinstance(answer, dict) else None
 
 
 def _left(request: Json) -> Iterator[str]:

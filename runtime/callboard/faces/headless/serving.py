@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from callboard.app import Session
+from callboard.faces.stream_parts import server_told
+from callboard.ports.mcp import Servers
 from callboard.words.errors import UsageError
+from callboard.words.mcp import ServerNow
 from callboard.words.specs import READ_AS, PermissionMode
 from callboard.words.values import Json
-
-NOT_YET = "MCP servers are not supported in this version"
 
 
 @dataclass(slots=True)
@@ -35,7 +36,6 @@ class Control:
     """The model at the start."""
     may_bypass: bool
     """The mode `bypassPermissions` was asked for on the command line."""
-    servers: Sequence[str] = ()
 
     async def do(self, request: Json) -> Json:
         """Do what is asked; the response. Raises `UsageError` for what is refused."""
@@ -86,8 +86,33 @@ class Control:
         return {}
 
     async def mcp_status(self, _: Json) -> Json:
-        """The MCP servers that were asked for."""
-        return {"mcpServers": [{"name": one, "status": "failed", "error": NOT_YET} for one in self.servers]}
+        """The MCP servers, as they stand."""
+        servers = self.session.servers
+        return {"mcpServers": [_told_now(now) for now in servers.now()] if servers is not None else []}
+
+    async def mcp_reconnect(self, request: Json) -> Json:
+        """Connect a server anew."""
+        await self._servers().connect(_server_in(request))
+        return {}
+
+    async def mcp_toggle(self, request: Json) -> Json:
+        """Switch a server off, or on again."""
+        servers, name = self._servers(), _server_in(request)
+        await (servers.switch_off(name) if request.get("enabled") is False else servers.connect(name))
+        return {}
+
+    async def mcp_message(self, request: Json) -> Json:
+        """A server of the client says something by itself: that its list has changed."""
+        message: Any = request.get("message")
+        method = str(cast("Json", message).get("method")) if isinstance(message, dict) else ""
+        if method.endswith("/list_changed"):
+            await self._servers().connect(str(request.get("server_name") or request.get("serverName")))
+        return {}
+
+    def _servers(self) -> Servers:
+        if self.session.servers is None:
+            raise UsageError("this session has no MCP servers")
+        return self.session.servers
 
     async def get_context_usage(self, _: Json) -> Json:
         """What fills the lead's window."""
@@ -109,6 +134,21 @@ class Control:
         }
 
 
+def _server_in(request: Json) -> str:
+    name = request.get("serverName")
+    if not isinstance(name, str):
+        raise UsageError("`serverName` is the name of an MCP server")
+    return name
+
+
+def _told_now(now: ServerNow) -> Json:
+    """A server with its tools, and why it does not serve."""
+    told: Json = {**server_told(now), "scope": now.scope, "tools": [{"name": name} for name in now.tools]}
+    name, _, version = now.version.rpartition(" ")
+    about = {"serverInfo": {"name": name or now.version, "version": version}} if now.version else {}
+    return {**told, **about, **({"error": now.why} if now.why else {})}
+
+
 def _never(why: str) -> Callable[[Control, Json], Awaitable[Json]]:
     async def refuse(_: Control, __: Json) -> Json:
         raise UsageError(why)
@@ -124,9 +164,9 @@ _HANDLERS: Mapping[str, Callable[[Control, Json], Awaitable[Any]]] = MappingProx
         "stop_task": Control.stop_task,
         "mcp_status": Control.mcp_status,
         "get_context_usage": Control.get_context_usage,
-        "mcp_reconnect": _never(NOT_YET),
-        "mcp_toggle": _never(NOT_YET),
-        "mcp_message": _never(NOT_YET),
+        "mcp_reconnect": Control.mcp_reconnect,
+        "mcp_toggle": Control.mcp_toggle,
+        "mcp_message": Control.mcp_message,
         "rewind_files": _never("files are not put back: what agents changed is in git, or in `callboard worktrees`"),
         "register_repo_root": _never("a session works in one workspace: start another with --cwd"),
     }

@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from callboard.app import End, Session, open_session
 from callboard.ending import INTERRUPTED, NO_ANSWER
 from callboard.faces.gate import PersonGate
 from callboard.faces.headless.asking import ClientApprover
-from callboard.faces.headless.begun import options_of, told_of
+from callboard.faces.headless.begun import carried, options_of, told_of
 from callboard.faces.headless.client import Client
 from callboard.faces.headless.lines import lines_of, message_in
 from callboard.faces.headless.names import ClientSpoken, EventsTold
@@ -54,10 +55,7 @@ class ClientRun:
         self._client = Client(self._write)
         folder = str(wishes.options.workspace.resolve())
         more: Json = {"claude_code_version": SPOKEN, "capabilities": list(_CAPABLE), "fast_mode_state": "off"}
-        servers: tuple[Json, ...] = tuple({"name": one, "status": "failed"} for one in wishes.servers)
-        spoken = ClientSpoken(
-            partial=wishes.partial, servers=servers, more=more, folder=folder, streaming=EventsTold(folder)
-        )
+        spoken = ClientSpoken(partial=wishes.partial, more=more, folder=folder, streaming=EventsTold(folder))
         self._stream = StreamJson(self._write, cwd=str(Path(folder)), version=__version__, spoken=spoken)
         self._messages: deque[Json] = deque()
         if wishes.first is not None:
@@ -179,7 +177,8 @@ class ClientRun:
     async def _host(self) -> int:
         wishes = self._wishes
         gate = PersonGate(self._terminal, attended=False)
-        options = replace(wishes.options, gate=gate, attended=wishes.asks)
+        bridges = {name: partial(carried, self._client, name) for name in wishes.servers}
+        options = replace(wishes.options, gate=gate, attended=wishes.asks, mcp_wait=True, bridges=bridges)
         if self._initialize is not None:
             options, notes = options_of(self._initialize[1], options, self._client, self._heard)
             for note in notes:
@@ -191,7 +190,7 @@ class ClientRun:
             for note in session.notes:
                 self._tell(f"settings: {note}")
             approver.attach(session)
-            self._stream.commands = session.commands
+            self._stream.commands, self._stream.servers = session.commands, session.servers_now
             self._stream.opened(session.id, session.model, wishes.mode, await session.begun(), session.call)
             self._control = Control(
                 session=session,
@@ -201,7 +200,6 @@ class ClientRun:
                 tell=self._stream.tell,
                 first_model=session.model,
                 may_bypass=wishes.may_bypass,
-                servers=wishes.servers,
             )
             if self._initialize is not None:
                 self._client.answer(self._initialize[0], told_of(session, options))

@@ -30,7 +30,7 @@ class Wishes:
     schema: Json | None = None
     """What the last words of each turn have to be: JSON of this schema."""
     servers: tuple[str, ...] = ()
-    """MCP servers that it brings."""
+    """MCP servers that live in it, by name."""
     states: bool = False
     """It is told when the session is at work and when it rests."""
     quiet_states: bool = False
