@@ -106,8 +106,12 @@ class NoteFolder:
 
     def check(self, note: Note, base: str) -> tuple[bytes, bytes]:
         """What a change comes to: the file as it is (empty: none) and as it would be. Raises `ToolRefused`."""
-        if wrong := faults_of(note) or refusal(text_of(note)):
+        if wrong := faults_of(note):
             raise ToolRefused(f"{note.name}: {wrong}")
+        fields = "\n".join(value for _, value in note.more)
+        for what, text in (("description", note.description), ("content", note.body), ("front matter", fields)):
+            if wrong := refusal(text):
+                raise ToolRefused(f"{note.name}: {what}: {wrong}")
         before, after = self.content(note.name), text_of(note).encode("utf-8", "replace")
         _based(note.name, before, base)
         return before, after
@@ -115,6 +119,7 @@ class NoteFolder:
     def put(self, note: Note, base: str) -> Kept:
         """Make a note, or change the one that `base` is the digest of (empty: there must be none). Raises
         `ToolRefused`."""
+        self.check(note, base)  # what is refused makes no folder
         with self._changing() as folder:
             before, after = self.check(note, base)
             if not before and len(_names(folder)) >= MOST:
