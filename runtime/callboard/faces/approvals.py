@@ -19,7 +19,9 @@ import anyio
 
 from callboard.core.asking.plans import SHOWN, Word, options_of, submitted_of
 from callboard.core.asking.session_rules import offered
+from callboard.core.mcp.forms import asked_of
 from callboard.faces.editing import Edit, approval, kept
+from callboard.faces.forms import Put, fill_in, form_lines
 from callboard.faces.permission import permission_lines, read_always, until_line
 from callboard.faces.revisions import revision_lines
 from callboard.faces.terminal import Block, Line, Terminal, block, visible
@@ -112,6 +114,8 @@ class PersonApprover:
 
     async def _answered(self, request: Request, shown: Block) -> Answer:
         """The answer, asked for until one can be read."""
+        if (asked := asked_of(request)) is not None:
+            return Answer("answered", "person", await fill_in(asked, shown, self._put(request)), refused=self._refused)
         words = question_of(request, edits=self._edit is not None)
         while True:
             typed = await self._ask(shown, words, lambda: self._taken_back(request))
@@ -129,6 +133,12 @@ class PersonApprover:
             why = await self._ask(Block(()), "what is to change?> ", lambda: self._taken_back(request))
             read = Answer("rejected", "person", (why or "").strip())
         return replace(read, refused=self._refused)
+
+    def _put(self, request: Request) -> Put:
+        async def put(shown: Block, words: str) -> str | None:
+            return await self._ask(shown, words, lambda: self._taken_back(request))
+
+        return put
 
     async def _edited(self, plan: Request, why: str, edit: Edit) -> Answer | str:
         """The approval of what the person made of it, or why it is none. The text is not lost if it comes too late."""
@@ -277,6 +287,8 @@ def _place(request: Request) -> str:
 
 def _question(request: Request) -> tuple[Line, ...]:
     lines = _text(str(request.payload.get("question", request.subject)), "  ")
+    if (asked := asked_of(request)) is not None:
+        lines += form_lines(asked)
     return lines + tuple(Line(f"  {number}. {option}") for number, option in enumerate(_options(request), 1))
 
 

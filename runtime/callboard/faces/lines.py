@@ -129,7 +129,13 @@ def call_words(call: ToolCall) -> str:
     given: Mapping[str, Any] = call.input
     main = next((given[field] for field in _MAIN_FIELDS if given.get(field)), None)
     words = main if isinstance(main, str) else json.dumps(given, ensure_ascii=False) if given else ""
-    return shorten(f"{call.name} {first_line(words)}".rstrip(), WIDTH)
+    return shorten(f"{tool_words(call.name)} {first_line(words)}".rstrip(), WIDTH)
+
+
+def tool_words(name: str) -> str:
+    """A tool's name for a person; of an MCP server: `server: tool`."""
+    server, _, tool = name.removeprefix("mcp__").partition("__")
+    return f"{server}: {tool}" if name.startswith("mcp__") and tool else name
 
 
 def _progress(agent: str, text: str, style: Style = "dim") -> Block:

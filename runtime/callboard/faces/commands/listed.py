@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.faces.commands import answers, team
+from callboard.faces.commands import answers, servers, team
 from callboard.faces.commands.cron import cron
 from callboard.faces.commands.here import Command, Here, meant
 from callboard.faces.lines import first_line, shorten
@@ -92,6 +92,7 @@ COMMANDS: Mapping[str, Command] = {
     "answer": Command("ID words", "answer a question", answers.answer),
     "rules": Command("[revoke ID]", "what was allowed for always, and taking it back", answers.rules),
     "cron": Command("", "show the schedules", cron),
+    "mcp": Command("[connect | off NAME]", "show the MCP servers, connect one or switch it off", servers.mcp),
     "compact": Command("[focus]", "summarise the lead's conversation now", team.compact),
     "new": Command("[--carry]", "a fresh conversation, with what matters of this one", team.new),
     "context": Command("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", team.context),

@@ -6,6 +6,7 @@ fails or that answers what cannot be read has said no.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -13,12 +14,14 @@ import anyio
 
 from callboard.core.asking.session_rules import Always, offered
 from callboard.core.hooks.names import compatible_name, from_compatible, to_compatible
+from callboard.core.mcp.forms import Field, asked_of, fields_of, read
 from callboard.core.permission.rules import parse_rule
 from callboard.core.permission.updates import rules_of, suggestions_of
 from callboard.faces.editing import approval
 from callboard.faces.headless.client import Client, ClientGone, ClientRefused
 from callboard.ports.world import Answer
 from callboard.words.errors import UsageError
+from callboard.words.mcp import AnsweredBack, Asked
 from callboard.words.values import Json, Request, ToolCall
 
 GONE = "the client that would have answered has gone"
@@ -68,6 +71,8 @@ class ClientApprover:
         updated = _object(said.get("updatedInput"))
         if request.kind == "permission":
             return self._permission(request, updated, said.get("updatedPermissions"))
+        if (asked := asked_of(request)) is not None:
+            return _filled_in(asked, updated)
         return self._plan(request, updated) if request.kind == "plan" else _answered(updated)
 
     def _permission(self, request: Request, updated: Json | None, permissions: object) -> Answer:
@@ -106,7 +111,8 @@ def question_of(request: Request, use_id: str) -> Json:
     permission = request.kind == "permission"
     tool = str(request.payload["tool"]) if permission else _TOOLS[request.kind]
     given = cast("Json", request.payload["input"]) if permission else request.payload
-    told = to_compatible(tool, given, str(request.payload.get("folder") or ""))
+    form = asked_of(request)
+    told = _form(form) if form else to_compatible(tool, given, str(request.payload.get("folder") or ""))
     asked: Json = {
         "subtype": "can_use_tool",
         "tool_name": compatible_name(tool),
@@ -132,7 +138,54 @@ def _answered(updated: Json | None) -> Answer:
     return Answer("answered", "person", words or "(the person gave no answer)")
 
 
+def _filled_in(asked: Asked, updated: Json | None) -> Answer:
+    """A form of an MCP server: one question for each field, by the words that were asked. What does not fit is no."""
+    answers = _object((updated or {}).get("answers")) or {}
+    fields = fields_of(asked.schema)
+    if asked.url or not fields:
+        said = next((str(one) for one in answers.values()), "")
+        return Answer("answered", "person", said)
+    words = {one.name: answers.get(field_words(asked, one), answers.get(one.name)) for one in fields}
+    given = {name: said for name, said in words.items() if said not in (None, "")}
+    listed = {
+        name: ", ".join(map(str, cast("Sequence[object]", one))) if isinstance(one, list) else str(one)
+        for name, one in given.items()
+    }
+    text = json.dumps(listed) if listed else ""
+    return Answer("answered", "person", text if isinstance(read(asked, text), AnsweredBack) else "decline")
+
+
+def field_words(asked: Asked, field: Field) -> str:
+    """How a field is asked for."""
+    return f"{asked.message} {field.name}{f' ({field.about})' if field.about else ''}"
+
+
+def _form(asked: Asked) -> Json:
+    """The form as the questions that the compatible tool asks."""
+    fields = fields_of(asked.schema)
+    if asked.url or not fields:
+        words = f"{asked.message} {asked.url}".strip()
+        return {"questions": [_question(asked, words, ("yes", "decline"), several=False)]}
+    return {
+        "questions": [
+            _question(asked, field_words(asked, one), one.options or _yes_no(one), several=one.kind == "array")
+            for one in fields
+        ]
+    }
+
+
+def _yes_no(field: Field) -> tuple[str, ...]:
+    return ("yes", "no") if field.kind == "boolean" else ()
+
+
+def _question(asked: Asked, words: str, options: Sequence[str], *, several: bool) -> Json:
+    listed = [{"label": one, "description": ""} for one in options]
+    return {"question": words, "header": asked.server[:12], "options": listed, "multiSelect": several}
+
+
 def _no(request: Request, why: str) -> Answer:
+    if asked_of(request) is not None:
+        return Answer("answered", "person", "decline")
     if request.kind == "question":
         return Answer("answered", "person", f"(the person gave no answer){f': {why}' if why else ''}")
     return Answer("rejected", "person", why)
