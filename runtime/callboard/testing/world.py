@@ -1,21 +1,11 @@
-"""What users need to test their own teams, and what our own tests of the engine run on: a world in memory.
-
-    from callboard.testing import ScriptedModel, World, say, use
-
-    async with World(ScriptedModel({"lead": [use("list_tasks"), say("done")]})).session() as team:
-        await team.prompt("What is on the board?")
-        await team.quiet()
-        assert team.state("lead").last_text == "done"
-
-Every port has its twin here or in `callboard.adapters.memory`; nothing touches a file, a process or the network. On
-trio with an autojump clock a whole night passes in milliseconds.
-"""
+"""A session's world in memory: every port has its twin here or in `callboard.adapters.memory`; nothing touches a file,
+a process or the network."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,112 +21,14 @@ from callboard.engine.host import Host, Ports
 from callboard.engine.memory import events_of
 from callboard.engine.sessions import Action, Command, create_session, send_command, send_prompt
 from callboard.engine.supervision.team import Team
-from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
 from callboard.ports.world import Approver, Observer, PromptParts, Ruling
+from callboard.testing.scripts import ScriptedModel
 from callboard.words.errors import ToolRefused
 from callboard.words.skills import PersonCommand, SkillText
 from callboard.words.specs import AgentSpec
-from callboard.words.values import Budget, Cause, Fault, Json, SessionRow, ToolCall, Usage
-
-__all__ = [
-    "AllowAll",
-    "MemoryArchive",
-    "NoLauncher",
-    "ScriptedModel",
-    "SeededDice",
-    "SteadyClock",
-    "World",
-    "fault",
-    "say",
-    "use",
-]
-
-Played = Reply | Fault | Callable[[ModelRequest], "Reply | Fault"]
-
-
-def say(text: str, stop_reason: str = "end_turn") -> Reply:
-    """A reply of text."""
-    return Reply(({"type": "text", "text": text},), stop_reason, Usage(input_tokens=10, output_tokens=5), "scripted")
-
-
-def use(name: str, given: Json | None = None, *more: tuple[str, Json], text: str = "") -> Reply:
-    """A reply that calls tools: one, or several at once."""
-    calls = [(name, given or {}), *more]
-    blocks: list[Json] = [{"type": "text", "text": text}] if text else []
-    blocks += [{"type": "tool_use", "id": "", "name": one, "input": what} for one, what in calls]
-    return Reply(tuple(blocks), "tool_use", Usage(input_tokens=10, output_tokens=5), "scripted")
-
-
-def fault(kind: str, **more: object) -> Fault:
-    """A failed call."""
-    return Fault.model_validate({"kind": kind, **more})
-
-
-class ScriptedModel:
-    """Plays a list of replies for each agent; the same call asked again gets the same reply, also after a crash.
-
-    An entry is a `Reply`, a `Fault` (raised, then the next try of that call gets the next entry), or a function of the
-    request. An agent whose list is used up says `end`. `counts`: how long it says that a request is; None: it cannot.
-    """
-
-    counts: Callable[[ModelRequest], int] | None = None
-
-    def __init__(self, script: Mapping[str, Sequence[Played]], end: str = "(end of script)", delay: float = 0) -> None:
-        self._script = {name: list(entries) for name, entries in script.items()}
-        self._played: dict[tuple[str, str, int], Played] = {}
-        self._end = end
-        self._delay = delay
-        self.requests: list[ModelRequest] = []
-
-    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
-        self.requests.append(request)
-        if self._delay:
-            await anyio.sleep(self._delay)
-        else:
-            await anyio.lowlevel.checkpoint()
-        if request.purpose == "summary":
-            return say("The summary.")
-        played = self._entry(request)
-        if callable(played):
-            played = played(request)
-        if isinstance(played, Fault):
-            raise CallFault(played)
-        for block in played.blocks:
-            if block.get("type") == "text":
-                on_delta(Delta("text", str(block["text"])))
-        return _named(played, request)
-
-    async def count(self, request: ModelRequest) -> int:
-        await anyio.lowlevel.checkpoint()
-        if self.counts is None:
-            raise CannotCount("a scripted model counts nothing")
-        return self.counts(request)
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-
-    def _entry(self, request: ModelRequest) -> Played:
-        key = (request.session, request.agent, request.ordinal)
-        if key in self._played:
-            return self._played[key]
-        script = self._script.get(request.agent, [])
-        entry = script.pop(0) if script else say(self._end)
-        if not isinstance(entry, Fault):
-            self._played[key] = entry
-        return entry
-
-
-def _named(reply: Reply, request: ModelRequest) -> Reply:
-    """The reply with ids for its calls, the same whenever the call is asked again."""
-    blocks = [
-        {**block, "id": f"toolu_{request.agent}_{request.ordinal}_{place}"}
-        if block.get("type") == "tool_use"
-        else block
-        for place, block in enumerate(reply.blocks)
-    ]
-    return Reply(tuple(blocks), reply.stop_reason, reply.usage, request.model, bad_inputs=reply.bad_inputs)
+from callboard.words.values import Budget, Cause, Json, SessionRow, ToolCall
 
 
 class SteadyClock:

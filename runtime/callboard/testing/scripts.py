@@ -1,0 +1,163 @@
+"""Models that play what a test wrote: a list of replies for each agent, or a scenario in YAML (docs/rehearsal.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import anyio
+import anyio.lowlevel
+
+from callboard.adapters.rehearsal.api import ApiError
+from callboard.adapters.rehearsal.player import Player
+from callboard.adapters.rehearsal.replies import Fault as Planned
+from callboard.adapters.rehearsal.replies import Request as Asked
+from callboard.adapters.rehearsal.scenario_file import load_scenario
+from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
+from callboard.words.values import Fault, FaultKind, Json, Usage
+
+Played = Reply | Fault | Callable[[ModelRequest], "Reply | Fault"]
+
+
+def say(text: str, stop_reason: str = "end_turn") -> Reply:
+    """A reply of text."""
+    return Reply(({"type": "text", "text": text},), stop_reason, Usage(input_tokens=10, output_tokens=5), "scripted")
+
+
+def use(name: str, given: Json | None = None, *more: tuple[str, Json], text: str = "") -> Reply:
+    """A reply that calls tools: one, or several at once."""
+    calls = [(name, given or {}), *more]
+    blocks: list[Json] = [{"type": "text", "text": text}] if text else []
+    blocks += [{"type": "tool_use", "id": "", "name": one, "input": what} for one, what in calls]
+    return Reply(tuple(blocks), "tool_use", Usage(input_tokens=10, output_tokens=5), "scripted")
+
+
+def fault(kind: str, **more: object) -> Fault:
+    """A failed call."""
+    return Fault.model_validate({"kind": kind, **more})
+
+
+class ScriptedModel:
+    """Plays a list of replies for each agent; the same call asked again gets the same reply, also after a crash.
+
+    An entry is a `Reply`, a `Fault` (raised, then the next try of that call gets the next entry), or a function of the
+    request. An agent whose list is used up says `end`. `counts`: how long it says that a request is; None: it cannot.
+    """
+
+    counts: Callable[[ModelRequest], int] | None = None
+
+    def __init__(self, script: Mapping[str, Sequence[Played]], end: str = "(end of script)", delay: float = 0) -> None:
+        self._script = {name: list(entries) for name, entries in script.items()}
+        self._played: dict[tuple[str, str, int], Played] = {}
+        self._end = end
+        self._delay = delay
+        self.requests: list[ModelRequest] = []
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        self.requests.append(request)
+        if self._delay:
+            await anyio.sleep(self._delay)
+        else:
+            await anyio.lowlevel.checkpoint()
+        if request.purpose == "summary":
+            return say("The summary.")
+        played = self._entry(request)
+        if callable(played):
+            played = played(request)
+        if isinstance(played, Fault):
+            raise CallFault(played)
+        for block in played.blocks:
+            if block.get("type") == "text":
+                on_delta(Delta("text", str(block["text"])))
+        return _named(played, request)
+
+    async def count(self, request: ModelRequest) -> int:
+        await anyio.lowlevel.checkpoint()
+        if self.counts is None:
+            raise CannotCount("a scripted model counts nothing")
+        return self.counts(request)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def _entry(self, request: ModelRequest) -> Played:
+        key = (request.session, request.agent, request.ordinal)
+        if key in self._played:
+            return self._played[key]
+        script = self._script.get(request.agent, [])
+        entry = script.pop(0) if script else say(self._end)
+        if not isinstance(entry, Fault):
+            self._played[key] = entry
+        return entry
+
+
+def _named(reply: Reply, request: ModelRequest) -> Reply:
+    """The reply with ids for its calls, the same whenever the call is asked again."""
+    blocks = [
+        {**block, "id": f"toolu_{request.agent}_{request.ordinal}_{place}"}
+        if block.get("type") == "tool_use"
+        else block
+        for place, block in enumerate(reply.blocks)
+    ]
+    return Reply(tuple(blocks), reply.stop_reason, reply.usage, request.model, bad_inputs=reply.bad_inputs)
+
+
+class ScenarioModel(ScriptedModel):
+    """Plays a scenario file in memory: the same file that `--model rehearsal:FILE` plays over HTTP (docs/rehearsal.md).
+
+    Replies, guards, captures and the kinds of faults are heeded; latencies, rates and limits of models are not.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        """`source`: a file, or the YAML itself where it has several lines. Raises `SettingsError` for what is wrong."""
+        super().__init__({})
+        text = source if isinstance(source, str) and "\n" in source else Path(source).read_text("utf-8")
+        self._player = Player(load_scenario(text, "scenario" if text is source else str(source)))
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        self.requests.append(request)
+        await anyio.lowlevel.checkpoint()
+        asked = _as_asked(request, self._player)
+        played = await self._player.play(asked)
+        if isinstance(played, ApiError):
+            raise CallFault(Fault(kind="invalid", status=played.status, message=played.message))
+        planned = self._player.fault(asked, played)
+        if planned is not None and planned.kind != "slow_s":
+            raise CallFault(Fault(kind=_kind_of(planned), status=planned.status, message=planned.message))
+        blocks = cast("tuple[Json, ...]", tuple(dict(block) for block in played.blocks))
+        for block in blocks:
+            if block.get("type") == "text":
+                on_delta(Delta("text", str(block["text"])))
+        return Reply(blocks, played.stop_reason or "end_turn", Usage(input_tokens=10, output_tokens=5), request.model)
+
+
+def _as_asked(request: ModelRequest, player: Player) -> Asked:
+    """The call as a scenario sees it."""
+    body: Json = {
+        "model": request.model,
+        "max_tokens": request.max_tokens,
+        "system": json.loads(request.system),
+        "tools": json.loads(request.tools),
+        "messages": json.loads(b"[" + b",".join(request.messages) + b"]"),
+    }
+    who = (request.session, request.agent, str(request.ordinal))
+    attempt = player.attempt(request.session, request.agent, request.purpose, str(request.ordinal))
+    return Asked(*who, attempt, request.purpose, "", body)
+
+
+def _kind_of(planned: Planned) -> FaultKind:
+    """What a client of the service makes of such a fault (docs/model.md)."""
+    if planned.status is not None:
+        by_status: dict[int, FaultKind] = {429: "rate_limited", 529: "overloaded", 401: "credentials", 413: "too_long"}
+        return by_status.get(planned.status, "server" if planned.status >= 500 else "invalid")
+    kinds: dict[str, FaultKind] = {
+        "drop": "connection",
+        "silence_s": "silence",
+        "pings_s": "silence",
+        "error_event": "overloaded",
+        "bad_json": "bad_reply",
+        "wrong_shape": "bad_reply",
+    }
+    return kinds.get(planned.kind, "server")
