@@ -63,7 +63,9 @@ class Session(OpenSession):
         super().__init__(opened.row, opened.places, host.ports.store, host.board, host.clock)
         self.model = wiring.chosen.name
         self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
-        self._notes = opened.loaded.notes
+        self._notes = tuple(f"settings: {one}" for one in opened.loaded.notes)
+        self.refused: tuple[str, ...] = ()
+        """Files of agents, skills and plugins that are not used as they stand, a line each."""
         self.level = 0
         """The sandbox level of its commands, 0 to 3."""
         self.with_schedules = False
@@ -182,7 +184,7 @@ class Session(OpenSession):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return self._notes
+        return (*self._notes, *self.refused)
 
     @property
     def _fence(self) -> Fence | None:
@@ -213,7 +215,6 @@ async def open_session(
         launcher = await launcher_of(places, opened.loaded, row.id, attended=opened.attended, runs=opened.runs(options))
         opened = replace(opened, loaded=with_told(opened.loaded, launcher))
         read = await anyio.to_thread.run_sync(definitions_of, options, opened)
-        opened = replace(opened, loaded=replace(opened.loaded, notes=(*opened.loaded.notes, *read.told_at_first())))
         servers = await connecting(options, opened, read.files, read.types)
         opened = replace(opened, loaded=replace(opened.loaded, notes=(*opened.loaded.notes, *servers.told)))
         host = await host_of(options, opened, wiring, lease, launcher, read)
@@ -227,6 +228,7 @@ async def open_session(
         await host.load()  # what a face asks at once, it is told
         session = Session(opened, host, team, wiring, cut_short=cut_short)
         session.level = launcher.level
+        session.refused = read.told_at_first()
         session.with_schedules = options.with_schedules
         if options.resume and options.model is not None:
             await session.take_model()

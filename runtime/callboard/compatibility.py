@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from callboard.adapters.agent_files import load_agents
+from callboard.adapters.agent_files import AgentFile, load_agents
 from callboard.adapters.files import Note, Source
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.front_matter_hooks import front_matter_hooks
@@ -18,11 +18,12 @@ from callboard.adapters.plugins import MANIFEST, read_plugins
 from callboard.adapters.skill_files import Skill, load_skills
 from callboard.adapters.trust import SERVERS
 from callboard.adapters.yaml_files import load_front_document
+from callboard.agent_types import FAMILIES
 from callboard.assembly import Places
 from callboard.hooking import hook_entries, hook_notes, plugin_hooks
 from callboard.settings import Loaded, load_settings
 from callboard.trusting import Trust, standing
-from callboard.words.errors import SettingsError
+from callboard.words.errors import SettingsError, UnknownModel
 from callboard.words.plugins import Plugin
 
 FAILS_OPEN = (
@@ -57,7 +58,7 @@ def told(places: Places, plugins: Sequence[Path] = (), *, trust: bool = False) -
         *_settings(loaded),
         *_hooks(hook_entries(loaded, places.workspace, environ)),
         *_notes(hook_notes(loaded, places.workspace, environ)),
-        *_definitions(files),
+        *_definitions(files, loaded),
         *_servers(loaded, files, now, trusted=trusted),
         *(one for plugin in named for one in _plugin(plugin, str(places.workspace))),
         *_notes(notes),
@@ -72,13 +73,14 @@ def _settings(loaded: Loaded) -> Iterator[Told]:
             yield Told(file.path, "", "refused", file.broken)
 
 
-def _definitions(files: FilePlaces) -> Iterator[Told]:
+def _definitions(files: FilePlaces, loaded: Loaded) -> Iterator[Told]:
     """Agents, skills and commands: each field of each file."""
     agents, skills = load_agents(files), load_skills(files)
     mine = [one for one in agents.items.values() if one.scope != "bundled"]
     for agent in mine:
         yield Told(agent.path, "", "honoured", f"agent type {agent.name}")
         yield from _fields(agent.path, agent.lines, agents.notes)
+        yield from _model(agent, loaded)
     for skill in skills.items.values():
         if skill.source.scope != "bundled":
             yield Told(str(skill.path), "", "honoured", f"{skill.text.kind} {skill.text.name}")
@@ -87,6 +89,18 @@ def _definitions(files: FilePlaces) -> Iterator[Told]:
     theirs = [one for one in skills.items.values() if one.source.scope != "bundled"]
     for one in front_matter_hooks(mine, theirs, str(files.workspace)):
         yield from (*_hooks(one.read.entries), *_notes(one.read.notes))
+
+
+def _model(agent: AgentFile, loaded: Loaded) -> Iterator[Told]:
+    """A model that nobody knows the limits and prices of is not asked."""
+    if agent.model is None or agent.model in FAMILIES:
+        return
+    try:
+        loaded.settings.limits_of(agent.model)
+    except UnknownModel:
+        line = dict(agent.lines).get("model", 0)
+        why = f"{agent.model}: its limits and prices are not known, so its parent's is asked: state them under `models`"
+        yield Told(f"{agent.path}:{line}", "model", "ignored", why)
 
 
 def _fields(path: str, lines: Iterable[tuple[str, int]], notes: Sequence[Note]) -> Iterator[Told]:

@@ -156,7 +156,8 @@ class OpenSession(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which settings are heeded in another way than they say, a line each; empty where nothing is hosted."""
+        """Which settings and files are heeded in another way than they say, or not at all, a line each with what it is
+        about; empty where nothing is hosted."""
         return ()
 
     @property

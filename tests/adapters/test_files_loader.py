@@ -88,7 +88,7 @@ def test_an_agent_file_says_all_that_it_may(places: Places) -> None:
     assert agent.tools == ("Read", "Bash(git:*)", "edit_file")
     assert agent.denied == ("Write",)
     assert (agent.model, agent.permission_mode, agent.max_turns, agent.skills) == ("opus", "default", 12, ("a", "b"))
-    assert _whys(loaded) == [("description", "ignored"), ("tools", "ignored"), ("disallowedTools", "ignored")]
+    assert _whys(loaded) == [("description", "honoured"), ("tools", "ignored"), ("disallowedTools", "ignored")]
 
 
 def test_without_lists_an_agent_inherits(places: Places) -> None:

@@ -53,6 +53,13 @@ class Reading:
         """Take a note: `field` asks for what it may not have, or the file cannot be used for it."""
         self.notes.append(Note(self.path, field, "refused", why, self.line(field)))
 
+    def honoured(self, mended: Sequence[str]) -> None:
+        """Take the note that these fields, no YAML as they stand, were read as the texts that they look like."""
+        first, *more = mended
+        also = f" (and {', '.join(more)})" if more else ""
+        why = f"is no YAML as it stands{also}, and was read as a text: put quotes round it"
+        self.notes.append(Note(self.path, first, "honoured", why, self.line(first)))
+
     def line(self, field: str) -> int:
         """Where the field stands, from 1; 0: it is not written."""
         known = self.document.lines

@@ -128,10 +128,10 @@ def _read(path: Path, source: Source, notes: list[Note]) -> AgentFile | None:
         return None
     reading = Reading(str(path), source.scope, document, notes, source.plugin)
     if not document.lines and not document.data:
-        reading.refused("", "has no front matter: begin with `---`, name, description, `---`")
+        reading.ignored("", "has no front matter, so it is no agent: begin with `---`, name, description, `---`")
         return None
-    for field in document.mended:
-        reading.ignored(field, "is no YAML as it stands (`: ` or the like in it), so it was read as a text: quote it")
+    if document.mended:
+        reading.honoured(document.mended)
     made = _made(reading, body, compatible=source.compatible)
     return made and replace(made, name=_in_plugin(made.name, path, source))
 
@@ -219,7 +219,8 @@ def _name(reading: Reading) -> str | None:
         reading.refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
         return None
     if name != written:
-        reading.ignored("name", f"{written!r} is read as {name}: write lower-case letters, digits and hyphens")
+        why = f"{written!r} is read as {name}: write lower-case letters, digits and hyphens"
+        reading.notes.append(Note(reading.path, "name", "honoured", why, reading.line("name")))
     return name
 
 

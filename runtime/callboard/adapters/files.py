@@ -37,11 +37,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A file, field or rule that is not honoured, and why. `field` is empty when the whole file is meant."""
+    """A file, field or rule that is not honoured, and why; `honoured`: it counts, in another way than it is written.
+    `field` is empty when the whole file is meant."""
 
     path: str
     field: str
-    verdict: Literal["ignored", "refused"]
+    verdict: Literal["honoured", "ignored", "refused"]
     why: str
     line: int = 0
     """From 1; 0: the file as a whole, or it is not known."""

@@ -206,6 +206,7 @@ def _quoted_with_lines_after(lines: Sequence[str]) -> tuple[str, tuple[str, ...]
     return before + value + rest, (*more, "description", *fields)
 
 
+_PROSE = frozenset({"description", "when_to_use"})
 _MARKED = "\"'[{|>&!#"
 """A value that begins so is meant as YAML."""
 
@@ -215,7 +216,8 @@ def _quoted(line: str) -> str:
     if found is None or found["value"][0] in _MARKED:
         return line
     value = found["value"]
-    doubtful = ": " in value or " #" in value or value.endswith(":") or value[0] in "*@`%"
+    comment = " #" in value and found["key"] in _PROSE  # elsewhere it is one: `model: opus  # the large one`
+    doubtful = ": " in value or comment or value.endswith(":") or value[0] in "*@`%"
     return f"{found['key']}: '{value.replace(chr(39), chr(39) * 2)}'\n" if doubtful else line
 
 

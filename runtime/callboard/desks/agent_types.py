@@ -65,7 +65,7 @@ class AgentShown:
 
 @dataclass(frozen=True, slots=True)
 class AgentListing:
-    """All of them. `notes`: what of any file is not honoured; a file that is not loaded stands only there."""
+    """All of them. `notes`: what is refused, a line each; a file that is not loaded stands only there."""
 
     lines: tuple[AgentLine, ...]
     notes: tuple[str, ...]
@@ -89,7 +89,8 @@ def list_agents(workspace: Path, plugins: Sequence[Path], *, trust: bool = False
     loaded = load_agents(files)
     lines = [_line(one, name) for name, one in loaded.items.items()]
     lines += [_line(one, one.name, by) for one, by in loaded.hidden]
-    return AgentListing(tuple(lines), tuple(str(note) for note in (*told, *loaded.notes)))
+    refused = (note for note in (*told, *loaded.notes) if note.verdict == "refused")
+    return AgentListing(tuple(lines), tuple(str(note) for note in refused))
 
 
 def show_agent(workspace: Path, plugins: Sequence[Path], name: str, *, trust: bool = False) -> AgentShown:

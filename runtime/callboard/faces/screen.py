@@ -72,7 +72,7 @@ class Screen:
         for a person are shown where that person is asked."""
         self._known, self._asks_plans = session, asks_plans
         if session.notes:
-            self._terminal.terminal_print(Block(tuple(Line(f"settings: {one}", "warn") for one in session.notes)))
+            self._terminal.terminal_print(Block(tuple(Line(one, "warn") for one in session.notes)))
         if session.damage:
             self._terminal.terminal_print(Block(tuple(Line(f"the store: {one}", "warn") for one in session.damage)))
 

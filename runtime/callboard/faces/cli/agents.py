@@ -39,7 +39,8 @@ def agents(ctx: click.Context, /) -> None:
 def list_(given: Given, /, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> None:
     """List the agent types: what each is for, where it comes from, its tools and model.
 
-    Also those that another one of the same name hides, and what of any file is not honoured.
+    Also those that another one of the same name hides, and which files and fields are refused; `callboard doctor
+    --compat` tells of every field.
     """
     _list(given, plugins, trust=trust, json_=json_)
 

@@ -188,7 +188,7 @@ class ClientRun:
         async with open_session(options, observers=[self._stream, self], approvers=approvers) as session:
             self._session = session
             for note in session.notes:
-                self._tell(f"settings: {note}")
+                self._tell(note)
             approver.attach(session)
             self._stream.commands, self._stream.servers = session.commands, session.servers_now
             self._stream.opened(session.id, session.model, wishes.mode, await session.begun(), session.call)
