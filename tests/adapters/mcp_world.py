@@ -85,14 +85,14 @@ class McpWorld:
     asked: list[Asked] = field(default_factory=list[Asked])
     answer: Callable[[Asked], AnsweredBack] = field(default=lambda asked: AnsweredBack("decline"))
 
-    async def call(self, tool: str, **given: object) -> ToolOutcome:
+    async def call(self, tool: str, /, **given: object) -> ToolOutcome:
         """Prepare and run, as the engine does. Raises `ToolRefused`."""
         found = self.manager.tools()[tool]
         context = await self.context()
         await found.prepare(dict(given), context)
         return await found.run(dict(given), context)
 
-    async def text(self, tool: str, **given: object) -> str:
+    async def text(self, tool: str, /, **given: object) -> str:
         """All text of a call's result, which must be no error."""
         outcome = await self.call(tool, **given)
         assert not outcome.is_error, outcome.content
