@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from tests.engine.test_one_agent import Echo
 
 from callboard.adapters.memory_servers import MemoryServers
+from callboard.adapters.server_prompts import ServerPrompts
 from callboard.adapters.tools.servers import server_tools
 from callboard.core.mcp.catalogue import Deferral
 from callboard.engine.host import Host
@@ -35,7 +36,8 @@ class ServerWorld(World):
         host = super().host(session)
         more: dict[str, Tool] = {tool.spec.name: tool for tool in server_tools(self.servers)}
         box = Toolbox({**self.tools, **more}, self.servers)
-        host.ports = replace(host.ports, tools=box, servers=self.servers)
+        prompts = ServerPrompts(self.servers)
+        host.ports = replace(host.ports, tools=box, servers=self.servers, prompt_source=prompts)
         host.deferral, host.server_wait = self.deferral, self.wait
         return host
 

@@ -107,7 +107,7 @@ class Said:
         self.asked = request
         if isinstance(self.said, Exception):
             raise self.said
-        return self.said(request) if callable(self.said) else self.said
+        return dict(self.said)
 
 
 async def by_client(row: Request, said: Any) -> tuple[str, Said]:

@@ -1,8 +1,8 @@
 """What an MCP server asks a person in the middle of a call, and the words that answer it. Pure.
 
 A form is a flat schema: its fields are texts, numbers, yes or no, or choices. The person's words are read as the value
-of its one field, as `name=value ...`, or as a JSON object; what does not fit is told, and asked again. Nothing typed, or
-`decline`, is no; `cancel` ends it without an answer.
+of its one field, as `name=value ...`, or as a JSON object; what does not fit is told, and asked again. `decline`, or
+nothing typed, is no; `cancel` ends it without an answer.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from callboard.core.bus.mail import defused_parts
 from callboard.core.skills.typed import begins_with_one, typed
 from callboard.engine.loop import Agent
 from callboard.engine.skills.filling import Started, text_of
+from callboard.engine.skills.mentions import brought, named
 from callboard.engine.skills.using import headed, loaded, run_fork
 from callboard.words import events as ev
 from callboard.words.context import Placed
@@ -33,10 +34,13 @@ class Expanded:
 
 
 def expands(agent: Agent, envelope: Envelope) -> bool:
-    """Whether it is a person's or a schedule's, and begins with a command that there is."""
-    if not (raises(envelope) or envelope.type == "scheduled") or not begins_with_one(envelope.content):
+    """Whether it is a person's or a schedule's, and begins with a command that there is, or names a resource of an MCP
+    server."""
+    if not (raises(envelope) or envelope.type == "scheduled"):
         return False
-    return typed(envelope.content, lambda name: _known(agent, name)) is not None
+    if named(agent, envelope):
+        return True
+    return begins_with_one(envelope.content) and typed(envelope.content, lambda name: _known(agent, name)) is not None
 
 
 def _known(agent: Agent, name: str) -> bool:
@@ -49,7 +53,7 @@ async def expanded(agent: Agent, envelope: Envelope) -> Expanded:
     """What became of it. Raises `ToolRefused` that names the command and says why it does nothing."""
     found = typed(envelope.content, lambda name: _known(agent, name))
     if found is None:
-        return Expanded()
+        return Expanded(await brought(agent, envelope))
     if envelope.id in agent.state.commands_begun:
         raise ToolRefused(
             f"/{found.names[0]}: it was cut off while its commands ran. What they did is unknown: say it again"
@@ -59,7 +63,7 @@ async def expanded(agent: Agent, envelope: Envelope) -> Expanded:
         last = number == len(found.names) - 1
         one = await _one(agent, envelope, name, _Place(number, found.arguments, last))
         whole = Expanded((*whole.blocks, *one.blocks), (*whole.events, *one.events))
-    return whole
+    return Expanded((*whole.blocks, *await brought(agent, envelope)), whole.events)
 
 
 @dataclass(frozen=True, slots=True)

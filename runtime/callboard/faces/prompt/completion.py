@@ -45,13 +45,21 @@ class Around:
     """Their argument words and their help."""
     agents: Sequence[Offer] = ()
     requests: Sequence[Offer] = ()
+    resources: Sequence[Offer] = ()
+    """Of MCP servers: `server:uri`."""
 
 
 def around(session: OpenSession, commands: Mapping[str, tuple[str, str]]) -> Around:
     """What there is in a session now."""
     agents = [Offer(row.name, row.life) for row in session.team() if row.life != "stopped"]
     requests = [Offer(row.id, f"{row.kind} of {row.asked_by}: {row.subject}") for row in session.requests()]
-    return Around(commands, agents, requests)
+    resources = [
+        Offer(f"{one.server}:{one.uri}", one.description or one.name)
+        for now in session.servers_now()
+        for one in now.resources
+        if not set(one.uri) & set(" \t\n")
+    ]
+    return Around(commands, agents, requests, resources)
 
 
 def offers(before: str, there: Around) -> tuple[str, list[Offer]]:
@@ -65,7 +73,8 @@ def offers(before: str, there: Around) -> tuple[str, list[Offer]]:
             return before, _fitting(before, found)
         return last, _fitting(last, _words(rest, there.commands.get(name, ("", ""))[0], there))
     if last.startswith("@"):
-        return last, _fitting(last, [Offer(f"@{one.word}", one.meta) for one in there.agents])
+        named = (*there.agents, *there.resources)
+        return last, _fitting(last, [Offer(f"@{one.word}", one.meta) for one in named])
     return last, []
 
 
