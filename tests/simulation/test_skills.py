@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
 import pytest
 
 from callboard.app import End, Options, open_session
+from callboard.core.bus.mail import sending
 from callboard.ports.model import Delta
-from callboard.words.events import EnvelopesDelivered, EnvelopesDropped, Event, SkillLoaded
+from callboard.words.events import (
+    AgentStarted,
+    CallJudged,
+    ContextEdited,
+    EnvelopesDelivered,
+    EnvelopesDropped,
+    Event,
+    InjectionQueued,
+    PromptSet,
+    SkillLoaded,
+)
 from callboard.words.values import Envelope
 
 pytestmark = pytest.mark.anyio
@@ -32,9 +44,12 @@ class Seen:
 
     events: list[tuple[str, Event]] = field(default_factory=list[tuple[str, Event]])
     notices: list[str] = field(default_factory=list[str])
+    some_dropped: anyio.Event = field(default_factory=anyio.Event)
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         self.events.append((agent, event))
+        if isinstance(event, EnvelopesDropped):
+            self.some_dropped.set()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         if delta.kind == "notice":
@@ -94,7 +109,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 async def test_a_slash_command_becomes_the_skills_text_behind_the_short_form(place: Place) -> None:
     folder = place.skill(
         "fix",
-        "---\ndescription: d\narguments: [issue, branch]\n---\nFix $issue on $branch: $ARGUMENTS in ${CLAUDE_SKILL_DIR}",
+        "---\ndescription: d\narguments: issue branch\n---\nFix $issue on $branch: $ARGUMENTS in ${CLAUDE_SKILL_DIR}",
     )
     seen, end = await place.run('/fix 42 "two words"')
     assert end.exit_code == 0
@@ -121,3 +136,181 @@ async def test_commands_in_a_skill_run_first_and_a_refused_one_ends_it(place: Pl
     assert "it ended with 1" in seen.dropped[1]
     assert not (place.workspace / "made").exists()
     assert seen.notices == seen.dropped
+
+
+TOUCHES = """
+agents:
+  lead:
+    - {reply: [{tool_use: {name: bash, input: {command: touch made}}}]}
+    - {reply: Done., repeat: forever}
+"""
+
+
+async def test_allowed_tools_lift_a_question_in_their_turn_and_no_longer(place: Place) -> None:
+    place.scenario(TOUCHES.replace("forever}", "1}") + TOUCHES.split("lead:\n")[1])
+    place.skill("make", "---\ndescription: d\nallowed-tools: Bash(touch *)\n---\nMake it.\n")
+    seen, end = await place.run("/make", "Again, without it.")
+    made = [e for _, e in seen.events if isinstance(e, CallJudged)]
+    assert [one.verdict for one in made] == ["allow"]
+    assert (place.workspace / "made").exists()
+    assert end.exit_code == 4, "the second turn asks, and nobody is there"
+
+
+async def test_disallowed_tools_and_deny_rules_bind_whatever_is_allowed(place: Place) -> None:
+    place.scenario(TOUCHES)
+    place.skill("no", "---\ndescription: d\nallowed-tools: Bash\ndisallowed-tools: Bash(touch *)\n---\nMake it.\n")
+    seen, end = await place.run("/no")
+    (one,) = [e for _, e in seen.events if isinstance(e, CallJudged)]
+    assert (one.verdict, one.by, end.exit_code) == ("deny", "rule Bash(touch *)", 0)
+    place.scenario(TOUCHES)
+    (place.root / "config/callboard").mkdir(parents=True)
+    (place.root / "config/callboard/settings.yaml").write_text("permission: {deny: ['Bash(touch *)']}\n")
+    place.skill("yes", "---\ndescription: d\nallowed-tools: Bash\n---\nMake it.\n")
+    seen, _ = await place.run("/yes")
+    assert [e.verdict for _, e in seen.events if isinstance(e, CallJudged)] == ["deny"]
+    assert not (place.workspace / "made").exists()
+
+
+async def test_several_stand_at_the_start_and_each_has_the_arguments(place: Place) -> None:
+    place.skill("one", "---\ndescription: d\n---\nFirst $0.\n")
+    place.skill("two", "---\ndescription: d\n---\nSecond.\n")
+    seen, _ = await place.run("/one /two /etc/hosts")
+    assert [text.splitlines()[-1] for text in seen.heard] == [
+        "/one /two /etc/hosts",
+        "First /etc/hosts.",
+        "ARGUMENTS: /etc/hosts",
+    ]
+
+
+async def test_what_is_no_command_is_said_as_it_stands(place: Place) -> None:
+    place.skill("hidden", "---\ndescription: d\nuser-invocable: false\n---\nx\n")
+    seen, _ = await place.run("/etc/hosts is wrong", "/hidden", "\\/x")
+    assert seen.heard == ["/etc/hosts is wrong", "/hidden", "\\/x"]
+
+
+FORKS = r"""
+agents:
+  lead:
+    - {when: {contains: ['It answered', Seven files]}, reply: Seven., repeat: forever}
+    - {when: {contains: Use it}, reply: [{tool_use: {name: load_skill, input: {name: count, arguments: src}}}]}
+    - {when: {result_of: load_skill, contains: Seven files}, reply: Loaded., repeat: forever}
+  "explore-*":
+    - {when: {contains: Count the files of src}, reply: Seven files., repeat: forever}
+"""
+
+
+async def test_a_skill_with_context_fork_runs_as_a_subagent_for_a_person_and_for_a_model(place: Place) -> None:
+    place.scenario(FORKS)
+    place.skill("count", "---\ndescription: d\ncontext: fork\nagent: Explore\n---\nCount the files of $ARGUMENTS\n")
+    seen, end = await place.run("/count src")
+    assert (end.exit_code, end.text) == (0, "Seven."), seen.dropped
+    assert len([name for name, e in seen.events if isinstance(e, AgentStarted) and name.startswith("explore-")]) == 1
+    assert "Count the files" not in "".join(seen.heard), "the lead hears the answer, not the text"
+    _, end = await place.run("Use it")
+    assert (end.exit_code, end.text) == (0, "Loaded.")
+
+
+async def test_a_skill_for_persons_alone_is_in_no_catalogue_and_no_schedule(place: Place) -> None:
+    place.scenario("""
+agents:
+  lead:
+    - {reply: [{tool_use: {name: load_skill, input: {name: deploy}}}]}
+    - {when: {result_of: load_skill, contains: is for a person to start}, reply: It refused., repeat: forever}
+""")
+    place.skill("deploy", "---\ndescription: Ships it all\ndisable-model-invocation: true\n---\nShip.\n")
+    _, end = await place.run("Ship it.")
+    assert (end.exit_code, end.text) == (0, "It refused.")
+    seen = Seen()
+    async with open_session(place.options(), observers=[seen]) as session:
+        fired = Envelope(
+            id="schedule:cron_x:1",
+            sender="schedule",
+            recipient="lead",
+            type="scheduled",
+            content="/deploy",
+            cause="schedule",
+        )
+        await session._store.commit(sending(session.id, fired))  # pyright: ignore[reportPrivateUsage]  as a fire does
+        await seen.some_dropped.wait()
+        await session.finished()
+    assert seen.dropped == ["/deploy: it is for a person to start (disable-model-invocation), not for a schedule"]
+
+
+async def test_a_resume_repeats_nothing_of_what_was_expanded(place: Place) -> None:
+    folder = place.skill("fix", "---\ndescription: d\n---\nAs it was.\n")
+    seen, _ = await place.run("/fix")
+    (folder / "SKILL.md").write_text("---\ndescription: d\n---\nAs it is.\n")
+    again = Seen()
+    async with open_session(place.options(resume=True), observers=[again]) as session:
+        await session.finished()
+        texts = [str(b.data["text"]) for m in session.state("lead").conversation.messages for b in m.blocks]  # pyright: ignore[reportOptionalMemberAccess]  it began
+    assert again.heard == []
+    assert [text for text in texts if "As it was." in text] == [seen.heard[1]]
+
+
+async def test_a_command_file_is_a_command_and_a_skill_of_its_name_wins(place: Place) -> None:
+    commands = place.root / "home/.claude/commands"
+    (commands / "git").mkdir(parents=True)
+    (commands / "git/commit.md").write_text("---\nargument-hint: [message]\n---\nCommit with $ARGUMENTS\n")
+    (commands / "fix.md").write_text("The command.\n")
+    place.skill("fix", "---\ndescription: d\n---\nThe skill.\n")
+    seen = Seen()
+    async with open_session(place.options(), observers=[seen]) as session:
+        found = {one.name: (one.kind, one.hint) for one in session.commands()}
+        await session.say("/commit it all")
+        await session.say("/fix")
+        await session.finished()
+    assert found["commit"] == ("command", "[message]")
+    assert found["fix"] == ("skill", "")
+    assert "Commit with it all" in seen.heard[1]
+    assert "The skill." in "".join(seen.heard)
+    assert "The command." not in "".join(seen.heard)
+
+
+async def test_a_workspace_that_nobody_trusts_brings_no_skill_and_no_command(place: Place) -> None:
+    place.skill("evil", "---\ndescription: d\nallowed-tools: Bash\n---\n!`touch made`\n", "work/.claude/skills")
+    (place.workspace / ".claude/commands").mkdir(parents=True)
+    (place.workspace / ".claude/commands/worse.md").write_text("!`touch made`\n")
+    seen, _ = await place.run("/evil", "/worse")
+    assert seen.heard == ["/evil", "/worse"]
+    seen, _ = await place.run("/evil", "/worse", trust=True)
+    assert len(seen.heard) == 2, "trusted, its own grant lets its command run"
+    assert "/worse: its command `touch made` did not run" in seen.dropped[0]
+    assert (place.workspace / "made").exists()
+
+
+async def test_switched_off_commands_are_not_run_and_say_so(place: Place) -> None:
+    (place.root / "config/callboard").mkdir(parents=True)
+    (place.root / "config/callboard/settings.yaml").write_text(
+        "skills: {commands: false, overrides: {gone: 'off', mine: user-invocable-only, short: name-only}}\n"
+    )
+    for name in ("gone", "mine", "short"):
+        place.skill(name, f"---\ndescription: About {name}\n---\n!`cat x`\n")
+    seen = Seen()
+    async with open_session(place.options(), observers=[seen]) as session:
+        assert not {"gone"} & {one.name for one in session.commands()}
+        await session.say("/mine")
+        await session.finished()
+        catalogue = [one for _, one in seen.events if isinstance(one, PromptSet)]
+    assert "[not run: the setting skills.commands switches them off]" in seen.heard[1]
+    assert catalogue
+
+
+async def test_a_skill_that_a_summary_took_away_comes_back(place: Place) -> None:
+    place.scenario(DONE.replace("Done.", "Much to say. " * 600))
+    place.skill("fix", "---\ndescription: d\n---\nNever push to main.\n")
+    seen = Seen()
+    async with open_session(place.options(), observers=[seen]) as session:
+        await session.say("/fix")
+        await session.finished()
+        for words in ("One.", "Two.", "Three.", "Four."):
+            await session.say(words)
+            await session.finished()
+        await session.command("compact")
+        await session.finished()
+        await session.say("And now?")
+        await session.finished()
+    back = [e.injection for _, e in seen.events if isinstance(e, InjectionQueued) and e.injection.source == "skill"]
+    assert [e for _, e in seen.events if isinstance(e, ContextEdited) and e.edits], "it was summarised"
+    assert len(back) == 1
+    assert "Never push to main." in back[0].text

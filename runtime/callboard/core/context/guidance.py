@@ -40,7 +40,7 @@ def about(injection: Injection) -> str:
 
 def is_guidance(injection: Injection) -> bool:
     """One of those here: by itself it asks for no reply."""
-    return injection.source in ("instructions", "memory")
+    return injection.source in ("instructions", "memory", "skill")
 
 
 def instructed_with(known: Mapping[str, str] | None, injection: Injection) -> Mapping[str, str] | None:

@@ -41,6 +41,7 @@ from callboard.engine.loop import Agent
 from callboard.engine.memory import history
 from callboard.engine.model import transcripts
 from callboard.engine.model.thinking import call_failed, complete, priced
+from callboard.engine.skills.carrying import carry_skills
 from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.words import events as ev
 from callboard.words import steps as st
@@ -128,6 +129,7 @@ async def _place(agent: Agent, wanted: SummaryWanted, text: str, usage: Usage) -
         return
     if await agent.record(checked, unless=lambda now: now.summary != wanted):
         summarised(agent, wanted, text)
+        await carry_skills(agent)
 
 
 async def _failed(agent: Agent, why: str, usage: Usage) -> None:
