@@ -41,7 +41,7 @@ agents:
 SLOW = """
 agents:
   lead:
-    - latency_ms: 6000
+    - latency_ms: 3000
       reply: At last.
 """
 HELLO = {
