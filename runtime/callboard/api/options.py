@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -128,6 +129,8 @@ def asked_for(workspace: str | Path, given: SessionOptions, *, resume: bool = Fa
         agents=agent_files(agents, names, [one.name for one in shared]),
         instructions=given.get("instructions", ""),
         lead_tools=tuple(given["lead_tools"]) if "lead_tools" in given else None,
+        mcp_config=_servers(given.get("mcp", ())),
+        mcp_wait=True,
         plugins=tuple(Path(one) for one in given.get("plugins", ())),
         tools=tuple(InProcessTool(one, threads) for one in tools),
         own=tuple(one.name for one in shared),
@@ -138,16 +141,14 @@ def asked_for(workspace: str | Path, given: SessionOptions, *, resume: bool = Fa
         with_schedules=given.get("with_schedules", False),
     )
     approvers = () if approver is None else (approver_of(approver),)
-    return Asked(with_mcp(options, given.get("mcp")), approvers, tuple(given.get("observers", ())), _schedules(given))
+    return Asked(options, approvers, tuple(given.get("observers", ())), tuple(given.get("schedules", ())))
 
 
-def with_mcp(options: Options, given: object) -> Options:
-    """The options with MCP servers of this run."""
-    return options if not given else replace(options)
-
-
-def _schedules(given: SessionOptions) -> tuple[Schedule, ...]:
-    return tuple(given.get("schedules", ()))
+def _servers(given: Mapping[str, Mapping[str, object]] | Sequence[str | Path]) -> tuple[str, ...]:
+    """MCP servers as `--mcp-config` takes them: JSON texts, and paths."""
+    if isinstance(given, Mapping):
+        return (json.dumps({"mcpServers": _copied(given)}),) if given else ()
+    return tuple(str(one) for one in given)
 
 
 def _a_tool(given: object) -> AnyTool:
