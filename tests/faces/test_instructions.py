@@ -43,7 +43,7 @@ class Service:
             self.asked.append(request)
         return self.answer(request)
 
-    async def run(self, *lines: Sequence[str]) -> list[Ran]:
+    async def run(self, *lines: Sequence[str], code: int = 0) -> list[Ran]:
         """Run the command with each of these lines of arguments, one after the other."""
         emulator = await serve(Scenario.from_callable(self._model))
         service = {"MODEL_ID": "claude-sonnet-4-5", "ANTHROPIC_BASE_URL": emulator.url, "ANTHROPIC_API_KEY": "any"}
@@ -51,7 +51,7 @@ class Service:
         try:
             for line in lines:
                 done.append(await anyio.to_thread.run_sync(lambda line=line: self.command.run("run", *line, **service)))
-                assert done[-1].code == 0, done[-1].err
+                assert done[-1].code == code, done[-1].err
         finally:
             await emulator.aclose()
         return done

@@ -87,9 +87,10 @@ def _what(held: Json) -> Iterator[Line]:
     if not isinstance(given, dict):
         return
     fields = cast("Json", given)
-    change = _change_of(tool, fields)
+    diff = held.get("diff")
+    change = diff.split("\n") if isinstance(diff, str) and diff else _change_of(tool, fields)
     for name, value in fields.items():
-        if change and name in _CHANGES[tool]:
+        if change and name in _CHANGES.get(tool, ()):
             continue
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         yield from _text(text, "    ", f"  {_one_line(name)}: ")
@@ -97,7 +98,11 @@ def _what(held: Json) -> Iterator[Line]:
         yield Line(f"    {spelled(line)}", _CHANGED.get(line[:1], "plain"))
 
 
-_CHANGES: Mapping[str, tuple[str, ...]] = {"edit_file": ("old_text", "new_text"), "write_file": ("content",)}
+_CHANGES: Mapping[str, tuple[str, ...]] = {
+    "edit_file": ("old_text", "new_text"),
+    "write_file": ("content",),
+    "remember": ("content",),
+}
 """Fields that are shown as a change."""
 
 

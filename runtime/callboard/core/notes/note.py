@@ -170,11 +170,11 @@ def _line(note: Note) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A value as YAML reads it back as this text: bare where it is a plain word, else quoted as in JSON."""
-    return (
-        value if re.fullmatch(r"[a-z][a-z-]*", value) and value not in _WORDS else json.dumps(value, ensure_ascii=False)
-    )
+    """A value as YAML reads it back as this text: bare where it is plain words, else quoted as in JSON."""
+    bare = _PLAIN.fullmatch(value) and value.casefold() not in _WORDS
+    return value if bare else json.dumps(value, ensure_ascii=False)
 
 
+_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 _(),./'-]*[A-Za-z0-9).])?")
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What YAML reads as something else than text."""

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "trace": ("mail", "Show where an envelope came from and what it caused."),
     "context": ("context", "Show what fills an agent's window."),
     "cost": ("cost", "Show what a session spent."),
+    "memory": ("memory", "Show and change the notes that agents keep."),
     "plans": ("requests", "List what waits for a person's word."),
     "show": ("requests", "Show a plan or another request in full."),
     "approve": ("requests", "Approve a plan or allow a tool."),

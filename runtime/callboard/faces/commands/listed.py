@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from callboard.faces.commands import answers, servers, team
 from callboard.faces.commands.cron import cron
 from callboard.faces.commands.here import Command, Here, meant
+from callboard.faces.commands.memory import memory
 from callboard.faces.lines import first_line, shorten
 from callboard.faces.steering import Say, heed
 from callboard.faces.terminal import Block, Line, Terminal, block
@@ -92,6 +93,7 @@ COMMANDS: Mapping[str, Command] = {
     "answer": Command("ID words", "answer a question", answers.answer),
     "rules": Command("[revoke ID]", "what was allowed for always, and taking it back", answers.rules),
     "cron": Command("", "show the schedules", cron),
+    "memory": Command("[NAME | forget NAME]", "show the notes that agents keep, one of them, or delete it", memory),
     "mcp": Command("[connect | off NAME]", "show the MCP servers, connect one or switch it off", servers.mcp),
     "compact": Command("[focus]", "summarise the lead's conversation now", team.compact),
     "new": Command("[--carry]", "a fresh conversation, with what matters of this one", team.new),
