@@ -17,7 +17,7 @@ from callboard.core.permission.grammar import left_of, whole_tools
 from callboard.core.permission.modes import inherited, within
 from callboard.core.skills.substitution import filled
 from callboard.core.team.moving import worktree_in_use
-from callboard.core.toolset import ALL_TOOLS, MEMORY, our_names, tools_for
+from callboard.core.toolset import ALL_TOOLS, MEMORY, normalised, our_names, tools_for
 from callboard.ports.tool import Skills
 from callboard.settings import Loaded, pipeline_of
 from callboard.words.errors import SettingsError, ToolRefused, UnknownModel, UsageError
@@ -235,7 +235,7 @@ class AgentTypes:
             "isolation": definition.isolation,
             "effort": definition.effort,
             "memory": definition.memory,
-            "mcp": definition.mcp,
+            "mcp": servers_of(definition),
             "mcp_denied": definition.mcp_denied,
             "model": self.chosen.name,
             "fallback_models": self.chosen.fallbacks,
@@ -268,3 +268,11 @@ def _named(definition: AgentFile) -> tuple[str, ...]:
     denied = {name for entry in definition.denied for name in our_names(entry)}
     asked = ALL_TOOLS if definition.tools is None else {n for entry in definition.tools for n in our_names(entry)}
     return tuple(sorted((asked | (MEMORY if definition.memory else set[str]())) - denied))
+
+
+def servers_of(definition: AgentFile) -> tuple[str, ...] | None:
+    """The tools of MCP servers that a type has: as its tools list says; without one, of the servers that it names."""
+    if definition.tools is not None or definition.mcp is not None or not definition.mcp_servers:
+        return definition.mcp
+    names = [one for entry in definition.mcp_servers for one in (entry if isinstance(entry, dict) else (entry,))]  # pyright: ignore[reportUnknownVariableType] - names, or mappings by name
+    return tuple(f"mcp__{normalised(str(name))}__*" for name in names)

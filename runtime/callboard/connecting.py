@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from callboard.core.mcp.catalogue import Deferral
 from callboard.core.mcp.limits import limits_of
 from callboard.engine.host import Host
 from callboard.engine.toolbox import Toolbox
+from callboard.engine.tools.servers import hidden_tools
 from callboard.opening import Opened, Options
 from callboard.ports.mcp import Servers
 from callboard.words.mcp import ServerEntry, ServerNow
@@ -46,8 +48,9 @@ class Connecting:
     """None: it has none, and can get none."""
     notes: tuple[Note, ...] = ()
     """What of the configuration is refused."""
-    inline: Mapping[str, tuple[ServerEntry, ...]] = field(default_factory=dict[str, tuple[ServerEntry, ...]])
-    """Agent type -> the servers that its file brings, which connect when such an agent begins."""
+    types: Mapping[str, AgentFile] = field(default_factory=dict[str, AgentFile])
+    """The agent types as they stand now: the servers that a file brings connect when such an agent begins."""
+    workspace: Path = Path()
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -59,7 +62,8 @@ class Connecting:
         if self.servers is None:
             return
         settings, ports = opened.loaded.settings.mcp, host.ports
-        own = {**ports.tools, **{tool.spec.name: tool for tool in server_tools(self.servers)}}
+        theirs = server_tools(self.servers, partial(hidden_tools, host))
+        own = {**ports.tools, **{tool.spec.name: tool for tool in theirs}}
         host.ports = replace(
             ports,
             tools=Toolbox(own, self.servers),
@@ -71,7 +75,8 @@ class Connecting:
         host.server_wait = None if patient else settings.wait
 
     def _brought(self, me: AgentSpec) -> tuple[ServerEntry, ...]:
-        return self.inline.get(me.agent_type, ())
+        definition = self.types.get(me.agent_type)
+        return _inline(definition, self.workspace)[0] if definition is not None else ()
 
 
 async def connecting(options: Options, opened: Opened, files: FilePlaces, types: Mapping[str, AgentFile]) -> Connecting:
@@ -79,11 +84,13 @@ async def connecting(options: Options, opened: Opened, files: FilePlaces, types:
     if not opened.runs(options):
         return Connecting()  # a replay reaches nobody: what servers answered stands on the tape
     found = await anyio.to_thread.run_sync(_configured, options, opened, files)
-    inline, notes = _inline(types, opened, files)
-    if not found.entries and not options.bridges and not inline:
-        return Connecting(notes=(*found.notes, *notes))
+    notes = [*found.notes]
+    for definition in types.values():
+        notes += _inline(definition, opened.places.workspace)[1]
+    if not found.entries and not options.bridges and not any(map(_brings, types.values())):
+        return Connecting(notes=tuple(notes))
     servers = await anyio.to_thread.run_sync(_manager, options, opened, found)
-    return Connecting(servers, (*found.notes, *notes), inline)
+    return Connecting(servers, tuple(notes), types, opened.places.workspace)
 
 
 def _configured(options: Options, opened: Opened, files: FilePlaces) -> Configured:
@@ -126,20 +133,16 @@ def _manager(options: Options, opened: Opened, found: Configured) -> Running:
     )
 
 
-def _inline(
-    types: Mapping[str, AgentFile], opened: Opened, files: FilePlaces
-) -> tuple[dict[str, tuple[ServerEntry, ...]], tuple[Note, ...]]:
-    """What agents' files write out. A workspace's file counts at all only once it is trusted."""
-    found: dict[str, tuple[ServerEntry, ...]] = {}
-    notes: list[Note] = []
-    for name, one in types.items():
-        if any(isinstance(entry, dict) for entry in one.mcp_servers):
-            _, read = inline_servers(one.mcp_servers, str(one.path), opened.places.workspace, os.environ)
-            notes += read.notes
-            entries = tuple(entry for entry in read.entries if entry.name not in read.held)
-            if entries:
-                found[name] = entries
-    return found, tuple(notes)
+def _brings(definition: AgentFile) -> bool:
+    return any(isinstance(entry, dict) for entry in definition.mcp_servers)
+
+
+def _inline(definition: AgentFile, workspace: Path) -> tuple[tuple[ServerEntry, ...], tuple[Note, ...]]:
+    """What an agent's file writes out. A workspace's file counts at all only once it is trusted."""
+    if not _brings(definition):
+        return (), ()
+    _, read = inline_servers(definition.mcp_servers, str(definition.path), workspace, os.environ)
+    return tuple(entry for entry in read.entries if entry.name not in read.held), read.notes
 
 
 @asynccontextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tests.engine.test_one_agent import Echo
 
@@ -14,8 +15,10 @@ from callboard.adapters.tools.servers import server_tools
 from callboard.core.mcp.catalogue import Deferral
 from callboard.engine.host import Host
 from callboard.engine.toolbox import Toolbox
+from callboard.engine.tools.servers import hidden_tools
 from callboard.ports.tool import Tool
 from callboard.testing import ScriptedModel, World
+from callboard.words.mcp import ServerEntry
 from callboard.words.values import Json
 
 
@@ -31,13 +34,19 @@ class ServerWorld(World):
     servers: MemoryServers = field(default_factory=MemoryServers)
     deferral: Deferral = Deferral()
     wait: float | None = 5.0
+    brought: Mapping[str, ServerEntry] = field(default_factory=dict[str, ServerEntry])
+    """Agent type -> a server that it brings."""
 
     def host(self, session: str) -> Host:
         host = super().host(session)
-        more: dict[str, Tool] = {tool.spec.name: tool for tool in server_tools(self.servers)}
+        theirs = server_tools(self.servers, partial(hidden_tools, host))
+        more: dict[str, Tool] = {tool.spec.name: tool for tool in theirs}
         box = Toolbox({**self.tools, **more}, self.servers)
         prompts = ServerPrompts(self.servers)
         host.ports = replace(host.ports, tools=box, servers=self.servers, prompt_source=prompts)
+        host.ports = replace(
+            host.ports, brought=lambda me: [one for of, one in self.brought.items() if of == me.agent_type]
+        )
         host.deferral, host.server_wait = self.deferral, self.wait
         return host
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -15,11 +16,11 @@ from callboard.adapters.tools.control import control_tools
 from callboard.core.mcp.catalogue import Deferral
 from callboard.core.names import journal
 from callboard.engine.memory import events_of
-from callboard.ports.model import Reply
+from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, say, use
 from callboard.words.events import ModelReplied
 from callboard.words.hooks import PreToolUse
-from callboard.words.mcp import McpPrompt, McpResource
+from callboard.words.mcp import McpPrompt, McpResource, ServerEntry
 from callboard.words.specs import AgentSpec
 from callboard.words.values import Json
 
@@ -320,3 +321,35 @@ async def test_a_child_has_no_more_of_servers_than_its_parent() -> None:
         await team.quiet()
     child = next(r.agent for r in here.model.requests if r.agent != "lead")
     assert [name for name in listed(here, child) if name.startswith("mcp__")] == ["mcp__shop__list"]
+
+
+class WithChild(ScriptedModel):
+    """Plays `child` for whoever is not the lead."""
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        plays = request if request.agent == "lead" else replace(request, agent="child")
+        reply = await super().complete(plays, on_delta)
+        self.requests[-1] = request
+        return reply
+
+
+async def test_a_server_that_a_type_brings_is_there_for_its_agents_alone_and_ends_with_the_last() -> None:
+    servers, tools = MemoryServers(), shop("buy")
+    servers.put("bank", shop("pay", server="bank"))
+    servers.coming["shop"] = tools
+    task = use("task", {"description": "x", "prompt": "buy", "agent_type": "explore"})
+    child = [use("mcp__shop__buy", {"text": "b"}), say("bought")]
+    search = [use("search_tools", {"query": "buy"}), use(*calls("mcp__shop__buy", {})), say("done")]
+    brought = {"explore": ServerEntry("shop", "stdio", "agent", "explore.md")}
+    model = WithChild({"lead": [task, *search], "child": child})
+    here = ServerWorld(model, servers=servers, brought=brought)
+    here.tools = {tool.spec.name: tool for tool in control_tools()}
+    async with here.session() as team:
+        await team.prompt("x")
+        await team.quiet()
+    name = next(r.agent for r in here.model.requests if r.agent != "lead")
+    assert "mcp__shop__buy" in listed(here, name)
+    assert "mcp__shop__buy" not in listed(here, "lead")
+    assert tools[0].ran == [{"text": "b"}]
+    assert "There is no tool `mcp__shop__buy` for you" in sent(here)
+    assert [now.name for now in servers.now()] == ["bank"]

@@ -31,6 +31,8 @@ class MemoryServers:
         self._prompts: dict[tuple[str, str], Sequence[Json]] = {}
         self._texts: dict[tuple[str, str], Sequence[Json]] = {}
         self._news = anyio.Event()
+        self.coming: dict[str, Sequence[Tool]] = {}
+        """Server -> the tools that it has when `add` brings it."""
         self.connected: list[str] = []
         """The names that were connected by `connect`, in order."""
 
@@ -111,7 +113,7 @@ class MemoryServers:
         return self._now[name]
 
     async def add(self, entry: ServerEntry) -> None:
-        self._tools.setdefault(entry.name, {})
+        self._tools[entry.name] = {tool.spec.name: tool for tool in self.coming.get(entry.name, ())}
         self._now[entry.name] = ServerNow(entry.name, entry.transport, entry.scope, entry.path, "connected")
         self._change()
 

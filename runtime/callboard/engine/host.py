@@ -111,6 +111,8 @@ class Host:
     """Seconds that the first prompt waits for MCP servers; None: until each has connected or failed."""
     servers_until: float | None = None
     """Until when (Unix seconds) prompts wait for them; None: none has waited yet, or they wait as long as it takes."""
+    private: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """MCP server that an agent's type brought -> the living agents of that type, which alone have its tools."""
     mailboxes: Mailboxes = field(init=False)
     offered: dict[str, str] = field(default_factory=dict[str, str])
     """Idle agent -> the ready task that it was woken for: several that are woken at once take different ones."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -51,20 +51,24 @@ class _Connect(Input):
     name: str = Field(min_length=1, description="The server's name")
 
 
-def server_tools(servers: Servers) -> tuple[Tool, ...]:
+Hidden = Callable[[str], Collection[str]]
+"""Agent -> the tools of servers that others brought for themselves."""
+
+
+def server_tools(servers: Servers, hidden: Hidden = lambda agent: ()) -> tuple[Tool, ...]:
     """`search_tools`, `call_tool` and `connect_mcp`."""
-    return SearchTools(servers), CallTool(servers), ConnectMcp(servers)
+    return SearchTools(servers, hidden), CallTool(servers, hidden), ConnectMcp(servers)
 
 
 class SearchTools(GivenTool[_Search]):
     """Ranks all tools of servers that the agent may have."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, hidden: Hidden) -> None:
         super().__init__(SEARCH, _SEARCH, _Search, "read", "shared")
-        self._servers = servers
+        self._servers, self._hidden = servers, hidden
 
     async def act(self, given: _Search, context: ToolContext) -> ToolOutcome:
-        tools = _mine(self._servers, context)
+        tools = _mine(self._servers, self._hidden, context)
         found = ranked(given.query, tools, given.limit)
         if not found:
             return ToolOutcome(_nothing(given.query, tools, self._servers.now(), context))
@@ -75,14 +79,14 @@ class SearchTools(GivenTool[_Search]):
 class CallTool(GivenTool[_Call]):
     """What is left of `call_tool` when it names no tool of a server."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, hidden: Hidden) -> None:
         super().__init__(CALL, _CALL, _Call, "read", "shared")
-        self._servers = servers
+        self._servers, self._hidden = servers, hidden
 
     async def act(self, given: _Call, context: ToolContext) -> ToolOutcome:
         if given.name in context.spec.tools:
             raise ToolRefused(f"{given.name} is in your tool list: call it by its own name")
-        names = [tool.name for tool in _mine(self._servers, context)]
+        names = [tool.name for tool in _mine(self._servers, self._hidden, context)]
         near = difflib.get_close_matches(given.name, names, n=3, cutoff=0.4)
         hint = f"Did you mean {', '.join(near)}?" if near else f"{SEARCH} finds those there are."
         raise ToolRefused(f"there is no tool {given.name!r} of a server. {hint}")
@@ -110,11 +114,12 @@ class ConnectMcp(GivenTool[_Connect]):
         return ToolOutcome(text, data={"server": now.name, "tools": mine})
 
 
-def _mine(servers: Servers, context: ToolContext) -> list[Found]:
+def _mine(servers: Servers, hidden: Hidden, context: ToolContext) -> list[Found]:
+    others = hidden(context.spec.name)
     return [
         Found(name, tool.spec.description, tool.spec.input_schema)
         for name, tool in sorted(servers.tools().items())
-        if may_have(context.spec, name)
+        if may_have(context.spec, name) and name not in others
     ]
 
 

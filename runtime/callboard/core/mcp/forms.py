@@ -118,7 +118,7 @@ def _unfit(field: Field, content: Json) -> str:
     }
     if not fits[field.kind]:
         return f"{field.name}: {value!r} is no {field.kind} that fits"
-    return _beyond(field, value) if field.kind in ("number", "integer") else ""
+    return _beyond(field, cast("float", value)) if field.kind in ("number", "integer") else ""
 
 
 def _is_number(value: Any) -> bool:

@@ -19,7 +19,7 @@ from callboard.engine.model import thinking
 from callboard.engine.specs import load_spec
 from callboard.engine.supervision.spawner import AgentSpawner
 from callboard.engine.tasks.claiming import take_up
-from callboard.engine.tools.servers import offer, reaches, until_ready
+from callboard.engine.tools.servers import bring, offer, reaches, take_along, until_ready
 from callboard.engine.world import begin
 from callboard.ports.world import PromptParts
 from callboard.words.events import AgentResumed, AgentStarted, PromptSet
@@ -86,6 +86,7 @@ async def live_once(member: Member, around: Around) -> tuple[str, str]:
             group.cancel_scope.cancel()
     finally:
         agent.group = None  # nobody starts anything for an agent that has crashed
+        await take_along(agent)
     return done[0].outcome, done[0].result
 
 
@@ -107,6 +108,7 @@ async def _wake_up(agent: Agent, pid: int) -> None:
         await take_back_orphans(host, agent.name)
         await thinking.remember_sent(agent)
     await take_up(agent)
+    await bring(agent)
     await _set_prompt(agent, agent.state.me)
 
 

@@ -60,7 +60,45 @@ def _of_servers(host: Host, me: AgentSpec) -> dict[str, Tool]:
     servers = host.ports.servers
     if servers is None:
         return {}
-    return {name: tool for name, tool in servers.tools().items() if may_have(me, name)}
+    others = hidden_tools(host, me.name)
+    return {name: tool for name, tool in servers.tools().items() if may_have(me, name) and name not in others}
+
+
+def hidden_tools(host: Host, agent: str) -> frozenset[str]:
+    """The tools of servers that other agents brought for themselves."""
+    servers = host.ports.servers
+    if servers is None or not host.private:
+        return frozenset()
+    return frozenset(tool for now in servers.now() if _is_others(host, now.name, agent) for tool in now.tools)
+
+
+def _is_others(host: Host, server: str, agent: str) -> bool:
+    return server in host.private and agent not in host.private[server]
+
+
+async def bring(agent: Agent) -> None:
+    """Add the servers that the agent's type writes out, for such agents alone; they go with the last of them."""
+    host, me = agent.host, agent.state.me
+    if host.ports.servers is None:
+        return
+    for entry in host.ports.brought(me):
+        if entry.name in host.private:
+            host.private[entry.name].add(agent.name)
+        elif all(now.name != entry.name for now in host.ports.servers.now()):  # else it is everybody's already
+            host.private[entry.name] = {agent.name}
+            host.servers_until = None  # its prompt waits for them
+            await host.ports.servers.add(entry)
+
+
+async def take_along(agent: Agent) -> None:
+    """Its life here is over: the servers that it alone has go with it."""
+    host = agent.host
+    for name in [name for name, owners in host.private.items() if agent.name in owners]:
+        host.private[name].discard(agent.name)
+        if not host.private[name] and host.ports.servers is not None:
+            del host.private[name]
+            with anyio.CancelScope(shield=True):
+                await host.ports.servers.remove(name)
 
 
 async def until_ready(host: Host) -> None:
@@ -103,7 +141,7 @@ def _lines(host: Host, me: AgentSpec, found: dict[str, Tool], listed: set[str]) 
     connects = CONNECT in me.tools
     lines: dict[str, str] = {}
     for now in _servers(host):
-        if sees(me, now.name):
+        if sees(me, now.name) and not _is_others(host, now.name, me.name):
             mine = [name for name in now.tools if name in found]
             lines[now.name] = catalogue.server_line(now, mine, listed, connects=connects)
     return lines
