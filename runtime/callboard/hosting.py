@@ -54,7 +54,7 @@ from callboard.taping import Wiring
 from callboard.words.errors import heart_of
 from callboard.words.settings_model import Settings
 from callboard.words.specs import AgentSpec
-from callboard.words.values import HostRow
+from callboard.words.values import Envelope, HostRow, SessionRow
 
 
 async def host_of(
@@ -70,11 +70,7 @@ async def host_of(
     if kept is not None and options.max_cost_usd is not None:  # a later resume keeps it
         await store.commit(Put(kept.key, row.encode(), expected=kept.revision), fence=lease.fence)
     elif kept is None:
-        first, words = None, (read.types[options.lead_type].initial_prompt, options.prompt or "")
-        if options.prompt is not None or words[0]:
-            row = named(row, options.prompt or words[0])
-            nonce, prompt = wiring.nonce(secrets.token_hex(8)), "\n\n".join(text for text in words if text)
-            first = prompt_envelope(row.id, prompt, now=SystemClock().now(), nonce=nonce)
+        row, first = _first_words(row, options.prompt, read.types[options.lead_type].initial_prompt, wiring)
         await create_session(store, row, spec, lease.fence, first)
     rules = {kind: rules_in_force(loaded, kind) for kind in ("allow", "ask", "deny")}
     unread = rules_on_reading(rules["deny"], rules["ask"])
@@ -191,6 +187,18 @@ def agents_of(found: Mapping[str, AgentFile], loaded: Loaded, options: Options) 
         return found
     bound = {name: one for name, one in found.items() if one.permission_mode == "bypassPermissions"}
     return {**found, **{name: replace(one, permission_mode=None) for name, one in bound.items()}}
+
+
+def _first_words(
+    row: SessionRow, prompt: str | None, initial: str, wiring: Wiring
+) -> tuple[SessionRow, Envelope | None]:
+    """The row, which bears the first words, and what the lead hears first: what its type begins with, then what the
+    person says. None: nobody has said anything yet."""
+    words = "\n\n".join(text for text in (initial, prompt) if text)
+    if not words and prompt is None:
+        return row, None
+    nonce = wiring.nonce(secrets.token_hex(8))
+    return named(row, prompt or initial), prompt_envelope(row.id, words, now=SystemClock().now(), nonce=nonce)
 
 
 def _lead_of(types: AgentTypes, options: Options) -> AgentSpec:
