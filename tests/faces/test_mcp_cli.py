@@ -164,3 +164,22 @@ def test_a_server_is_connected_listed_and_called(command: Command) -> None:
     assert command.here("mcp", "test", "good", "--call", "nothing").code == 2
     assert command.here("mcp", "test", "good", "--call", "echo").code == 1
     assert command.here("mcp", "test", "ends").code == 1
+
+
+def test_the_doctor_says_what_a_server_lacks(command: Command) -> None:
+    def told() -> dict[str, dict[str, str]]:
+        return {one["what"]: one for one in json.loads(command.here("doctor", "--json").out) if "server" in one["what"]}
+
+    assert told() == {}
+    assert command.here("mcp", "add", "node", "--", "npx", "-y", "some-server").code == 0
+    assert command.here("mcp", "add", "token", "-e", "KEY=${NOT_SET_ANYWHERE}", "--", sys.executable).code == 0
+    assert command.here("mcp", "add", "whole", "--", "/no/such/program").code == 0
+    assert command.here("mcp", "add", "fine", "--", sys.executable).code == 0
+    assert command.here("mcp", "add", "-s", "workspace", "theirs", "--", "x").code == 0
+    command.env["PATH"] = str(command.workspace)
+    found = told()
+    assert "Node.js" in found["server node"]["advice"]
+    assert "NOT_SET_ANYWHERE" in found["server token"]["detail"]
+    assert "/no/such/program" in found["server whole"]["detail"]
+    assert "callboard trust" in found["server theirs"]["advice"]
+    assert found["servers"]["detail"].startswith("fine ")

@@ -18,6 +18,7 @@ from callboard.core.trust.claims import shown
 from callboard.faces.cli.options import Given, as_json, everywhere, refuse_tools, with_plugins
 from callboard.faces.cli.run import terminal_of
 from callboard.faces.doctor import Finding, examine_folder, examine_machine, examine_sandbox, exit_code, findings_block
+from callboard.faces.doctor_servers import examine_servers
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import table
 from callboard.faces.terminal import block
@@ -153,7 +154,8 @@ def _examine(workspace: Path) -> list[Finding]:
     except CallboardError as error:
         return [*findings, Finding("settings", "broken", str(error))]
     findings.append(Finding("settings", "found", f"model {loaded.settings.model}"))
-    return [*findings, examine_sandbox(loaded, places.workspace, os.environ)]
+    servers = examine_servers(places.workspace, os.environ)
+    return [*findings, examine_sandbox(loaded, places.workspace, os.environ), *servers]
 
 
 def _examine_trust(now: Trust) -> Finding:
