@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
+from typing import cast
 
-from callboard.adapters.agent_files import AgentFile
+from callboard.adapters.agent_files import AgentFile, read_name
 from callboard.assembly import Chosen
 from callboard.core.agent_listing import fitted
 from callboard.core.budget.tree import narrower
@@ -135,7 +136,7 @@ class AgentTypes:
     def spawned(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         """The spec of an agent that another one starts. Raises `ToolRefused` with the types that there are."""
         may = self._may_spawn(parent.agent_type if parent.kind == "lead" else "")
-        known = agent_type if agent_type in self.definitions else COMPATIBLE_TYPES.get(agent_type, agent_type)
+        known = self._known(agent_type)
         if known not in may:
             there = "may not be started by you" if known in self.definitions else "there is no such type"
             raise ToolRefused(f"agent_type: {agent_type!r}: {there}; there are: {', '.join(may)}")
@@ -163,6 +164,13 @@ class AgentTypes:
                 "worktree": worktree_in_use(parent),
             }
         )
+
+    def _known(self, agent_type: str) -> str:
+        """The name of a type as we write it: a file's own, ours for a compatible one, or the same in small letters."""
+        if agent_type in self.definitions or agent_type in COMPATIBLE_TYPES:
+            return agent_type if agent_type in self.definitions else COMPATIBLE_TYPES[agent_type]
+        small = read_name(agent_type)
+        return small if small in self.definitions else agent_type
 
     def _ask_deadline(self, said: float | None) -> float | None:
         """Where nobody sits there nothing waits for ever: where the settings say so, as long as by default."""
@@ -274,5 +282,7 @@ def servers_of(definition: AgentFile) -> tuple[str, ...] | None:
     """The tools of MCP servers that a type has: as its tools list says; without one, of the servers that it names."""
     if definition.tools is not None or definition.mcp is not None or not definition.mcp_servers:
         return definition.mcp
-    names = [one for entry in definition.mcp_servers for one in (entry if isinstance(entry, dict) else (entry,))]  # pyright: ignore[reportUnknownVariableType] - names, or mappings by name
-    return tuple(f"mcp__{normalised(str(name))}__*" for name in names)
+    names: list[str] = []
+    for entry in definition.mcp_servers:
+        names += map(str, cast("dict[object, object]", entry)) if isinstance(entry, dict) else (str(entry),)
+    return tuple(f"mcp__{normalised(name)}__*" for name in names)

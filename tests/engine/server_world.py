@@ -19,6 +19,7 @@ from callboard.engine.tools.servers import hidden_tools
 from callboard.ports.tool import Tool
 from callboard.testing import ScriptedModel, World
 from callboard.words.mcp import ServerEntry
+from callboard.words.specs import AgentSpec
 from callboard.words.values import Json
 
 
@@ -44,11 +45,12 @@ class ServerWorld(World):
         box = Toolbox({**self.tools, **more}, self.servers)
         prompts = ServerPrompts(self.servers)
         host.ports = replace(host.ports, tools=box, servers=self.servers, prompt_source=prompts)
-        host.ports = replace(
-            host.ports, brought=lambda me: [one for of, one in self.brought.items() if of == me.agent_type]
-        )
+        host.ports = replace(host.ports, brought=self._brought)
         host.deferral, host.server_wait = self.deferral, self.wait
         return host
+
+    def _brought(self, me: AgentSpec) -> Sequence[ServerEntry]:
+        return [one for of, one in self.brought.items() if of == me.agent_type]
 
 
 def listed(world: World, agent: str = "lead", call: int = -1) -> list[str]:

@@ -30,7 +30,7 @@ LONGEST_ENDING = 60.0
 REFUSED_TYPES: Mapping[str, str] = {
     "prompt": "would ask a model beyond every budget",
     "agent": "would ask a model beyond every budget",
-    "mcp_tool": "needs an MCP server, and this version connects none",
+    "mcp_tool": "would call a tool of an MCP server past the rules that agents' calls are judged by",
 }
 
 _OF_ALL = frozenset({"type", "if", "timeout", "onFailure", "once", "statusMessage"})

@@ -26,9 +26,9 @@ from callboard.engine.governor import Governor, catch_up
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.model.cache_watch import CacheNews
 from callboard.engine.money.budgets import Budgets
+from callboard.ports.commands import PromptSource
 from callboard.ports.guidance import Instructions, Remembered
 from callboard.ports.mcp import Servers
-from callboard.ports.commands import PromptSource
 from callboard.ports.model import Delta, Model
 from callboard.ports.store import Append, Fence, Put, Row, Store, Write
 from callboard.ports.tool import Launcher, Skills, Tool
