@@ -27,6 +27,7 @@ ONE_IMPORTER = {
     "anthropic": "callboard.adapters.anthropic",
     "apsw": "callboard.adapters.sqlite",
     "croniter": "callboard.core.schedule.calendar",
+    "jsonschema": "callboard.adapters.mcp",
     "mcp": "callboard.adapters.mcp",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.faces.prompt",
@@ -296,6 +297,7 @@ def test_one_layer_prints_and_it_is_not_by_print() -> None:
 PAST_THE_TERMINAL = {
     "__main__": "before there is a terminal of ours, and after it",
     "adapters.launch_child": "a program of its own",
+    "adapters.mcp.server_child": "a program of its own",
     "adapters.rehearsal.__main__": "a program of its own",
     "adapters.search_child": "a program of its own",
     "faces.cli.cron_next": "an answer for each line of a caller, when it reads it",

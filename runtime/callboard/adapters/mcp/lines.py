@@ -89,10 +89,7 @@ async def read_lines(stdout: int, into: Sent, refused: Callable[[str], None]) ->
             for line in found:
                 await _pass_on(line, into, refused)
             while lines.dropped:
-                first, last = lines.dropped.pop()
-                refused(f"a message of over {LONGEST:,} bytes was dropped")
-                if answer := _too_long(first, last):
-                    await into.send(SessionMessage(answer))
+                await _answer_dropped(*lines.dropped.pop(), into, refused)
             await pace.keep(len(found), len(data))
 
 
@@ -112,6 +109,12 @@ async def _pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> N
         refused(f"a line that is no message: {line[:200].decode(errors='replace')}")
         return
     await into.send(SessionMessage(message))
+
+
+async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callable[[str], None]) -> None:
+    refused(f"a message of over {LONGEST:,} bytes was dropped")
+    if answer := _too_long(first, last):
+        await into.send(SessionMessage(answer))
 
 
 def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:

@@ -278,28 +278,31 @@ class Link:
         """One connection from its beginning to its end; whether it came to stand."""
         self._lost, self._gone, self._stir, self._logged = "", False, anyio.Event(), 0
         self._dirty.clear()
-        connected = False
+        stood = self.offer
         try:
             with scope:
                 await self._brake()
                 scope.deadline = anyio.current_time() + self._around.limits.start
                 async with self._connection(seen) as wire:
-                    offer = await offer_of(wire, self.entry, self._around.limits, self.call, Offer())
-                    scope.deadline = math.inf
-                    if wrong := self._around.clashes(self, offer):
-                        self._lost = wrong
-                        return False
-                    self._stand(wire, offer)
-                    connected = True
-                    await self._serve(wire)
-                    scope.deadline = anyio.current_time() + LEAVING
+                    await self._hold(wire, scope)
         except BaseException as error:
             if not self._explained(error):
                 raise
-        return connected
+        return self.offer is not stood
+
+    async def _hold(self, wire: Wire, scope: anyio.CancelScope) -> None:
+        """What it offers, and then all that happens until it is lost."""
+        offer = await offer_of(wire, self.entry, self._around.limits, self.call, Offer())
+        scope.deadline = math.inf
+        if wrong := self._around.clashes(self, offer):
+            self._lost = wrong
+            return
+        self._stand(wire, offer)
+        await self._serve(wire)
+        scope.deadline = anyio.current_time() + LEAVING
 
     def _explained(self, error: BaseException) -> bool:
-        """Whether this is how connections fail. A cancellation, and a mistake of ours, is not."""
+        """Whether this is how connections fail: by anything but a cancellation."""
         found = first_of(error)
         if isinstance(found, ServerFailed):
             self._lost = self._lost or found.why

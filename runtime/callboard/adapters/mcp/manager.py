@@ -66,17 +66,21 @@ class Manager:
     async def running(self) -> AsyncGenerator[None]:
         """Connect all that are on, and hold them until the end of the block."""
         with _words_of_sdk():
-            async with anyio.create_task_group() as group:
-                self._group = group
-                for link in self._links.values():
-                    self._hold(link)
-                try:
-                    yield
-                finally:
-                    self._group = None
-                    for link in self._links.values():
-                        link.quit()
-                    group.cancel_scope.deadline = anyio.current_time() + LEAVING
+            async with anyio.create_task_group() as group, self._held_in(group):
+                yield
+
+    @asynccontextmanager
+    async def _held_in(self, group: TaskGroup) -> AsyncGenerator[None]:
+        self._group = group
+        for link in self._links.values():
+            self._hold(link)
+        try:
+            yield
+        finally:
+            self._group = None
+            for link in self._links.values():
+                link.quit()
+            group.cancel_scope.deadline = anyio.current_time() + LEAVING
 
     # The port.
 

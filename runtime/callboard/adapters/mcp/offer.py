@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import anyio.to_thread
+
 from callboard.adapters.mcp.tools import Call, Declared, ServerTool, declared
 from callboard.adapters.mcp.wire import ServerFailed, Wire
 from callboard.core.mcp.limits import Limits
@@ -50,13 +52,14 @@ async def _tools(wire: Wire, entry: ServerEntry, limits: Limits, wrong: list[str
         return []
     seconds = min(limits.call_of(entry.timeout), limits.idle_of(entry.transport, entry.timeout))
     found: list[Declared] = []
-    for one in await wire.listed("tools/list", "tools"):
-        tool = declared(entry.name, one, seconds)
+    listed = await wire.listed("tools/list", "tools")
+    # Hundreds of schemas take a while to be looked through; all else goes on meanwhile.
+    for tool in await anyio.to_thread.run_sync(lambda: [declared(entry.name, one, seconds) for one in listed]):
         if tool is None:
             wrong.append("a tool without a name is left out")
             continue
         if tool.schema:
-            wrong.append(f"the tool {tool.name} takes any arguments, since {tool.schema}")
+            wrong.append(f"{tool.name}: {tool.schema}")
         found.append(tool)
     return found
 

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import anyio
 
+from callboard.adapters.mcp.sound import sound
 from callboard.core.mcp.names import tool_name
 from callboard.core.mcp.results import Answer, shortened, whole_text
-from callboard.core.mcp.schemas import for_model, problem
+from callboard.core.mcp.schemas import problem
 from callboard.core.mcp.texts import cut
 from callboard.ports.tool import ToolContext, ToolOutcome, ToolSpec
 from callboard.words.errors import ToolRefused
@@ -46,7 +47,7 @@ def declared(server: str, found: Json, seconds: float) -> Declared | None:
     name = found.get("name")
     if not isinstance(name, str) or not name.strip():
         return None
-    schema, wrong = for_model(found.get("inputSchema"))
+    schema, wrong = sound(found.get("inputSchema"))
     hints = _object(found.get("annotations"))
     meta = _object(found.get("_meta"))
     reads = hints.get("readOnlyHint") is True
