@@ -1,4 +1,4 @@
-"""`callboard.testing` as its users have it: tests of a team pass where the team is right, and fail where it is broken."""
+"""`callboard.testing` as its users have it: tests of a team pass where the team is right, and fail where it is not."""
 
 from __future__ import annotations
 
@@ -84,11 +84,13 @@ def test_a_team_that_is_broken_fails(what: str) -> None:
 
 def test_a_failed_claim_says_what_there_was_instead() -> None:
     record = run_virtual(Rehearsal(TEAM, tools=[weather]).run, "What should I wear?")
-    with pytest.raises(AssertionError, match=r"alice called weather\(city='Rome'\); it called\n  alice: weather\(city='Oslo'\)"):
+    with pytest.raises(
+        AssertionError, match=r"alice called weather\(city='Rome'\); it called\n  alice: weather\(city='Oslo'\)"
+    ):
         assert_that(record).agent("alice").called("weather", city="Rome")
     with pytest.raises(AssertionError, match="no agent 'bob'; there were: lead, alice"):
         assert_that(record).agent("bob")
-    with pytest.raises(AssertionError, match="it used .* tokens"):
+    with pytest.raises(AssertionError, match=r"it used .* tokens"):
         assert_that(record).tokens_under(20)
 
 
@@ -144,7 +146,7 @@ def test_hooks_and_agents_of_the_program_take_part() -> None:
     record = run_virtual(Rehearsal(PLANNED, tools=[pretend("bash", "")], hooks=[no_rm]).run, "Clean up")
     assert_that(record).lead.refused("bash")
     scout = Agent("scout", "Looks.", "You look.", tools=[weather])
-    script = {"lead": [use("task", {"agent_type": "scout", "prompt": "Look."}), say("Done.")]}
+    script = {"lead": [use("task", {"agent_type": "scout", "description": "look", "prompt": "Look."}), say("Done.")]}
     team = Rehearsal({**script, "scout-*": []}, tools=[weather, note], agents=[scout])
     found = run_virtual(team.run, "Go")
     assert_that(found).has_agents("scout")
@@ -176,7 +178,8 @@ def test_a_night_passes_in_a_moment() -> None:
 
 
 def weathered(seed: int) -> Survived:
-    return run_virtual(lambda: survive(Rehearsal(TEAM, tools=[weather, note]), "What should I wear?", seed=seed))
+    script = {**TEAM, "lead": [TEAM["lead"][0], *[say("Take a coat.")] * 4]}  # whatever reaches it first
+    return run_virtual(lambda: survive(Rehearsal(script, tools=[weather, note]), "What should I wear?", seed=seed))
 
 
 def test_a_team_comes_to_the_same_end_through_faults_and_kills() -> None:

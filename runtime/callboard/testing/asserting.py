@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Self
 
 from callboard.testing.records import AgentRecord, Called, Recorded
+from callboard.words.events import AnswerTaken, ToolStarted
 
 
 def _listed(calls: tuple[Called, ...]) -> str:
@@ -82,12 +83,14 @@ class ThatAgent:
 
     def approved_before(self, name: str, /) -> Self:
         """Something that it had asked for was approved before its first call of this tool ran."""
-        first = next((call.seq for call in self.record.calls if call.name == name and call.started), None)
-        if first is None:
+        ran = {call.id for call in self.record.calls if call.name == name and call.started}
+        if not ran:
             raise AssertionError(f"{self.record.name} never called {name}")
-        events = self.record.events[: first - 1]
-        if not any(answer.status == "approved" for answer in self.record.answers if answer in events):
-            raise AssertionError(f"{self.record.name} called {name} before anything was approved")
+        for event in self.record.events:
+            if isinstance(event, AnswerTaken) and event.status == "approved":
+                break
+            if isinstance(event, ToolStarted) and event.call in ran:
+                raise AssertionError(f"{self.record.name} called {name} before anything was approved")
         return self
 
     def _ran(self, name: str, given: dict[str, object]) -> list[int]:

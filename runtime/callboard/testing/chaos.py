@@ -19,8 +19,8 @@ KINDS: tuple[FaultKind, ...] = ("overloaded", "server", "connection", "silence",
 """What befalls a call: all that goes away by trying again."""
 IN_A_ROW = 2
 """Faults of one call, at most: each run comes to its end."""
-SPAN = 60
-"""Commits after which a kill has come at the latest; a small run of a team makes a few hundred."""
+SPAN = 30
+"""Commits after which a kill has come at the latest; a small run of a team makes about a hundred."""
 
 
 @dataclass(frozen=True, slots=True)

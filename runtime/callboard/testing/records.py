@@ -13,7 +13,15 @@ from callboard.core.names import journal, mailbox, rows_prefix
 from callboard.engine.memory import events_of
 from callboard.ports.store import Store
 from callboard.words.errors import UsageError
-from callboard.words.events import AnswerTaken, EnvelopesDelivered, Event, ModelReplied, ToolFinished, ToolStarted
+from callboard.words.events import (
+    AnswerTaken,
+    CallJudged,
+    EnvelopesDelivered,
+    Event,
+    ModelReplied,
+    ToolFinished,
+    ToolStarted,
+)
 from callboard.words.values import AgentRow, Envelope, Json, Request, SessionRow, Task, Usage
 
 
@@ -22,6 +30,7 @@ class Called:
     """One tool call of one agent."""
 
     agent: str
+    id: str
     name: str
     input: Json
     result: str | None
@@ -52,14 +61,15 @@ class AgentRecord:
     def calls(self) -> tuple[Called, ...]:
         """Its tool calls, in the order in which the model asked for them."""
         finished = {one.call: one for one in self.events if isinstance(one, ToolFinished)}
+        refused = {one.call: one.why for one in self.events if isinstance(one, CallJudged) and one.verdict == "deny"}
         started = {one.call for one in self.events if isinstance(one, ToolStarted)}
         found: list[Called] = []
         for seq, event in enumerate(self.events, 1):
             for call in event.calls if isinstance(event, ModelReplied) else ():
-                end = finished.get(call.id)
-                text = None if end is None else text_of(end.content)
-                failed = end is not None and end.is_error
-                found.append(Called(self.name, call.name, call.input, text, failed, call.id in started, seq))
+                end, no = finished.get(call.id), refused.get(call.id)
+                text = no if end is None else text_of(end.content)
+                failed = no is not None if end is None else end.is_error
+                found.append(Called(self.name, call.id, call.name, call.input, text, failed, call.id in started, seq))
         return tuple(found)
 
     @property

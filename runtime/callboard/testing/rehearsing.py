@@ -23,7 +23,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -47,6 +47,7 @@ from callboard.core.toolset import tools_for
 from callboard.ending import AgentSummary, End, exit_code_of, summarise
 from callboard.engine.asking.requests import answer_request
 from callboard.engine.hooks.registry import HookRegistry
+from callboard.engine.host import Host
 from callboard.engine.supervision.team import Team
 from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.testing.records import Recorded, read_record
@@ -237,17 +238,24 @@ class _RehearsedWorld(World):
     types: Mapping[str, Agent] = field(default_factory=dict[str, Agent])
     own: frozenset[str] = frozenset()
 
+    def host(self, session: str) -> Host:
+        host = super().host(session)
+        host.ports = replace(host.ports, own=tuple(sorted(self.own)))
+        return host
+
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
         made = re.fullmatch(rf"{re.escape(agent_type)}-[a-z2-7]{{12}}", name) is not None
         kind = "lead" if parent is None else "subagent" if made else "teammate"
         given = self.types.get(agent_type)
-        tools = {*tools_for(kind, None).names, *self.own} & set(self.tools)
+        tools, own = {*tools_for(kind, None).names} & set(self.tools), None
         if given is not None and given.tools is not None:
-            tools &= {one if isinstance(one, str) else one.name for one in given.tools}
+            named = {one if isinstance(one, str) else one.name for one in given.tools}
+            tools, own = tools & named, tuple(sorted(self.own & named))
         base = super().spec_of(agent_type, name, parent)
         changed: Json = {
             "kind": kind,
             "tools": tuple(sorted(tools)),
+            "own": own,
             "claims_tasks": kind == "teammate",
             "instructions": given.prompt if given is not None else base.instructions,
         }

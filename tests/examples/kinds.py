@@ -1,0 +1,135 @@
+"""Each file that a page shows is read by what reads it in earnest; whatever that refuses or passes over is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+
+from tests.examples.folder import Folder
+from tests.examples.pages import Block
+
+from callboard.adapters.agent_files import load_agents
+from callboard.adapters.claude_settings import read_claude
+from callboard.adapters.files import Note, Places
+from callboard.adapters.hook_fields import HookOrigin
+from callboard.adapters.hook_files import load_hooks
+from callboard.adapters.rehearsal.scenario_file import load_scenario
+from callboard.adapters.schedule_files import read_schedule
+from callboard.adapters.skill_files import load_skills
+from callboard.adapters.stage_files import load_stage
+from callboard.adapters.yaml_files import load_yaml
+from callboard.faces.headless.lines import message_in
+from callboard.settings import load_settings
+from callboard.words.errors import SettingsError
+
+Reader = Callable[[Folder, Path], Iterable[object]]
+
+
+def _places(folder: Folder) -> Places:
+    return Places(folder.workspace, folder.home / ".config/callboard", folder.home, trusted=True, bundled=False)
+
+
+def _of(notes: Iterable[Note], file: Path) -> list[Note]:
+    return [one for one in notes if Path(one.path) == file]
+
+
+def settings(folder: Folder, file: Path) -> Iterable[object]:
+    """Our settings, of a person or a workspace."""
+    environ = {name: folder.env[name] for name in ("HOME", "XDG_CONFIG_HOME")}
+    return [
+        note for note in load_settings(environ, workspace=folder.workspace, trusted=True).notes if str(file) in note
+    ]
+
+
+def agents(folder: Folder, file: Path) -> Iterable[object]:
+    """A file of an agent type: it is in force, and nothing of it is passed over."""
+    loaded = load_agents(_places(folder))
+    return (
+        [] if any(one.path == file for one in loaded.items.values()) and not _of(loaded.notes, file) else loaded.notes
+    )
+
+
+def skills(folder: Folder, file: Path) -> Iterable[object]:
+    """A skill: it is in force, and nothing of it is passed over."""
+    loaded = load_skills(_places(folder))
+    return (
+        [] if file.parent.name in loaded.items and not _of(loaded.notes, file) else loaded.notes or ["it is not read"]
+    )
+
+
+def schedules(_: Folder, file: Path) -> Iterable[object]:
+    """A schedule in a file. What is wrong is raised."""
+    read_schedule(file.read_bytes(), str(file))
+    return []
+
+
+def hooks(folder: Folder, file: Path) -> Iterable[object]:
+    """A `hooks.json`."""
+    read = load_hooks(file, HookOrigin(str(folder.workspace), compatible=False))
+    return read.notes or ([] if read.entries else ["it has no hook"])
+
+
+def claude(folder: Folder, file: Path) -> Iterable[object]:
+    """Settings in Claude Code's form."""
+    read = read_claude(file.read_bytes(), str(file), person=False, trusted=True)
+    told = [one for one in read.fields if one.verdict != "honoured"]
+    return told or load_hooks(file, HookOrigin(str(folder.workspace), compatible=True)).notes
+
+
+def scenario(_: Folder, file: Path) -> Iterable[object]:
+    """What a rehearsal plays. What is wrong is raised."""
+    load_scenario(file)
+    return []
+
+
+def stage(folder: Folder, file: Path) -> Iterable[object]:
+    """A context stage of one's own: importing it raises what is wrong."""
+    load_stage(file.stem, file.parent, folder.workspace)
+    return []
+
+
+def plain(_: Folder, file: Path) -> Iterable[object]:
+    """A file that only commands of the page read."""
+    if file.suffix == ".json":
+        json.loads(file.read_text("utf-8"))
+    if file.suffix in (".yaml", ".yml"):
+        load_yaml(file)
+    return []
+
+
+READERS: tuple[tuple[str, Reader], ...] = (
+    (".callboard/settings.yaml", settings),
+    (".config/callboard/settings.yaml", settings),
+    (".claude/settings.json", claude),
+    (".claude/settings.local.json", claude),
+    ("hooks/hooks.json", hooks),
+    ("agents/*.md", agents),
+    ("skills/*/SKILL.md", skills),
+    ("schedules/*.md", schedules),
+    ("stages/*.py", stage),
+)
+
+
+def reader_of(path: str, text: str) -> Reader:
+    """By where a file stands, as the runtime tells them apart."""
+    found = next((reader for pattern, reader in READERS if PurePosixPath(path).match(pattern)), None)
+    if found is None and path.endswith(".yaml") and "\nagents:" in f"\n{text}":
+        return scenario
+    return found or plain
+
+
+def wrong_with(folder: Folder, block: Block, file: Path) -> str:
+    """Nothing for a file that is read as it stands, else why not."""
+    try:
+        told = list(reader_of(block.info, block.text)(folder, file))
+    except (SettingsError, ValueError, SyntaxError) as error:
+        return str(error)
+    return "\n".join(map(str, told))
+
+
+def lines_of(block: Block) -> str:
+    """Messages of the protocol of `--input-format stream-json` and its answers."""
+    for number, line in enumerate(block.text.splitlines(), block.line + 1):
+        message_in(line.encode(), number)
+    return ""

@@ -1,0 +1,79 @@
+"""The fenced blocks of the pages, each with its kind: language, and the place of a file in the page's folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = ("cli.md", "records.md")
+"""Pages that are written by a program, and compared with what it writes by tests of their own."""
+LANGUAGES = ("console", "ini", "json", "jsonl", "markdown", "python", "sh", "text", "toml", "yaml")
+PLACED = ("ini", "json", "markdown", "toml", "yaml")
+"""Languages whose blocks are files, so each says where it stands."""
+FENCE = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
+ITEM = re.compile(r"^ *(?:[-*+]|\d+[.)]) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block."""
+
+    page: str
+    """`README` or the name of a page of docs, without its ending."""
+    line: int
+    """The line of its fence, from 1."""
+    language: str
+    info: str
+    """What stands behind the language: the path of a file, or a word that its kind knows."""
+    text: str
+
+    def __str__(self) -> str:
+        name = "README.md" if self.page == "README" else f"docs/{'README' if self.page == 'docs' else self.page}.md"
+        return f"{name}:{self.line}"
+
+
+def pages() -> dict[str, Path]:
+    """All pages that show examples, by name."""
+    docs = {page.stem: page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in GENERATED}
+    return {"README": ROOT / "README.md", "docs": docs.pop("README"), **docs}
+
+
+def blocks_of(page: str, text: str) -> tuple[list[Block], list[str]]:
+    """The blocks of a page, and what is wrong with how they are marked, a line each."""
+    found: list[Block] = []
+    wrong: list[str] = []
+    lines = text.splitlines()
+    at, listed = 0, False
+    while at < len(lines):
+        fence = FENCE.match(lines[at])
+        if fence is None:
+            listed = bool(ITEM.match(lines[at])) or (listed and lines[at][:1] in ("", " "))
+            if lines[at].startswith("    ") and not listed and (not at or not lines[at - 1].strip()):
+                wrong.append(f"{page}:{at + 1}: code by indentation: put it between fences")
+            at += 1
+            continue
+        end = _end(lines, at, fence[2])
+        language, _, info = fence[3].strip().partition(" ")
+        body = [line.removeprefix(fence[1]) for line in lines[at + 1 : end]]
+        block = Block(page, at + 1, language, info.strip(), "".join(f"{line}\n" for line in body))
+        found.append(block)
+        wrong += _wrong(block)
+        at = end + 1
+    return found, wrong
+
+
+def _end(lines: list[str], start: int, mark: str) -> int:
+    for at in range(start + 1, len(lines)):
+        if lines[at].strip().startswith(mark) and not lines[at].strip().strip(mark[0]):
+            return at
+    raise AssertionError(f"line {start + 1}: the block has no end")
+
+
+def _wrong(block: Block) -> list[str]:
+    if block.language not in LANGUAGES:
+        return [f"{block}: language {block.language!r}: there are: {', '.join(LANGUAGES)}"]
+    if block.language in PLACED and not block.info:
+        return [f"{block}: say behind {block.language!r} where this file stands"]
+    return []

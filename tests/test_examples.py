@@ -1,0 +1,158 @@
+"""Every example of README and docs runs as it stands: one test a page, its blocks in order, in one folder.
+
+How a page marks its blocks, and what it may need beyond its text, is told in docs/README.md, "Examples on these pages".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.examples import compared, kinds
+from tests.examples.folder import ELSEWHERE, Folder
+from tests.examples.pages import ROOT, Block, blocks_of, pages
+
+PAGES = pages()
+DRAWINGS = {
+    "budgets": "who spends from whose budget",
+    "requests": "the states of a request",
+    "tasks": "the states of a task",
+    "team": "the states of a task",
+}
+"""Pages with a `text` block, and what it draws: nothing of it can be run."""
+NOTEBOOK = re.compile(
+    r'"await" allowed only within async function|Use of "async" not allowed outside of async function'
+)
+"""What pyright says of an `await` outside of a function, which examples have for brevity."""
+
+
+def blocks(page: str) -> list[Block]:
+    found, wrong = blocks_of(page, PAGES[page].read_text("utf-8"))
+    assert wrong == []
+    return found
+
+
+def run(folder: Folder, block: Block, before: str) -> str:
+    """Run or check one block: what it prints. `before`: what the block before it printed."""
+    if block.language == "sh":
+        return folder.shell(folder.named(block.text), str(block))
+    if block.language == "console":
+        return session(folder, block)
+    if block.language == "python" and not block.info:
+        return folder.python(block)
+    if block.language == "jsonl":
+        assert not kinds.lines_of(block)
+    elif (ROOT / block.info).is_file() and block.info.endswith(".py"):
+        assert block.text.strip() in (ROOT / block.info).read_text("utf-8"), f"{block}: not what stands in {block.info}"
+    elif block.language == "text":
+        drawn(folder, block, before)
+    else:
+        wrong = kinds.wrong_with(folder, block, folder.write(block.info, block.text))
+        assert not wrong, f"{block}: {wrong}"
+    return ""
+
+
+def session(folder: Folder, block: Block) -> str:
+    """Commands and what they print: each `$ ` line is run, and what stands beneath it is compared."""
+    script: list[list[str]] = []
+    shown: list[str] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            script.append([line[2:], ""])
+            shown.append("")
+        elif line.startswith("> "):
+            script[-1][1] += f"{line[2:]}\n"
+        elif script[-1][0].endswith("\\"):
+            script[-1][0] += f"\n{line}"
+        else:
+            shown[-1] += f"{line}\n"
+    pieces = [f"{words} <<'INPUT'\n{given}INPUT" if given else words for words, given in script]
+    # A command that is shown may fail: what it prints, and the exit code that it says, is what the page shows.
+    names = {folder.home: "/home/me"}
+    printed = ""
+    for piece, expected in zip(pieces, shown, strict=True):
+        words = folder.named(piece)
+        said = folder.shell(f"{{ {words}\n}} || true", str(block))
+        printed += said
+        differs = compared.difference(expected, said, names)
+        assert not differs, f"{block}: {words}\n{differs}"
+    return printed
+
+
+def drawn(folder: Folder, block: Block, before: str) -> None:
+    """What the block before printed, or a drawing that is named here."""
+    if block.info == "output":
+        differs = compared.difference(block.text, before, {folder.home: "/home/me"})
+        assert not differs, f"{block}\n{differs}"
+    else:
+        assert block.page in DRAWINGS, f"{block}: text that nothing runs: make it an example, or say here what it draws"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_example_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
+    found = blocks(page)
+    if not found:
+        return
+    with Folder(page, tmp_path) as folder:
+        said = ""
+        for block in found:
+            said = run(folder, block, said)
+        unused = set(folder.needs.commands) - set(folder.server.ran)
+        assert not unused, f"{page}.yaml names commands that the page does not run: {sorted(unused)}"
+
+
+def test_the_python_of_the_pages_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    """Each page is one file, whose lines stand where they stand on the page."""
+    for page in PAGES:
+        lines: list[str] = []
+        for block in blocks(page):
+            if block.language == "python":
+                lines += [""] * (block.line - len(lines)) + block.text.splitlines()
+        if lines:
+            (tmp_path / f"{page}.py").write_text("\n".join(lines) + "\n")
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT / "runtime")], "pythonVersion": "3.11"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    program = [str(Path(sys.executable).with_name("pyright")), "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    told = json.loads(done.stdout)["generalDiagnostics"]
+    wrong = [
+        f"{Path(one['file']).stem}:{one['range']['start']['line'] + 1}: {one['message']}"
+        for one in told
+        if one["severity"] == "error" and not NOTEBOOK.search(one["message"])
+    ]
+    assert wrong == []
+
+
+def test_programs_that_no_example_starts_are_named_with_a_reason() -> None:
+    used = {
+        word
+        for page in PAGES
+        for block in blocks(page)
+        if block.language in ("sh", "console")
+        for word in block.text.split()
+    }
+    assert [name for name in ELSEWHERE if name not in used] == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("a\nb\n", "a\n"),
+        ("a\n", "a\nb\n"),
+        ("TASK  OWNER\n", "OWNER  TASK\n"),
+        ("approved … by ada\n", "approved req_abc by bob\n"),
+        ("first\n...\nlast\n", "first\nbetween\n"),
+    ],
+)
+def test_an_output_that_is_another_one_is_told(shown: str, printed: str) -> None:
+    assert compared.difference(shown, printed, {})
+
+
+def test_ids_times_and_numbers_of_another_run_are_forgiven() -> None:
+    shown = "req_pxwfjyatwmrz  plan  alice  2    2026-11-21 19:31:33\n...\ntakes … tokens\n"
+    printed = "req_aaaaaaaaaaaa  plan  alice  14  2027-01-02 03:04:05\nx\ny\ntakes 1,234 of 99 tokens\n"
+    assert compared.difference(shown, printed, {}) == ""
