@@ -79,8 +79,8 @@ def fields_of(reading: Reading) -> SkillFields:
         fork=fork == "fork",
         agent=_agent(text_of(reading, "agent")),
         for_model=not flag_of(reading, "disable-model-invocation"),
-        for_person="user-invocable" not in reading.fields or flag_of(reading, "user-invocable"),
-        paths=entries(reading.fields.get("paths"), blanks=False),
+        for_person=_for_person(reading),
+        paths=_paths(reading),
         powershell=shell == "powershell",
     )
 
@@ -95,13 +95,33 @@ def _only_of_forks(reading: Reading, *, forks: bool) -> None:
         )
 
 
+def _for_person(reading: Reading) -> bool:
+    """It is unless its author says no: a value that is none is no no."""
+    if "user-invocable" not in reading.fields:
+        return True
+    told = len(reading.notes)
+    return flag_of(reading, "user-invocable") or len(reading.notes) > told
+
+
+def _paths(reading: Reading) -> tuple[str, ...]:
+    value = reading.fields.get("paths")
+    if value is not None and not isinstance(value, str | list | tuple):
+        reading.ignored("paths", "write globs, such as src/**/*.ts")
+        return ()
+    return entries(cast("object", value), blanks=False)
+
+
 def _agent(written: str) -> str:
     """Names of bundled types as Claude Code spells them are ours."""
     return {"": "general", "general-purpose": "general", "Explore": "explore", "Plan": "plan"}.get(written, written)
 
 
 def _names(reading: Reading) -> tuple[str, ...]:
-    good, bad = argument_names(reading.fields.get("arguments"))
+    value = reading.fields.get("arguments")
+    if value is not None and not isinstance(value, str | list | tuple):
+        reading.ignored("arguments", "write names, as a list or between blanks")
+        return ()
+    good, bad = argument_names(cast("object", value))
     for one in bad:
         reading.ignored("arguments", f"{one!r} is no name of an argument: write letters, digits, _ and -")
     return good

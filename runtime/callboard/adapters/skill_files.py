@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from callboard.adapters.agent_fields import Reading
+from callboard.adapters.agent_fields import Reading, kind_of
 from callboard.adapters.files import (
     Loaded,
     Mark,
@@ -260,7 +260,7 @@ def _name(reading: Reading, otherwise: str, kind: CommandKind) -> str | None:
     if _NAME.fullmatch(given):
         return given
     if given:
-        what = "a text" if not isinstance(written, str) else f"{given[:80]!r}"
+        what = f"{given[:80]!r}" if isinstance(written, str) else kind_of(written)
         reading.ignored("name", f"{what} is no name: the folder's name counts")
     if _NAME.fullmatch(otherwise):
         return otherwise

@@ -213,11 +213,12 @@ _MARKED = "\"'[{|>&!#"
 
 def _quoted(line: str) -> str:
     found = _TOP_LEVEL_LINE.match(line.rstrip("\n"))
-    if found is None or found["value"][0] in _MARKED:
+    hint = found is not None and found["key"] == "argument-hint" and found["value"][0] in "[{"  # `[--all] [PATH]`
+    if found is None or (found["value"][0] in _MARKED and not hint):
         return line
     value = found["value"]
     comment = " #" in value and found["key"] in _PROSE  # elsewhere it is one: `model: opus  # the large one`
-    doubtful = ": " in value or comment or value.endswith(":") or value[0] in "*@`%"
+    doubtful = hint or ": " in value or comment or value.endswith(":") or value[0] in "*@`%"
     return f"{found['key']}: '{value.replace(chr(39), chr(39) * 2)}'\n" if doubtful else line
 
 
