@@ -13,6 +13,7 @@ from callboard.adapters.files import Note, Source
 from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.front_matter_hooks import front_matter_hooks
 from callboard.adapters.hook_files import HookEntry
+from callboard.adapters.instructions import WorkspaceInstructions
 from callboard.adapters.mcp.config import ServerSources, read_servers
 from callboard.adapters.plugins import MANIFEST, read_plugins
 from callboard.adapters.skill_files import Skill, load_skills
@@ -60,6 +61,7 @@ def told(places: Places, plugins: Sequence[Path] = (), *, trust: bool = False) -
         *_notes(hook_notes(loaded, places.workspace, environ)),
         *_definitions(files, loaded),
         *_servers(loaded, files, now, trusted=trusted),
+        *_instructions(places),
         *(one for plugin in named for one in _plugin(plugin, str(places.workspace))),
         *_notes(notes),
     ]
@@ -143,6 +145,15 @@ def _servers(loaded: Loaded, files: FilePlaces, now: Trust, *, trusted: bool) ->
         verdict = "honoured" if not state else "refused" if state == "untrusted" else "ignored"
         yield Told(entry.path, f"mcpServers.{entry.name}", verdict, why)
     yield from _notes(found.notes)
+
+
+def _instructions(places: Places) -> Iterator[Told]:
+    """Files of project instructions: text for models, read whether the workspace is trusted or not."""
+    files, notes = WorkspaceInstructions(places.workspace, Path.home(), places.config).read(str(places.workspace))
+    for one in files:
+        about = f"for files that fit {', '.join(one.globs)}" if one.globs else "instructions"
+        yield Told(one.path, "", "honoured", f"{about}, included by {one.by}" if one.by else about)
+    yield from _notes(notes)
 
 
 def _plugin(plugin: Plugin, project: str) -> Iterator[Told]:

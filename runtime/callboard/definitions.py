@@ -178,6 +178,7 @@ async def keep_reading(definitions: Definitions, tell: Callable[[str], None]) ->
                 continue
             marks = now
             for line in await anyio.to_thread.run_sync(_look, definitions):
+                log.info("files changed", what=line)
                 tell(line)
     finally:
         watch.close()

@@ -155,7 +155,7 @@ def given_agents(given: Mapping[str, Mapping[str, object]], place: str) -> tuple
         reading = Reading(where, "person", YamlDocument({**rest, "name": name}, where), notes)
         agent = _made(reading, body if isinstance(body, str) else "", compatible=True)
         if agent is not None:
-            found[name] = agent
+            found[agent.name] = agent
     return found, notes
 
 
@@ -205,6 +205,11 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
     return made
 
 
+def read_name(written: str) -> str:
+    """The name that one in capitals, with blanks or underscores stands for."""
+    return _NO_NAME.sub("-", written.lower()).strip("-")
+
+
 def _name(reading: Reading) -> str | None:
     """Its name; None, and told, where there is none. One in capitals or with blanks is read as what it stands for."""
     known = len(reading.notes)
@@ -214,7 +219,7 @@ def _name(reading: Reading) -> str | None:
         return None
     if not written and reading.plugin:
         written = Path(reading.path).stem
-    name = written if AGENT_TYPE.fullmatch(written) else _NO_NAME.sub("-", written.lower()).strip("-")
+    name = written if AGENT_TYPE.fullmatch(written) else read_name(written)
     if ":" in written or written.startswith("-") or not AGENT_TYPE.fullmatch(name):
         reading.refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
         return None
