@@ -27,7 +27,7 @@ Anything else that comes out of the API is a bug of ours, or an exception of you
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any
 
 from callboard.words.errors import (
     CallboardError,
@@ -75,8 +75,6 @@ __all__ = [
     "WrongResult",
 ]
 
-EndT = TypeVar("EndT")
-
 
 class NotTyped(UsageError):
     """A function cannot be a tool, an agent or a workflow as it is written: the message names the parameter."""
@@ -90,12 +88,12 @@ class ToolError(ToolRefused):
     """Raise it in a tool: its text becomes the error result that the model reads. No trace is logged."""
 
 
-class RunFailed(PersonCanAct, Generic[EndT]):
+class RunFailed(PersonCanAct):
     """A run did not end well. `result` is all that is known of it (`Result`)."""
 
-    def __init__(self, what: str, result: EndT) -> None:
+    def __init__(self, what: str, result: Any) -> None:
         super().__init__(what)
-        self.result = result
+        self.result: Any = result
 
 
 class WrongResult(PersonCanAct):

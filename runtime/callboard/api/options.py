@@ -75,7 +75,7 @@ class SessionOptions(TypedDict, total=False):
     trust: bool
     """Use what the workspace brings: hooks, agents, servers, settings."""
     settings: Mapping[str, object]
-    """Settings by their dotted names, or as a tree (docs/settings.md); they win over files and environment."""
+    """Settings by their dotted names, or as a tree; they win over files and environment."""
     plugins: Sequence[str | Path]
     """Folders of plugins."""
     mcp: Mapping[str, Mapping[str, object]] | Sequence[str | Path]
