@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
 
-from callboard.core.notes.secrets import refusal, secrets_in
+from callboard.core.notes.secrets import refusal, secrets_in, without_secrets
 
 _DICE = random.Random(7)
 
@@ -129,3 +129,9 @@ def test_a_secret_at_any_place_of_a_long_line_is_found_and_quickly() -> None:
         assert secrets_in("a " * (before // 2) + key)
     for odd in ("token", "a:", "://", "a", "=", "key key ", "password=changeme", "changeme", "A1b2"):
         secrets_in(odd * (20_000 // len(odd)))
+
+
+def test_what_the_runtime_keeps_by_itself_has_a_mark_where_a_secret_stood() -> None:
+    text = "one\npassword: hunter2\nthree"
+    assert without_secrets(text) == "one\n(left out: it looks like a secret)\nthree"
+    assert secrets_in(without_secrets(text)) == ()

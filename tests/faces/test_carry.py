@@ -47,6 +47,8 @@ def test_resume_with_carry_goes_on_in_a_fresh_conversation(
     assert len(notes) == 1
     assert "The leak is in attic.py." in notes[0].read_text()
     assert (command.here("resume", session).code, notes[0].stat().st_mode & 0o777) == (0, 0o600)
+    kept = command.here("memory", "show", "hand-off-1", "--session", session)
+    assert "The leak is in attic.py." in kept.out, kept.err
 
 
 def test_a_new_session_has_nothing_to_carry_over(command: Command) -> None:

@@ -50,7 +50,7 @@ class Service:
         done: list[Ran] = []
         try:
             for line in lines:
-                done.append(await anyio.to_thread.run_sync(lambda line=line: self.command.run("run", *line, **service)))
+                done.append(await anyio.to_thread.run_sync(lambda line=line: self.command.run("run", *line, timeout=60, **service)))
                 assert done[-1].code == code, done[-1].err
         finally:
             await emulator.aclose()

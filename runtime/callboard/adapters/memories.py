@@ -17,7 +17,8 @@ import structlog
 from callboard.adapters.notes import Kept, NoteFolder
 from callboard.core.context import guidance
 from callboard.core.notes.choosing import MOST, chosen
-from callboard.core.notes.note import Place, shown
+from callboard.core.notes.note import LONGEST, Note, Place, shown
+from callboard.core.notes.secrets import without_secrets
 from callboard.words.context import Injection
 from callboard.words.errors import ToolRefused
 from callboard.words.specs import AgentSpec
@@ -105,6 +106,22 @@ class Memories:
         best = chosen(words, [(key, kept.note) for key, (_, kept) in there.items()], self._most)
         found = (_told(*there[key]) for key in best)
         return tuple(one for one in found if one.key not in standing)
+
+    async def handed_off(self, spec: AgentSpec, life: int, text: str, path: str) -> None:
+        await anyio.to_thread.run_sync(self._hand_off, spec, life, text, path)
+
+    def _hand_off(self, spec: AgentSpec, life: int, text: str, path: str) -> None:
+        """A second try finds the note of the first one, and leaves it."""
+        folder, name = self.of(spec).get("session"), f"hand-off-{life}"
+        body = without_secrets(text)
+        if len(body) > LONGEST - len(path) - 100:
+            body = f"{body[: LONGEST - len(path) - 100]}\n[Cut: {len(body):,} characters. Whole: {path}]"
+        what = f"What conversation {life} of the {spec.name} handed on to the next one"
+        try:
+            if folder is not None and folder.get(name) is None:
+                folder.put(Note(name, what, "project", body), "")
+        except ToolRefused as refused:
+            log.warning("notes", problem=str(refused))
 
     def _all(self, spec: AgentSpec) -> list[tuple[Place, Kept]]:
         return [(place, kept) for place, folder in self.of(spec).items() for kept in _read(folder)[0]]

@@ -71,6 +71,8 @@ async def _carried(host: Host, state: AgentState) -> Carried:
     archive = host.ports.archive
     await archive.keep(left.transcript, transcript_lines(await history(host.ports.store, state)).decode())
     await archive.keep(left.note, made.note)
+    if host.ports.remembered is not None:
+        await host.ports.remembered.handed_off(spec, state.incarnation, made.note, left.note)
     return made
 
 

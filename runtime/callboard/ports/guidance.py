@@ -36,3 +36,7 @@ class Remembered(Protocol):
     async def relevant(self, spec: AgentSpec, words: str, standing: Collection[str]) -> tuple[Injection, ...]:
         """The notes (five at most) that these words are about. `standing`: keys of those that it sees already."""
         ...
+
+    async def handed_off(self, spec: AgentSpec, life: int, text: str, path: str) -> None:
+        """Keep what a closed conversation hands on as a note of the session. `path`: the file that holds all of it."""
+        ...

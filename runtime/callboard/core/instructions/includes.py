@@ -1,6 +1,6 @@
 """Which other files an instruction file includes: `@path` between blanks, outside code. Pure; it opens nothing.
 
-`@docs/style.md`, `@./x.md`, `@../x.md`, `@~/x.md`, `@/x.md`; a blank in a path is written `\\ `. A name behind an `@`
+`@notes/style.md`, `@./x.md`, `@../x.md`, `@~/x.md`, `@/x.md`; a blank in a path is written `\\ `. A name behind an `@`
 may as well be a person or a package: whoever reads decides by whether there is such a file. Inside code spans and
 fences an `@` is code.
 """

@@ -101,6 +101,13 @@ def refusal(text: str) -> str:
     )
 
 
+def without_secrets(text: str) -> str:
+    """The text, a mark in place of each line that holds a secret: for what the runtime keeps by itself."""
+    found = {one.line for one in secrets_in(text)}
+    lines = enumerate(text.splitlines(), 1)
+    return "\n".join("(left out: it looks like a secret)" if at in found else line for at, line in lines)
+
+
 def _in_line(line: str) -> Iterator[str]:
     for what, form in _KNOWN:
         if form.search(line):
