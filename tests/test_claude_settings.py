@@ -213,3 +213,16 @@ def test_no_dotenv_of_a_workspace_is_read(house: House) -> None:
     )
     loaded = house.load()
     assert (loaded.settings.base_url, loaded.settings.model == "evil") == (None, False)
+
+
+def test_what_is_said_of_skills_counts_and_an_untrusted_workspace_may_only_switch_their_commands_off(
+    house: House,
+) -> None:
+    said = {"skillOverrides": {"fix": "off"}, "disableSkillShellExecution": True, "skillListingBudgetFraction": 0.02}
+    house.mine.write_text(json.dumps({**said, "skillListingMaxDescChars": "much"}))
+    found = house.load().settings.skills
+    assert (found.overrides, found.commands, found.catalogue, found.description) == ({"fix": "off"}, False, 0.02, 1_536)
+    house.mine.unlink()
+    house.project.write_text(json.dumps(said))
+    found = house.load(trusted=False).settings.skills
+    assert (found.overrides, found.commands, found.catalogue) == ({}, False, 0.01)

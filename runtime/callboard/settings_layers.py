@@ -175,7 +175,7 @@ def claude_notes(files: Iterable[ClaudeSettings]) -> Iterator[str]:
 
 
 def claude_layer(one: ClaudeSettings) -> Layer:
-    """What a file says of permissions, as settings of ours."""
+    """What a file says of permissions and skills, as settings of ours."""
     permission: Tree = {kind: [rule for rule, _ in rules] for kind, rules in one.rules.items() if rules}
     places: dict[Address, str] = {
         ("permission", kind, number): place
@@ -184,7 +184,10 @@ def claude_layer(one: ClaudeSettings) -> Layer:
     }
     if one.mode is not None:
         permission["mode"], places["permission", "mode"] = one.mode
-    return Layer({"permission": permission} if permission else {}, places)
+    skills: Tree = {name: value for name, (value, _) in one.skills.items()}
+    places |= {("skills", name): place for name, (_, place) in one.skills.items()}
+    sections = {"permission": permission, "skills": skills}
+    return Layer({name: section for name, section in sections.items() if section}, places)
 
 
 def parts(value: object, address: Address) -> Iterator[tuple[Address, object]]:

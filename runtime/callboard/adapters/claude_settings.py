@@ -8,9 +8,9 @@ deny and ask rules, and that `bypassPermissions` is off.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 from callboard.core.mcp.approvals import KEYS, Approval
 from callboard.core.permission.grammar import Kind, rule_note
@@ -31,6 +31,16 @@ MODES: Mapping[str, str] = MappingProxyType(
     }
 )
 _HOOK_FIELDS = frozenset({"hooks", "disableAllHooks", "allowedHttpHookUrls", "httpHookAllowedEnvVars"})
+_SHOWN = frozenset({"on", "name-only", "user-invocable-only", "off"})
+_SKILL_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "skillOverrides": "overrides",
+        "skillListingBudgetFraction": "catalogue",
+        "skillListingMaxDescChars": "description",
+        "disableSkillShellExecution": "commands",
+    }
+)
+"""What is said of skills, and our own names for it (`skills.*`)."""
 _RUNS = "would run a program, and Callboard runs none for it"
 _WHY: Mapping[str, str] = MappingProxyType(
     {
@@ -79,6 +89,8 @@ class ClaudeSettings:
     servers: tuple[Approval, ...] = ()
     """Which MCP servers it switches on and off."""
     told: tuple[FieldTold, ...] = ()
+    skills: Mapping[str, tuple[object, str]] = field(default_factory=dict[str, tuple[object, str]])
+    """Of our `skills` section what it says: the value, and its place."""
     broken: str = ""
     """Why nothing of it could be read; empty for one that could."""
 
@@ -98,7 +110,8 @@ def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool) -> Claude
     reading.read(document.members)
     hooks = raw if trusted else b""
     servers, told = tuple(reading.servers), tuple(reading.told)
-    return ClaudeSettings(path, person, reading.rules, reading.mode, reading.bypass_off, hooks, servers, told)
+    found = ClaudeSettings(path, person, reading.rules, reading.mode, reading.bypass_off, hooks, servers, told)
+    return replace(found, skills=reading.skills)
 
 
 class _Reading:
@@ -109,6 +122,7 @@ class _Reading:
         self.rules: dict[Kind, list[tuple[str, str]]] = {"allow": [], "ask": [], "deny": []}
         self.mode: tuple[str, str] | None = None
         self.bypass_off = ""
+        self.skills: dict[str, tuple[object, str]] = {}
         self.servers: list[Approval] = []
         self.told: list[FieldTold] = []
 
@@ -116,6 +130,8 @@ class _Reading:
         for name, node in members:
             if name == "permissions":
                 self._permissions(node)
+            elif name in _SKILL_FIELDS:
+                self._skills(name, node)
             elif name in _HOOK_FIELDS:  # the reader of hooks tells what becomes of each
                 self._tell(node, name, *(("honoured", "") if self._trusted else _UNTRUSTED))
             elif name in KEYS:
@@ -124,6 +140,25 @@ class _Reading:
             else:
                 why = _WHY.get(name, "is not honoured in this version")
                 self._tell(node, name, "refused" if why == _RUNS else "ignored", why)
+
+    def _skills(self, name: str, node: Node) -> None:
+        """How skills are shown; that their commands are not run counts from a workspace that nobody trusted too."""
+        value, ours = plain(node), _SKILL_FIELDS[name]
+        if ours == "commands":
+            value = not value if isinstance(value, bool) else None
+        elif ours == "overrides":
+            value = _overrides(value)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            value = None
+        elif ours == "description":
+            value = int(value)
+        if value is None or (ours == "catalogue" and not 0 < float(str(value)) <= 1):
+            self._tell(node, name, "ignored", "has no value of its kind")
+        elif not self._trusted and value is not False:
+            self._tell(node, name, *_UNTRUSTED)
+        else:
+            self.skills[ours] = value, f"{self._path}:{node.line}: {name}"
+            self._tell(node, name, "honoured")
 
     def _permissions(self, node: Node) -> None:
         if node.members is None:
@@ -186,6 +221,14 @@ class _Reading:
 
     def _tell(self, node: Node, name: str, verdict: Verdict, why: str = "") -> None:
         self.told.append(FieldTold(self._path, node.line, name, verdict, why))
+
+
+def _overrides(value: object) -> dict[str, object] | None:
+    """Skill -> how much of it is seen; None for what is none."""
+    if not isinstance(value, dict):
+        return None
+    found = cast("dict[str, object]", value)
+    return found if all(isinstance(one, str) and one in _SHOWN for one in found.values()) else None
 
 
 _UNTRUSTED: tuple[Verdict, str] = ("ignored", UNTRUSTED)
