@@ -16,6 +16,8 @@ from callboard.adapters.rehearsal.emulator import Emulator, serve
 from callboard.adapters.rehearsal.emulator import Options as Serving
 from callboard.adapters.rehearsal.scenario_file import load_scenario
 from callboard.app import Options, Session, open_session
+from callboard.assembly import find_places
+from callboard.compatibility import told as compatible
 from callboard.ports.model import Delta
 from callboard.words.events import Event
 from callboard.words.values import Envelope
@@ -200,3 +202,13 @@ async def test_a_session_runs_beside_all_malformed_files_and_tells_the_first_of_
     assert any("plugin.json" in note for note in notes)
     assert any("callboard doctor --compat" in note for note in notes)
     assert len([note for note in notes if "refused" in note]) <= 7
+
+
+async def test_a_skill_that_an_agent_has_from_the_start_and_that_is_not_there_is_told(house: House) -> None:
+    house.write(
+        "~/.claude/skills/mine/SKILL.md", "---\nname: mine\ndescription: d\ndisable-model-invocation: true\n---\n"
+    )
+    agent = house.write("~/.claude/agents/scout.md", "---\nname: scout\ndescription: d\nskills: [mine, none]\n---\n")
+    told = [f"{one.where} {one.field} {one.why}" for one in compatible(find_places(house.work))]
+    assert f"{agent}:4 skills mine is for a person to start" in told
+    assert f"{agent}:4 skills there is no skill none" in told

@@ -21,6 +21,7 @@ from callboard.adapters.trust import SERVERS
 from callboard.adapters.yaml_files import load_front_document
 from callboard.agent_types import FAMILIES
 from callboard.assembly import Places
+from callboard.definitions import missing_skills
 from callboard.hooking import hook_entries, hook_notes, plugin_hooks
 from callboard.settings import Loaded, load_settings
 from callboard.trusting import Trust, standing
@@ -87,7 +88,7 @@ def _definitions(files: FilePlaces, loaded: Loaded) -> Iterator[Told]:
         if skill.source.scope != "bundled":
             yield Told(str(skill.path), "", "honoured", f"{skill.text.kind} {skill.text.name}")
             yield from _fields(str(skill.path), _skill_lines(skill), skills.notes)
-    yield from _notes((*agents.notes, *skills.notes))
+    yield from _notes((*agents.notes, *skills.notes, *missing_skills(mine, skills.items)))
     theirs = [one for one in skills.items.values() if one.source.scope != "bundled"]
     for one in front_matter_hooks(mine, theirs, str(files.workspace)):
         yield from (*_hooks(one.read.entries), *_notes(one.read.notes))

@@ -6,7 +6,7 @@ brings counts as it was trusted; when it changes it is used again once a person 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -77,7 +77,8 @@ class Definitions:
         agents, skills = load_agents(self.files), load_skills(self.files)
         self.types.become(self.agents(agents.items))
         self._skills = {name: _facts(one) for name, one in skills.items.items()}
-        self.notes = (*self.plugin_notes, *agents.notes, *skills.notes)
+        amiss = missing_skills(self.types.values(), skills.items)
+        self.notes = (*self.plugin_notes, *agents.notes, *skills.notes, *amiss)
 
     def told_at_first(self) -> tuple[str, ...]:
         """The files that are refused, a line each, and how many more: what a person is told when a session begins."""
@@ -127,6 +128,16 @@ class Definitions:
         """Where changes are heard of."""
         places = replace(self.files, brought=None, trusted=True, bundled=False)
         return (self.config, *(source.folder for kind in KINDS for source in sources(kind, places)))
+
+
+def missing_skills(agents: Iterable[AgentFile], skills: Mapping[str, Skill]) -> Iterator[Note]:
+    """What agents name as skills from the start and do not get."""
+    for agent in agents:
+        for name in agent.skills:
+            skill = skills.get(name)
+            if skill is None or not skill.text.for_model:
+                why = f"there is no skill {name}" if skill is None else f"{name} is for a person to start"
+                yield Note(agent.path, "skills", "ignored", why, dict(agent.lines).get("skills", 0))
 
 
 def _refused(notes: Iterable[Note], files: Places) -> list[Note]:
