@@ -6,6 +6,7 @@ is odd of it, not all of it. Sampling is refused, since it would spend the perso
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from callboard.words.values import Json
 
 MOST_PAGES, MOST_ENTRIES = 50, 2_000
 """Of one list of a server."""
+_NO_SESSION = (-32_001, -32_000, types.INVALID_REQUEST)
+_FORGOTTEN = re.compile(
+    r"\bsession( id)? (not found|expired)|no valid session|(unknown|invalid) session", re.IGNORECASE
+)
 _BY_STATUS = "Server returned an error response"
 """The SDK's word for an HTTP status of 400 and above whose body says no more."""
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -119,7 +124,8 @@ def failed(error: MCPError, seen: Seen) -> ServerFailed:
     told = one_line(error.error.message, 2_000) or "no reason given"
     if error.error.code == types.CONNECTION_CLOSED:
         return ServerFailed(f"the connection ended: {told}", lost=True)
-    if told == "Session terminated":  # the transport's word for a 404: the server knows this session no more
+    # The transport's word for a bare 404, and what the SDKs' servers answer for a session that they know no more.
+    if told == "Session terminated" or (error.error.code in _NO_SESSION and _FORGOTTEN.search(told)):
         return ServerFailed("the server has forgotten this session", lost=True, unsent=True)
     if told == _BY_STATUS and seen.statuses:
         status = seen.statuses[-1]

@@ -1,0 +1,139 @@
+"""An MCP server over HTTP that goes wrong on demand: by its path at once, by the tool `do` in the middle of a call."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Generator
+from typing import Any
+
+TOOLS = [
+    {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}},
+    {"name": "do", "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}}},
+]
+MANNERS = {"/401": 401, "/403": 403, "/404": 404, "/500": 500, "/503": 503}
+
+
+class Odd(http.server.BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    sessions: set[str]
+    """Shared by all connections of a server."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        self._plain(405, b"")
+
+    def do_DELETE(self) -> None:
+        self._plain(200, b"")
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path in MANNERS:
+            self._plain(MANNERS[self.path], b"<h1>no</h1>", ("retry-after", "86400"))
+        elif self.path == "/redirect":
+            self._plain(307, b"", ("location", "http://192.0.2.1/mcp"))
+        elif self.path == "/loop":
+            self._plain(307, b"", ("location", "/loop"))
+        elif self.path == "/html":
+            self._plain(200, b"<html>Sign in</html>", kind="text/html")
+        elif self.path == "/silent":
+            threading.Event().wait(20)
+        elif message["method"] != "initialize" and self.headers.get("mcp-session-id") not in self.sessions:
+            self._plain(404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}')
+        elif "id" not in message:
+            self._plain(202, b"")
+        else:
+            self._answer(message)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        number, method, params = message["id"], message["method"], message.get("params", {})
+        if method == "initialize":
+            new = f"s{len(self.sessions)}-{number}"
+            self.sessions.add(new)
+            about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "odd", "version": "1"}}
+            self._result(number, {"protocolVersion": params["protocolVersion"], **about}, ("mcp-session-id", new))
+        elif method == "tools/list":
+            self._result(number, {"tools": TOOLS})
+        elif method == "tools/call" and params["name"] == "do":
+            self._do(number, params["arguments"]["what"])
+        elif method == "tools/call":
+            self._text(number, params["arguments"].get("text", ""))
+        else:
+            self._result(number, {})
+
+    def _do(self, number: object, what: str) -> None:
+        match what:
+            case "500" | "503" | "401" | "404":
+                self._plain(int(what), b"no", ("retry-after", "86400"))
+            case "reset":
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                self._head("text/event-stream")
+                self.wfile.write(b"event: message\ndata: {")
+                self.connection.close()
+                self.close_connection = True
+            case "short":
+                self._head("application/json", ("content-length", "1000"))
+                self.wfile.write(b"{")
+                self.close_connection = True
+            case "endless":
+                self._head("text/event-stream")
+                with contextlib.suppress(OSError):
+                    while not threading.Event().wait(0.05):
+                        self.wfile.write(b": still here\n\n")
+            case "expire":
+                self.sessions.clear()
+                self._text(number, "expired")
+            case "garbage":
+                self._plain(200, b"this is no JSON")
+            case "events":
+                self._head("text/event-stream")
+                told = json.dumps({"jsonrpc": "2.0", "id": number, "result": _content("by events")})
+                self.wfile.write(f"event: odd\ndata: x\n\n: a comment\n\nid: 1\ndata: {told}\n\n".encode())
+                self.close_connection = True
+            case _:
+                self._text(number, "y" * 40_000_000)
+
+    def _text(self, number: object, text: str) -> None:
+        self._result(number, _content(text))
+
+    def _result(self, number: object, result: object, *headers: tuple[str, str]) -> None:
+        self._plain(200, json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode(), *headers)
+
+    def _plain(self, status: int, body: bytes, *headers: tuple[str, str], kind: str = "application/json") -> None:
+        self._head(kind, ("content-length", str(len(body))), *headers, status=status)
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def _head(self, kind: str, *headers: tuple[str, str], status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in (("content-type", kind), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def _content(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}]}
+
+
+@contextlib.contextmanager
+def odd_http() -> Generator[str]:
+    """The address of a server that lives while the block lasts."""
+    handler = type("Handler", (Odd,), {"sessions": set()})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
