@@ -14,7 +14,7 @@ import pytest
 from tests.faces.command import Command
 from tests.faces.test_instructions import Service, content, system_of
 
-from callboard.adapters.rehearsal.replies import Request, call, say
+from callboard.adapters.rehearsal.replies import Reply, Request, call, say
 from callboard.faces.commands import here as commands
 from callboard.faces.commands.listed import perform
 from callboard.faces.terminal import Terminal
@@ -199,6 +199,38 @@ class TestSessions:
         assert "is not what you know" in results[2]
         assert "is deleted" in results[3]
         assert not file.exists()
+
+    async def test_an_agent_type_keeps_notes_of_its_own_and_nobody_elses(self, command: Command) -> None:
+        with_note(command)
+        home = Path(command.env["HOME"]) / ".claude"
+        (home / "agents").mkdir(parents=True)
+        front = "name: keeper\ndescription: Keeps notes\ntools: Read\nmemory: user"
+        (home / "agents" / "keeper.md").write_text(f"---\n{front}\n---\nYou keep notes.")
+        theirs = home / "agent-memory" / "keeper"
+        theirs.mkdir(parents=True)
+        (theirs / "MEMORY.md").write_text("What I learned: be brief.\n")
+        allow(command, "memory: {write: allow}")
+        subagent: list[Request] = []
+
+        def model(request: Request) -> Reply:
+            if request.agent == "lead" or request.agent.endswith("/lead"):
+                given = {"description": "keep", "prompt": "ship the service", "agent_type": "keeper"}
+                return say("done") if request.results else call("task", given)
+            subagent.append(request)
+            given = {"name": "brief", "description": "About briefness", "content": "Be brief."}
+            return say("noted") if request.results else call("remember", given)
+
+        await Service(command, model).run(["go"])
+        first, last = subagent
+        assert {"remember", "recall", "forget", "read_file"} <= set(first.tools)
+        assert "What I learned: be brief." in system_of(first)
+        assert "[ship](ship.md)" not in system_of(first)
+        assert memory_of(first) == []
+        assert "Made the note brief (agent)" in last.results[-1].text
+        assert (theirs / "MEMORY.md").read_text().splitlines() == [
+            "What I learned: be brief.",
+            "- [brief](brief.md): About briefness",
+        ]
 
 
 @dataclass
