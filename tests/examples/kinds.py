@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
@@ -73,7 +74,7 @@ def hooks(folder: Folder, file: Path) -> Iterable[object]:
 def claude(folder: Folder, file: Path) -> Iterable[object]:
     """Settings in Claude Code's form."""
     read = read_claude(file.read_bytes(), str(file), person=False, trusted=True)
-    told = [one for one in read.fields if one.verdict != "honoured"]
+    told = [one for one in read.told if one.verdict != "honoured"]
     return told or load_hooks(file, HookOrigin(str(folder.workspace), compatible=True)).notes
 
 
@@ -85,8 +86,10 @@ def scenario(_: Folder, file: Path) -> Iterable[object]:
 
 def stage(folder: Folder, file: Path) -> Iterable[object]:
     """A context stage of one's own: importing it raises what is wrong."""
-    load_stage(file.stem, file.parent, folder.workspace)
-    return []
+    names = re.findall(r"^def (\w+)", file.read_text("utf-8"), re.MULTILINE)
+    for name in names:
+        load_stage(f"{file.stem}:{name}", file.parent, folder.workspace)
+    return [] if names else ["it has no function"]
 
 
 def plain(_: Folder, file: Path) -> Iterable[object]:
