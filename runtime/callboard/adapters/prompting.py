@@ -66,7 +66,7 @@ class WorkspacePrompts:
             instructions=tuple(ProjectFile(one.path, one.text) for one in files or ()),
             skills=skills if can_load else (),
             servers=tuple(servers),
-            memory=await self._brought.memories.index(spec) if self._brought.memories is not None else "",
+            memory=await self._index(spec),
             appended=self._appended,
         )
         blocks = system_prompt(spec, facts)
@@ -77,6 +77,13 @@ class WorkspacePrompts:
         names = anchored_list(listed, -1)  # no mark: the one in the system prompt covers them
         told = None if files is None else {one.path: one.digest for one in files}
         return PromptParts(system, names, estimate_json(system) + estimate_json(names), told)
+
+    async def _index(self, spec: AgentSpec) -> str:
+        """The index of the agent's notes. A replay shows the one that was recorded: the recorded run changed notes."""
+        if self._brought.memories is None:
+            return ""
+        index = await self._brought.memories.index(spec)
+        return "\n".join(self._facts(f"{spec.name}.memory", (index,)))
 
 
 def _platform(workspace: Path) -> tuple[str, ...]:
