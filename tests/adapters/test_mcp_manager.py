@@ -266,3 +266,11 @@ async def test_a_call_whose_caller_is_interrupted_is_cancelled_at_the_server(wor
             await world.call("mcp__a__hang")
         assert await world.text("mcp__a__echo") == "{}"
     assert "cancelled" in (workspace.parent / "work-logs" / "a.log").read_text(encoding="utf-8")
+
+
+async def test_a_connected_server_is_connected_anew_when_somebody_wants_that(workspace: Path) -> None:
+    async with servers(workspace, raw("a", env={"MARK": str(workspace)})) as world:
+        before = processes_with(f"MARK={workspace}")
+        assert (await world.manager.connect("a")).state == "connected"
+        assert not set(before) & set(processes_with(f"MARK={workspace}"))
+        assert await world.text("mcp__a__echo") == "{}"
