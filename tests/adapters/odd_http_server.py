@@ -57,7 +57,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
         if method == "initialize":
             new = f"s{len(self.sessions)}-{number}"
             self.sessions.add(new)
-            about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "odd", "version": "1"}}
+            about: dict[str, Any] = {"capabilities": {"tools": {}}, "serverInfo": {"name": "odd", "version": "1"}}
             self._result(number, {"protocolVersion": params["protocolVersion"], **about}, ("mcp-session-id", new))
         elif method == "tools/list":
             self._result(number, {"tools": TOOLS})

@@ -73,8 +73,8 @@ async def test_results_are_structured_and_faults_are_results_too() -> None:
     async with mcp.Client(server_of(Tools().service())) as client:
         told: list[tuple[float, str | None]] = []
 
-        async def note(at: float, total: float | None, message: str | None) -> None:
-            told.append((at, message))
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            told.append((progress, message))
 
         done = await client.call_tool("add", {"a": 1, "b": 2}, progress_callback=note)
         assert (done.structured_content, text_of(done)) == ({"sum": 3}, '{\n  "sum": 3\n}')

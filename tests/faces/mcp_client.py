@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import mcp
@@ -33,7 +33,7 @@ class Client:
         done = await self.session.call_tool(tool, given, progress_callback=self._note)
         assert not done.is_error, done.content
         assert isinstance(done.structured_content, dict)
-        return done.structured_content
+        return cast("Json", done.structured_content)
 
     async def refused(self, tool: str, **given: Any) -> str:
         """The words of an error result."""
@@ -42,8 +42,8 @@ class Client:
         assert done.content[0].type == "text"
         return done.content[0].text
 
-    async def _note(self, grows: float, total: float | None, message: str | None) -> None:
-        self.progress.append((grows, message or ""))
+    async def _note(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress.append((progress, message or ""))
 
 
 @asynccontextmanager

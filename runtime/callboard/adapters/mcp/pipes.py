@@ -67,17 +67,17 @@ async def _read(
 ) -> None:
     """Hand on each line as a message, or as what is wrong with it."""
     rest = bytearray()
-    async with arrives:
-        with reading:
-            while data := await _some(stdin):
-                *lines, last = data.split(b"\n")
-                for line in lines:
-                    rest += line
-                    await _hand_on(rest, arrives)
-                    rest.clear()
-                rest += last
-                if len(rest) > LONGEST_LINE:
-                    rest = bytearray(_UNREADABLE)  # what follows to the end of its line is no message either
+    with reading:
+        while data := await _some(stdin):
+            *lines, last = data.split(b"\n")
+            for line in lines:
+                rest += line
+                await _hand_on(rest, arrives)
+                rest.clear()
+            rest += last
+            if len(rest) > LONGEST_LINE:
+                rest = bytearray(_UNREADABLE)  # what follows to the end of its line is no message either
+    await arrives.aclose()
 
 
 async def _hand_on(line: bytearray, arrives: MemoryObjectSendStream[SessionMessage | Exception]) -> None:

@@ -34,7 +34,7 @@ _DOLLARS = {"type": "number", "minimum": 0, "description": "Dollars that the ses
 
 def offers(tools: Tools) -> Sequence[Offered]:
     """All of them."""
-    return (*_sessions(tools), *_looking(tools), *_answering(tools))
+    return (*_sessions(tools), *_looking(tools), *_asked(tools), *_answering(tools))
 
 
 def _sessions(tools: Tools) -> Sequence[Offered]:
@@ -86,7 +86,6 @@ def _sessions(tools: Tools) -> Sequence[Offered]:
 
 
 def _looking(tools: Tools) -> Sequence[Offered]:
-    every = {"type": "boolean", "description": "Also what was answered."}
     return (
         Offered(
             "status",
@@ -107,24 +106,6 @@ def _looking(tools: Tools) -> Sequence[Offered]:
             reads=True,
         ),
         Offered(
-            "plans",
-            "What waits for an answer",
-            "The plans, permissions and questions of a session that wait for an answer, the oldest first.",
-            fields(all=every, **_WHERE),
-            result(session=text("Its id."), requests=rows(ASKED, "The oldest first.")),
-            tools.plans,
-            reads=True,
-        ),
-        Offered(
-            "show",
-            "Show a request in full",
-            "One plan, permission or question in full: its text, options, what differs from its last revision.",
-            fields("request", request=REQUEST, **_WHERE),
-            result(session=text("Its id."), request=ANY),
-            tools.show,
-            reads=True,
-        ),
-        Offered(
             "team",
             "Show the team",
             "The agents of a session: what each does or waits for, its tokens and cost.",
@@ -140,6 +121,30 @@ def _looking(tools: Tools) -> Sequence[Offered]:
             fields(**_WHERE),
             result(session=text("Its id."), cost=ANY),
             tools.cost,
+            reads=True,
+        ),
+    )
+
+
+def _asked(tools: Tools) -> Sequence[Offered]:
+    every = {"type": "boolean", "description": "Also what was answered."}
+    return (
+        Offered(
+            "plans",
+            "What waits for an answer",
+            "The plans, permissions and questions of a session that wait for an answer, the oldest first.",
+            fields(all=every, **_WHERE),
+            result(session=text("Its id."), requests=rows(ASKED, "The oldest first.")),
+            tools.plans,
+            reads=True,
+        ),
+        Offered(
+            "show",
+            "Show a request in full",
+            "One plan, permission or question in full: its text, options, what differs from its last revision.",
+            fields("request", request=REQUEST, **_WHERE),
+            result(session=text("Its id."), request=ANY),
+            tools.show,
             reads=True,
         ),
     )
