@@ -21,6 +21,7 @@ from callboard.adapters.cassette_file import Placeholders, read_header
 from callboard.adapters.clock import SystemClock
 from callboard.adapters.course import PATIENCE, Course, CourseRecorder
 from callboard.adapters.taped import (
+    RecordedLauncher,
     RecordedTool,
     ReplayedApprover,
     ReplayedLauncher,
@@ -92,6 +93,7 @@ class Recorded:
             tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.tape)),
             judge=TapedJudge(ports.judge, self.tape),
             archive=TapedArchive(ports.archive, self.tape),
+            launcher=RecordedLauncher(ports.launcher, self.tape),
             dice=TapedDice(ports.dice, self.tape),
             surroundings=_taped(ports.surroundings, self.tape),
             observers=(course, *ports.observers),

@@ -13,7 +13,7 @@ from callboard.faces.cli.root import cli
 SCENARIO = """
 agents:
   lead:
-    - {when: {contains: Fix issue 42}, reply: Fixed., repeat: forever}
+    - {when: {contains: Fix ticket 42}, reply: Fixed., repeat: forever}
     - {reply: Nothing., repeat: forever}
 """
 
@@ -100,7 +100,7 @@ def test_our_own_fields_pass_where_somebody_wants_them_to(workspace: Path) -> No
 
 
 def test_a_run_takes_a_slash_command_and_fails_where_it_cannot_be_done(workspace: Path) -> None:
-    _write(Path.home() / ".claude/skills/fix/SKILL.md", "---\ndescription: d\n---\nFix issue $0\n")
+    _write(Path.home() / ".claude/skills/fix/SKILL.md", "---\ndescription: d\n---\nFix ticket $0\n")
     _write(Path.home() / ".claude/skills/bad/SKILL.md", "---\ndescription: d\n---\n!`touch made`\n")
     run = ("run", "--model", f"rehearsal:{workspace / 's.yaml'}")
     done = _call(workspace, *run, "/fix 42")

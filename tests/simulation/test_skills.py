@@ -314,3 +314,17 @@ async def test_a_skill_that_a_summary_took_away_comes_back(place: Place) -> None
     assert [e for _, e in seen.events if isinstance(e, ContextEdited) and e.edits], "it was summarised"
     assert len(back) == 1
     assert "Never push to main." in back[0].text
+
+
+async def test_a_replay_hears_what_a_skills_commands_printed_then(place: Place) -> None:
+    place.skill("look", "---\ndescription: d\n---\n!`cat notes.txt`\n")
+    (place.workspace / "notes.txt").write_text("as it was")
+    cassette = place.root / "session.jsonl"
+    await place.run("/look", record=cassette)
+    (place.workspace / "notes.txt").write_text("as it is")
+    seen = Seen()
+    async with open_session(Options(place.workspace, model=f"cassette:{cassette}"), observers=[seen]) as session:
+        await session.say("/look")
+        end = await session.finished()
+    assert (end.exit_code, end.why) == (0, "")
+    assert seen.heard[1].endswith("as it was")

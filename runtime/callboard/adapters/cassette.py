@@ -21,6 +21,7 @@ Kind = Literal[
     "tool",
     "changes",
     "ruling",
+    "command",
     "answer",
     "background",
     "ends",
@@ -32,7 +33,8 @@ Kind = Literal[
     "count",
     "commit",
 ]
-"""tool: how a call ended. changes: what it changed of its agent. ruling: of a call. answer: to a request. background:
+"""tool: how a call ended. changes: what it changed of its agent. ruling: of a call. command: how one in the text of
+a skill ended. answer: to a request. background:
 how a command ended, by its output file. ends: that file's first and last lines. mail: a delivery. envelope: one that
 a schedule sent. known: what the runtime knew at a compaction. facts: what an agent's prompt says of the machine.
 reminders: what it was told of its surroundings when a turn began.

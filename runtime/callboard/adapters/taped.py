@@ -22,7 +22,7 @@ from callboard.core.asking.plans import Word
 from callboard.core.context.reminders import Around
 from callboard.core.permission.lifts import Lift
 from callboard.ports.store import Write
-from callboard.ports.tool import Finished, Folders, Tool, ToolContext, ToolOutcome, ToolSpec
+from callboard.ports.tool import SKILL_OUTPUT, Finished, Folders, Launcher, Tool, ToolContext, ToolOutcome, ToolSpec
 from callboard.ports.world import Answer, Archive, Dice, Judge, Ruling, Surroundings
 from callboard.words.errors import ToolRefused
 from callboard.words.events import Event, decode_event
@@ -137,6 +137,33 @@ def _outcome(kept: Json, *, events: tuple[Event, ...] = (), writes: tuple[Write,
 
 
 @dataclass(frozen=True)
+class RecordedLauncher:
+    """A `Launcher` that keeps what commands in the texts of skills printed: no tool call does."""
+
+    real: Launcher
+    tape: Tape
+
+    @property
+    def boot(self) -> str:
+        return self.real.boot
+
+    async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
+        finished = await self.real.run(command, folder, timeout, keep)
+        if keep.name.endswith(SKILL_OUTPUT):
+            self.tape.keep("command", keep.stem, asdict(finished))
+        return finished
+
+    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
+        return await self.real.start(command, folder, output)
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        return await self.real.wait(pid, started, output)
+
+    async def end(self, pid: int, started: float) -> bool:
+        return await self.real.end(pid, started)
+
+
+@dataclass(frozen=True)
 class ReplayedLauncher:
     """The `Launcher` of a replay: no process is started or ended, background commands end as they did."""
 
@@ -149,7 +176,11 @@ class ReplayedLauncher:
         return ""
 
     async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
-        """How the check of a task ended then: its call is kept by the name of its output. Raises `ToolRefused`."""
+        """How the check of a task ended then, or a command in a skill's text: both are kept by the name of its output.
+        Raises `ToolRefused`."""
+        printed = self.tape.found("command", keep.stem)
+        if printed is not None:
+            return Finished(**printed)
         kept = self.tape.found("tool", keep.stem) or {"data": {}}
         check = kept["data"].get("check")
         if check is None:

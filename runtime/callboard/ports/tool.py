@@ -104,6 +104,10 @@ class Finished:
     """The file with the whole output, when it was cut."""
 
 
+SKILL_OUTPUT = ".skill.txt"
+"""How the file of the output of a command in a skill's text ends, which no tool call asked for."""
+
+
 class Launcher(Protocol):
     """Starts the processes of tools at the sandbox level in force. Each has its own session and process group."""
 

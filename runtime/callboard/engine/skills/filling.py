@@ -18,7 +18,7 @@ from callboard.core.skills.substitution import filled, with_arguments
 from callboard.engine.asking.lifting import in_this_turn, lifts_of, skill_lifts, without
 from callboard.engine.loop import Agent
 from callboard.engine.tools.calls import caller, notice
-from callboard.ports.tool import Finished
+from callboard.ports.tool import SKILL_OUTPUT, Finished
 from callboard.words import hooks as hk
 from callboard.words.errors import ToolRefused
 from callboard.words.skills import SkillText
@@ -111,7 +111,7 @@ async def _hooked(agent: Agent, skill: SkillText, call: ToolCall) -> ToolCall:
 async def _run(agent: Agent, skill: SkillText, call: ToolCall) -> str:
     ports = agent.host.ports
     folders = ports.archive.folders(agent.state.me)
-    keep = Path(folders.tool_results) / f"{call.id}.txt"
+    keep = Path(folders.tool_results) / f"{call.id}{SKILL_OUTPUT}"
     command = str(call.input["command"])
     finished = await ports.launcher.run(command, folders.root, LONGEST, keep)
     if finished.timed_out or exit_counts(command, finished.exit_code):
