@@ -32,7 +32,7 @@ class Client:
         """The structured result of a call that went well."""
         done = await self.session.call_tool(tool, given, progress_callback=self._note)
         assert not done.is_error, done.content
-        assert isinstance(done.structured_content, dict)
+        assert done.structured_content is not None
         return cast("Json", done.structured_content)
 
     async def refused(self, tool: str, **given: Any) -> str:

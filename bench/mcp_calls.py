@@ -1,0 +1,93 @@
+"""What a call of an MCP server's tool costs through our manager, against the SDK's bare client in the same run.
+
+`python bench/mcp_calls.py [CALLS]`: both call the same tool of the same program (bare JSON lines, no work), in turns, each
+over a process of its own. The difference is ours: bounds on lines, time-outs, progress, results as blocks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from callboard.adapters.mcp.manager import Manager
+from callboard.adapters.mcp.transports import Place
+from callboard.words.mcp import ServerEntry
+
+CALLS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+ROUNDS = 5
+PROGRAM = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    number, method = said.get("id"), said.get("method")
+    if number is None:
+        continue
+    result = {}
+    if method == "initialize":
+        result = {"protocolVersion": said["params"]["protocolVersion"], "capabilities": {"tools": {}}}
+        result["serverInfo"] = {"name": "bench", "version": "1"}
+    elif method == "tools/list":
+        result = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+    elif method == "tools/call":
+        result = {"content": [{"type": "text", "text": said["params"]["arguments"]["text"]}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
+"""
+
+
+class Caller:
+    """As much of a `ToolContext` as a server's tool uses."""
+
+    def progress(self, words: str) -> None:
+        """Nobody looks on."""
+
+
+async def timed(call: Callable[[], Awaitable[Any]]) -> float:
+    """Seconds of one call, over a round."""
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        await call()
+    return (time.perf_counter() - began) / CALLS
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = folder / "server.py"
+        program.write_text(PROGRAM)
+        words = ["-I", "-S", str(program)]
+        manager = Manager(
+            [ServerEntry("bench", "stdio", "run", "bench", sys.executable, tuple(words))],
+            Place(folder, {"PATH": "/usr/bin:/bin"}, folder / "logs"),
+        )
+        bare = StdioServerParameters(command=sys.executable, args=words)
+        async with manager.running(), stdio_client(bare) as streams, ClientSession(*streams) as session:
+            await manager.ready()
+            await session.initialize()
+            tool, context, given = manager.tools()["mcp__bench__echo"], cast("Any", Caller()), {"text": "hello"}
+
+            async def ours() -> None:
+                await tool.prepare(given, context)
+                await tool.run(given, context)
+
+            async def theirs() -> None:
+                await session.call_tool("echo", given)
+
+            rounds = [(await timed(theirs), await timed(ours)) for _ in range(ROUNDS)]
+    bare_ms, our_ms = (statistics.median(each) * 1_000 for each in zip(*rounds, strict=True))
+    print(f"{'one call, median of ' + str(ROUNDS) + ' rounds':<40} {'ms':>8}")
+    print(f"{'the SDK client':<40} {bare_ms:8.3f}")
+    print(f"{'our tool':<40} {our_ms:8.3f}")
+    print(f"{'ratio':<40} {our_ms / bare_ms:8.2f}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
