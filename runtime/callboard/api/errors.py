@@ -11,6 +11,8 @@
     │   ├── WorkspaceUnusable     the workspace or a state folder cannot be read or written
     │   ├── SessionHosted         another live process hosts the session; `pid`
     │   ├── SessionTakenOver      a person made another process its host; `pid`
+    │   ├── AnswerNeeded          nobody can answer, or nobody has in time
+    │   ├── LimitReached          no budget has room; `limit`
     │   ├── RunFailed             a run did not end well, and its result was wanted; `result`
     │   ├── WrongResult           an agent did not give the typed result that was asked for; `errors`, `text`
     │   ├── AgentFailed           an agent of a workflow did not finish; `outcome`, `text`
@@ -30,9 +32,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from callboard.words.errors import (
+    AnswerNeeded,
     CallboardError,
     CredentialsMissing,
     Fenced,
+    LimitReached,
     ModelCanAct,
     ModelUnavailable,
     NobodyCanAct,
@@ -50,10 +54,12 @@ from callboard.words.errors import (
 
 __all__ = [
     "AgentFailed",
+    "AnswerNeeded",
     "BudgetSpent",
     "CallboardError",
     "CredentialsMissing",
     "Fenced",
+    "LimitReached",
     "ModelCanAct",
     "ModelUnavailable",
     "NobodyCanAct",

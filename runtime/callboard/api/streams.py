@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -73,6 +74,9 @@ class Relay:
     def __init__(self) -> None:
         self._streams = WeakSet[Stream]()
         self._calls: dict[str, str] = {}
+        self._asking: dict[str, str] = {}
+        """Request -> the call that it is about."""
+        self._over: dict[str, None] = {}
         self._mail: dict[str, None] = {}
 
     def add(self, stream: Stream) -> None:
@@ -123,23 +127,18 @@ class Relay:
         for stream in list(self._streams):
             stream.push(event)
 
+    def _ended(self, event: say.ToolEnded) -> Iterator[say.ToolEnded]:
+        """The end of a call, once, with its name."""
+        if event.call and event.call not in self._over:
+            _remember(self._over, event.call, None)
+            yield replace(event, name=self._calls.pop(event.call, ""))
+
     def _told(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
         match event:
             case ev.TurnBegan():
                 yield say.TurnBegan(agent)
             case ev.ModelReplied():
-                text = _text(event.blocks)
-                if text:
-                    yield say.Replied(agent, text)
-                for call in event.calls:
-                    _remember(self._calls, call.id, call.name)
-                    yield say.ToolCalled(agent, call.id, call.name, call.input)
-            case ev.ToolFinished():
-                name = self._calls.pop(event.call, "")
-                text = _text(event.content)
-                yield say.ToolEnded(agent, event.call, name, text, event.is_error, event.data, event.content)
-            case ev.AnswerTaken():
-                yield say.Answered(agent, event.request_id, event.status, event.by)
+                yield from self._replied(agent, event)
             case ev.RetryPlanned():
                 yield say.Retrying(agent, event.attempt, event.until, event.why)
             case ev.ContextEdited() if event.edits:
@@ -147,7 +146,37 @@ class Relay:
             case ev.TurnEnded():
                 yield say.TurnEnded(agent, event.reason, event.text, event.why)
             case _:
+                yield from self._of_call(agent, event)
+
+    def _replied(self, agent: str, event: ev.ModelReplied) -> Iterator[say.Event]:
+        text = _text(event.blocks)
+        if text:
+            yield say.Replied(agent, text)
+        for call in event.calls:
+            _remember(self._calls, call.id, call.name)
+            yield say.ToolCalled(agent, call.id, call.name, call.input)
+
+    def _of_call(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
+        """How a call goes on; one that is denied ends with why."""
+        match event:
+            case ev.ToolFinished():
+                text, content = _text(event.content), event.content
+                yield from self._ended(say.ToolEnded(agent, event.call, "", text, event.is_error, event.data, content))
+            case ev.CallJudged() if event.verdict == "deny":
+                yield from self._ended(say.ToolEnded(agent, event.call, "", event.why, True))
+            case ev.ApprovalNeeded():
+                _remember(self._asking, event.request_id, event.call)
+            case ev.AnswerTaken():
+                yield say.Answered(agent, event.request_id, event.status, event.by)
+                yield from self._refused(agent, event)
+            case _:
                 pass
+
+    def _refused(self, agent: str, event: ev.AnswerTaken) -> Iterator[say.Event]:
+        call = self._asking.pop(event.request_id, "")
+        if event.kind == "permission" and (event.status != "approved" or event.void):
+            why = f"Permission denied: {event.void or event.reason or event.by or event.status}"
+            yield from self._ended(say.ToolEnded(agent, call, "", why, True))
 
 
 def _text(blocks: tuple[Json, ...]) -> str:
