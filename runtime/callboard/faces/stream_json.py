@@ -21,21 +21,19 @@ from typing import Any
 
 from callboard.core.budget.tree import used_up
 from callboard.core.mcp.catalogue import real_call
-from callboard.core.mcp.rights import may_have
 from callboard.faces.stream_parts import (
     ERRORS,
     SUMMARIES,
     FindCall,
     Seen,
     Spoken,
-    commands_told,
     ending,
     model_usage,
     no_commands,
     no_servers,
     origin,
     result_block,
-    server_told,
+    there,
     usage_part,
 )
 from callboard.ports.model import Delta
@@ -372,20 +370,13 @@ class StreamJson:
         if self._begun:
             return
         self._begun = True
-        spec, servers = self._seen("lead").spec, self.servers()
-        theirs = [name for now in servers for name in now.tools if spec is not None and may_have(spec, name)]
+        spec = self._seen("lead").spec
         self._system(
             "init",
             cwd=self._cwd,
-            tools=self._spoken.tools((*(spec.tools if spec else ()), *theirs)),
-            mcp_servers=[server_told(now) for now in servers],
             model=spec.model if spec else self._model,
             permissionMode=spec.permission_mode if spec else self._mode,
-            agents=[],
-            **commands_told(self.commands()),
-            plugins=[],
-            apiKeySource="none",
-            output_style="default",
+            **there(self._spoken, spec, self.servers(), self.commands()),
             callboard_version=self._version,
             **self._spoken.more,
         )

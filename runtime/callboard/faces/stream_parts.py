@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
+from callboard.core.mcp.rights import may_have
 from callboard.faces.lines import text_of
 from callboard.words.mcp import ServerNow, ServerState
 from callboard.words.skills import PersonCommand
@@ -69,6 +71,19 @@ STATUS: Mapping[ServerState, str] = MappingProxyType(
 def server_told(now: ServerNow) -> Json:
     """An MCP server in `system/init`."""
     return {"name": now.name, "status": STATUS.get(now.state, "disabled")}
+
+
+UNTOLD: Mapping[str, Any] = MappingProxyType(
+    {"agents": [], "plugins": [], "apiKeySource": "none", "output_style": "default"}
+)
+"""Fields of `system/init` that always say the same."""
+
+
+def tools_of(spec: AgentSpec | None, servers: Sequence[ServerNow]) -> tuple[str, ...]:
+    """All tools of an agent, those of MCP servers behind the others."""
+    if spec is None:
+        return ()
+    return (*spec.tools, *(name for now in servers for name in now.tools if may_have(spec, name)))
 
 
 def no_servers() -> Sequence[ServerNow]:
@@ -157,4 +172,16 @@ def model_usage(usage: Usage) -> Json:
         "cacheReadInputTokens": usage.cache_read_input_tokens,
         "cacheCreationInputTokens": usage.cache_creation_input_tokens,
         "costUSD": usage.cost_usd,
+    }
+
+
+def there(
+    spoken: Spoken, spec: AgentSpec | None, servers: Sequence[ServerNow], commands: Sequence[PersonCommand]
+) -> Json:
+    """What a session has, for `system/init`: tools, servers, commands."""
+    return {
+        "tools": spoken.tools(tools_of(spec, servers)),
+        "mcp_servers": [server_told(now) for now in servers],
+        **UNTOLD,
+        **commands_told(commands),
     }

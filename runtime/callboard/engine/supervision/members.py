@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 
 from callboard.core.mcp.catalogue import kept
+from callboard.core.mcp.rights import PREFIX
 from callboard.core.mcp.search import Found
 from callboard.engine.asking.eliciting import take_back_orphans
 from callboard.engine.bus.listening import listen
@@ -109,6 +110,8 @@ async def _wake_up(agent: Agent, pid: int) -> None:
         await thinking.remember_sent(agent)
     await take_up(agent)
     await bring(agent)
+    if any(one.call.name.startswith(PREFIX) for one in agent.state.calls):  # what is under way is theirs to go on with
+        await until_ready(host)
     await _set_prompt(agent, agent.state.me)
 
 
