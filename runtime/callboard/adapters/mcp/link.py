@@ -17,12 +17,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 
 import anyio
-import structlog
 
 from callboard.adapters.mcp.bridge import bridged
 from callboard.adapters.mcp.calls import CallInFlight
 from callboard.adapters.mcp.headers import headers_of
 from callboard.adapters.mcp.offer import Offer, offer_of
+from callboard.adapters.mcp.telling import tell
 from callboard.adapters.mcp.transports import Place, Seen, Streams, remote, stdio
 from callboard.adapters.mcp.wire import ServerFailed, Wire, first_of, shaken
 from callboard.core.mcp import limits as limiting
@@ -220,7 +220,7 @@ class Link:
         """See `Heard`."""
         self._logged += 1
         if self._logged <= LOG_LINES:
-            self._tell("server_said", level=level, text=text)
+            tell("server_said", server=self.entry.name, level=level, text=text)
 
     async def asked(self, asked: Asked) -> AnsweredBack:
         """See `Heard`. The protocol does not say which call a question belongs to: the newest one is taken for it."""
@@ -309,7 +309,7 @@ class Link:
             self._lost = str(found)
         elif isinstance(found, Exception):
             # Whatever the transports raise: refused connections, TLS, a server that speaks no HTTP.
-            self._tell("connection_failed", error=f"{type(found).__name__}: {found}"[:2_000])
+            tell("connection_failed", server=self.entry.name, error=f"{type(found).__name__}: {found}"[:2_000])
             self._lost = self._lost or f"{type(found).__name__}: {one_line(str(found))}"
         else:
             return False
@@ -381,10 +381,6 @@ class Link:
         """The connection is gone: its owner shall clean up. Calls under way get their error from the SDK."""
         self._lost, self._gone, self._wire = self._lost or why, True, None
         self._stir.set()
-
-    def _tell(self, event: str, **words: str) -> None:
-        # The logger is taken anew for each line: one that was bound before the log was opened would print.
-        structlog.get_logger("callboard.mcp").info(event, server=self.entry.name, **words)
 
     def _set(self, state: ServerState, why: str) -> None:
         self.state, self.why = state, one_line(why, 1_000)

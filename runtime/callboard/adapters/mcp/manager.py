@@ -11,18 +11,17 @@ with all that came from it.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, cast
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from callboard.adapters.mcp.link import LEAVING, Around, Link
 from callboard.adapters.mcp.offer import Offer
+from callboard.adapters.mcp.telling import words_of_sdk
 from callboard.adapters.mcp.transports import Place
 from callboard.core.mcp.limits import Limits
 from callboard.core.mcp.names import clashes_with
@@ -32,9 +31,6 @@ from callboard.ports.tool import Tool
 from callboard.words.errors import ToolRefused
 from callboard.words.mcp import ServerEntry, ServerNow, ServerState
 from callboard.words.values import Json
-
-_SDK_LOGGERS = ("mcp", "client", "httpx2")
-"""Whose words would reach the terminal if nobody took them."""
 
 
 class Manager:
@@ -65,7 +61,7 @@ class Manager:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Connect all that are on, and hold them until the end of the block."""
-        with _words_of_sdk():
+        with words_of_sdk():
             async with anyio.create_task_group() as group, self._held_in(group):
                 yield
 
@@ -191,23 +187,3 @@ class Manager:
         self._tools = None
         self._news, old = anyio.Event(), self._news
         old.set()
-
-
-class _ToLog(logging.Handler):
-    """What the SDK has to say goes to our log, cut: never to the terminal."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        structlog.get_logger("callboard.mcp").debug("sdk", text=record.getMessage()[:2_000])
-
-
-@contextmanager
-def _words_of_sdk() -> Generator[None]:
-    """Take the SDK's log lines while the block lasts."""
-    handler = _ToLog(logging.WARNING)
-    for name in _SDK_LOGGERS:
-        logging.getLogger(name).addHandler(handler)
-    try:
-        yield
-    finally:
-        for name in _SDK_LOGGERS:
-            logging.getLogger(name).removeHandler(handler)
