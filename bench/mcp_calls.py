@@ -1,7 +1,7 @@
 """What a call of an MCP server's tool costs through our manager, against the SDK's bare client in the same run.
 
-`python bench/mcp_calls.py [CALLS]`: both call the same tool of the same program (bare JSON lines, no work), in turns, each
-over a process of its own. The difference is ours: bounds on lines, time-outs, progress, results as blocks.
+`python bench/mcp_calls.py [CALLS]`: both call the same tool of the same program (bare JSON lines, no work), in turns,
+each over a process of its own. The difference is ours: bounds on lines, time-outs, progress, results as blocks.
 """
 
 from __future__ import annotations

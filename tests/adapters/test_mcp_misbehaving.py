@@ -11,6 +11,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from tests.adapters.mcp_world import McpWorld, processes_with, servers, words_of
 
 from callboard.core.mcp.limits import Limits
@@ -98,6 +99,7 @@ async def test_one_that_is_odd_and_works_is_used(folder: Path) -> None:
                 assert tool.spec.input_schema["type"] == "object"
                 assert len(str(tool.spec.input_schema)) < 100_000
                 assert len(tool.spec.description) <= 2_000
+                Draft202012Validator.check_schema(tool.spec.input_schema)  # the service refuses a request with another
     assert processes_with(str(folder)) == []
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -167,6 +170,31 @@ def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Com
     assert "Traceback" not in err
     (kept,) = json.loads(command.here("sessions", "--json").out)
     assert kept["ended_at"] is None
+
+
+def test_it_ends_when_there_is_no_client(command: Command) -> None:
+    ran = command.run("mcp", "serve")
+    assert (ran.code, ran.out) == (0, "")
+
+
+@pytest.mark.soak
+def test_the_inspector_of_npm_lists_and_calls(command: Command, tmp_path: Path) -> None:
+    if shutil.which("npx") is None:
+        pytest.skip("npx is not installed on this machine")
+    words = ["npx", "-y", "@modelcontextprotocol/inspector", "--cli", *command.argv, "mcp", "serve"]
+    words += ["-C", str(command.workspace), "--model", command.scenario(TALK)]
+    env = {**os.environ, **command.env, "HOME": os.environ.get("HOME", str(tmp_path))}
+
+    def inspected(*more: str) -> dict[str, Any]:
+        ran = subprocess.run([*words, *more], capture_output=True, text=True, env=env, timeout=300, check=False)
+        if "npm error" in ran.stderr:
+            pytest.skip(f"npm could not install the inspector: {ran.stderr[-300:]}")
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    assert "run" in {one["name"] for one in inspected("--method", "tools/list")["tools"]}
+    run = ("--method", "tools/call", "--tool-name", "run", "--tool-arg", "prompt=hello", "--tool-arg", "wait_s=60")
+    assert inspected(*run)["structuredContent"]["text"] == "It says hello."
 
 
 def test_an_agents_tool_may_not_serve(command: Command) -> None:

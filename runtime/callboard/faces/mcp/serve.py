@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import sys
 from dataclasses import dataclass
 
 import anyio
@@ -77,6 +78,8 @@ class _Serving:
             tools = Tools(sessions, may_approve=what.may_approve)
             service = Service("callboard", __version__, INSTRUCTIONS, offers(tools))
             if self._address is None:
+                if sys.stdin.isatty():
+                    self._say("this speaks MCP over stdin and stdout, and waits for a client to start it (docs/mcp.md)")
                 await serve_stdio(service)
                 return
             host, port = self._address
