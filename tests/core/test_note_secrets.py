@@ -95,7 +95,7 @@ HARMLESS = (
     "primary_key: customer_id",
     "the api key is required for production",
     "passwords are hashed with argon2id",
-    "pwd: /work/main",
+    "pwd: /home/me/project",
     "Use `pytest -q tests/core/test_note_secrets.py::test_x -x --maxfail=1 --no-header`",
     "x" * 5_000,
     "日本語のメモ：パスワードは金庫にあります",

@@ -248,14 +248,18 @@ class NoteFolder:
         at = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for part in self.parts:
             try:
-                if make:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o700 if self.private else 0o777, dir_fd=at)
-                inner = os.open(part, _FOLDER, dir_fd=at)
+                inner = self._enter(at, part, make=make)
             finally:
                 os.close(at)
             at = inner
         return at
+
+    def _enter(self, at: int, part: str, *, make: bool) -> int:
+        """A folder of an open folder. Raises OSError."""
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o700 if self.private else 0o777, dir_fd=at)
+        return os.open(part, _FOLDER, dir_fd=at)
 
 
 def _names(folder: int) -> list[str]:
