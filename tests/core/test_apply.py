@@ -12,7 +12,7 @@ from callboard.core.recovery.turns import CONTINUATION_PROMPT
 from callboard.core.state import AgentState, Ended
 from callboard.words import events as ev
 from callboard.words.context import Injection
-from callboard.words.values import Fault, Todo, ToolCall, Usage
+from callboard.words.values import Envelope, Fault, Todo, ToolCall, Usage
 
 TEXT = {"type": "text", "text": "hi"}
 
@@ -332,3 +332,21 @@ def test_a_call_that_nobody_made_changes_nothing() -> None:
     life = prompted().called("bash")
     assert started(life, "c9").state.calls == life.state.calls
     assert ToolCall(id="c", use_id="u", name="n", input={}).bad_input is None
+
+
+def test_what_a_skill_grants_ends_with_its_turn_and_what_it_takes_away_with_the_next_words() -> None:
+    life = Life.begun().on(ev.TurnBegan, turn="t", cause="env_1")
+    life = life.on(ev.SkillLoaded, name="s", text="blob", allowed=("Read",), disallowed=("Edit",), effort="high")
+    turn = life.state.turn
+    assert turn is not None
+    assert (turn.lifts, turn.denies, turn.effort) == (("Read",), ("Edit",), "high")
+    life = life.on(ev.EnvelopeReceived, envelope=Envelope(id="env_2", sender="person", recipient="lead", type="prompt"))
+    life = life.on(ev.SkillCommandsBegan, envelope="env_2", commands=("git fetch",))
+    assert life.state.commands_begun == {"env_2"}
+    life = life.on(ev.EnvelopesDelivered, ids=("env_2",), blocks=())
+    assert life.state.commands_begun == frozenset()
+    assert life.state.turn is not None
+    assert (life.state.turn.lifts, life.state.turn.denies) == (("Read",), ())
+    life = life.on(ev.TurnEnded, turn="t", reason="end").on(ev.TurnBegan, turn="t2", cause="env_3")
+    assert life.state.turn is not None
+    assert (life.state.turn.lifts, life.state.skill_texts) == ((), {"s": "blob"})
