@@ -189,6 +189,8 @@ def test_a_team_comes_to_the_same_end_through_faults_and_kills() -> None:
     for one in found:
         claims = assert_that(one.record).has_agents("alice").every_call_has_a_result().every_message_once()
         claims.lead.ended_with("coat")
+        prompts = [mail for mail in one.record.agent("lead").mail if mail.type == "prompt"]
+        assert len(prompts) == 1, "what was said before a kill is not said again"
 
 
 def test_the_same_seed_is_the_same_run() -> None:

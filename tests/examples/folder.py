@@ -24,16 +24,13 @@ FILES = {
     "tests/test_app.py": "import app\n\n\ndef test_add() -> None:\n    assert app.add(1, 2) == 3\n",
 }
 MODEL = {"agents": {"*": [{"otherwise": True, "reply": "Done."}]}}
-SECONDS = 90
+SECONDS = 300
 ELSEWHERE = {
     "make": "the targets of our Makefile are what CI runs; here: that they exist",
     "sudo": "installs packages of the system, as root",
-    "systemctl": "talks to the systemd of the machine",
-    "apt": "installs packages of the system",
-    "pip": "asks a package index; an installed wheel is what tests/test_packaging.py looks at",
-    "npm": "asks a package registry",
-    "npx": "fetches from a package registry, which loopback tests do not",
-    "uvx": "fetches from a package index",
+    "systemctl": "would talk to the systemd of the machine, for `callboard service`",
+    "uvx": "would fetch from a package index; the server of that name is installed, and is started",
+    "npx": "would fetch from a package registry; a server that is installed is started in its place",
 }
 """Programs that no example starts, and why: a stand-in takes their place."""
 
@@ -55,7 +52,7 @@ class Needs:
             return cls()
         given = yaml.safe_load(file.read_text("utf-8"))
         assert set(given) <= {"model", "before", "commands", "ids"}, f"{file.name}: {sorted(given)}"
-        commands = {words: Special(**what) for words, what in given.get("commands", {}).items()}
+        commands: dict[str, Special] = {words: Special(**what) for words, what in given.get("commands", {}).items()}
         return cls(given.get("model", MODEL), given.get("before", ""), commands, given.get("ids", {}))
 
 
@@ -97,6 +94,9 @@ class Folder:
         self._program("callboard", f'exec "{sys.executable}" -SE "{HERE / "client.py"}" "$@"')
         for name in ELSEWHERE:
             self._program(name, "exit 0")
+        # The servers of the registries are the same programs, installed; for those of npm a small one stands in.
+        self._program("uvx", f'module="$(echo "$1" | tr - _)"; shift; exec "{sys.executable}" -m "$module" "$@"')
+        self._program("npx", f'exec "{sys.executable}" -m mcp_server_time')
         self._program("make", 'for t; do /usr/bin/make -s -n -C "$CALLBOARD_ROOT" "$t" >/dev/null || exit 1; done')
         for name, text in FILES.items():
             self.write(name, text)
@@ -109,8 +109,9 @@ class Folder:
 
     def __exit__(self, *_: object) -> None:
         if self._python is not None:
-            _, err = self._python.communicate(timeout=SECONDS)
-            assert (self._python.returncode, err) == (0, ""), err
+            said = self._python.communicate(timeout=SECONDS)
+            assert self._python.returncode == 0, said
+            assert said == ("", "")
         self.server.stop()
         shutil.rmtree(self._short)
 

@@ -15,6 +15,7 @@ from callboard.adapters.claude_settings import read_claude
 from callboard.adapters.files import Note, Places
 from callboard.adapters.hook_fields import HookOrigin
 from callboard.adapters.hook_files import load_hooks
+from callboard.adapters.mcp.config import ServerSources, read_servers
 from callboard.adapters.rehearsal.scenario_file import load_scenario
 from callboard.adapters.schedule_files import read_schedule
 from callboard.adapters.skill_files import load_skills
@@ -78,6 +79,13 @@ def claude(folder: Folder, file: Path) -> Iterable[object]:
     return told or load_hooks(file, HookOrigin(str(folder.workspace), compatible=True)).notes
 
 
+def servers(folder: Folder, file: Path) -> Iterable[object]:
+    """A `.mcp.json` that was trusted: each of its servers is there. What it wants of the environment may be missing."""
+    read = read_servers(ServerSources(folder.workspace, folder.env, trusted=True, brought=file.read_text("utf-8")))
+    told = [note for note in read.notes if "is not set" not in note.why]
+    return told or ([] if read.entries or read.held else ["it has no server"])
+
+
 def scenario(_: Folder, file: Path) -> Iterable[object]:
     """What a rehearsal plays. What is wrong is raised."""
     load_scenario(file)
@@ -107,6 +115,7 @@ READERS: tuple[tuple[str, Reader], ...] = (
     (".claude/settings.json", claude),
     (".claude/settings.local.json", claude),
     ("hooks/hooks.json", hooks),
+    (".mcp.json", servers),
     ("agents/*.md", agents),
     ("skills/*/SKILL.md", skills),
     ("schedules/*.md", schedules),

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.faces.pty_screen import PtyScreen
 from tests.warm import Process
 
-SECONDS = 60
+SECONDS = 200
 
 
 @dataclass(frozen=True, slots=True)
