@@ -33,10 +33,12 @@ from callboard.adapters.taped import (
     TapedSurroundings,
     taped_facts,
 )
+from callboard.adapters.taped_servers import RecordedServers, replayed_servers
+from callboard.adapters.tools.servers import server_tools
 from callboard.assembly import Chosen, Places, choose_model
 from callboard.core.bus.mail import sending
 from callboard.engine.host import Host, Ports
-from callboard.engine.toolbox import wrapped
+from callboard.engine.toolbox import Toolbox, wrapped
 from callboard.ports.tool import Tool
 from callboard.ports.world import Approver, Surroundings
 from callboard.settings import Loaded
@@ -98,6 +100,7 @@ class Recorded:
             surroundings=_taped(ports.surroundings, self.tape),
             observers=(course, *ports.observers),
             script=course,
+            servers=ports.servers and RecordedServers(ports.servers, self.tape),
         )
 
     def nonce(self, real: str) -> str:
@@ -125,6 +128,7 @@ class Replayed:
 
     def wrap(self, ports: Ports) -> Ports:
         """Nobody here answers in a replay, except for permissions of tools that really run: a cassette gives none."""
+        ports = self._with_servers(ports)
         approver: Approver = ReplayedApprover(self.tape, self.course, permissions=not self.live_tools)
         shared = replace(
             ports,
@@ -158,6 +162,14 @@ class Replayed:
         async with self.course.outside as envelopes:
             async for envelope in envelopes:
                 await host.commit(sending(host.session, envelope))
+
+    def _with_servers(self, ports: Ports) -> Ports:
+        """The tools of MCP servers as the recorded session had them."""
+        servers = replayed_servers(self.tape) if ports.servers is None else None
+        if servers is None:
+            return ports
+        own = {**ports.tools, **{tool.spec.name: tool for tool in server_tools(servers)}}
+        return replace(ports, tools=Toolbox(own, servers), servers=servers)
 
     def _tool(self, tool: Tool) -> Tool:
         if tool.spec.effect == "store" or tool.spec.name == "complete_task":

@@ -32,6 +32,7 @@ Kind = Literal[
     "reminders",
     "count",
     "commit",
+    "servers",
 ]
 """tool: how a call ended. changes: what it changed of its agent. ruling: of a call. command: how one in the text of
 a skill ended. answer: to a request. background:
