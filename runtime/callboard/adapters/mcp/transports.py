@@ -5,6 +5,7 @@ Each is entered and left in the one task that owns the connection (`link.py`), a
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -186,4 +187,8 @@ def program_of(command: str, workspace: Path, path: str) -> str:
 
 
 def _file_name(server: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", server)[:100] or "server"
+    """A file's name for a server, another one for each of them."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:100]
+    if plain == server:
+        return plain
+    return f"{plain}-{hashlib.blake2b(server.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
