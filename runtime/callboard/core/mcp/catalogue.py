@@ -1,6 +1,6 @@
 """What an agent is told of MCP servers: a line for each, which tools its prompt lists, what has changed since. Pure.
 
-A prompt stands as it was composed (docs/context.md, "What is cached"): a tool that comes later goes by `call_tool`,
+A prompt stands as it was composed (docs/mcp.md, "Many tools"): a tool that comes later goes by `call_tool`,
 and is told in a reminder. What servers say of themselves is data, in a tag of its own that they cannot close.
 """
 
