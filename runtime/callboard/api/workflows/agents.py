@@ -89,8 +89,7 @@ async def run_agent(around: Around, call: AgentCall, rest: Callable[[], Budget])
             plain = text if call.wanted is None else call.wanted.adapter.dump_python(value, mode="json")
             await journal.ended(record, plain)
             return value
-        if not wrongs or wrongs[-1] != wrong:
-            wrongs.append(wrong)
+        wrongs.append(wrong)  # what was sent back counts too: each answer once, so that this ends
         if len(wrongs) > call.tries:
             told = f"step {call.step}: {work.agent} gave no answer that fits, in {len(wrongs)} tries: {wrong}"
             await journal.failed(record, told, {"outcome": "wrong", "text": text})
