@@ -145,5 +145,5 @@ def _now(kept: dict[str, Any]) -> ServerNow:
         for one in kept["prompts"]
     )
     resources = tuple(McpResource(**one) for one in kept["resources"])
-    tools = tuple(str(name) for name in kept["tools"])
-    return replace(ServerNow(**{**kept, "tools": tools}), prompts=prompts, resources=resources)
+    plain: dict[str, Any] = {**kept, "tools": tuple(str(name) for name in kept["tools"])}
+    return replace(ServerNow(**plain), prompts=prompts, resources=resources)
