@@ -64,6 +64,8 @@ class Definitions:
     """The workspace is trusted for this run only, as it was when it began."""
     plugin_notes: tuple[Note, ...] = ()
     """What is not honoured of the plugins."""
+    hook_notes: tuple[Note, ...] = ()
+    """The same of the hooks of plugins, agents and skills."""
     notes: tuple[Note, ...] = ()
     """The same of the files, as they are now."""
     types: LiveTypes = field(default_factory=lambda: LiveTypes({}))
@@ -82,7 +84,7 @@ class Definitions:
 
     def told_at_first(self) -> tuple[str, ...]:
         """The files that are refused, a line each, and how many more: what a person is told when a session begins."""
-        lines = [str(note) for note in _refused(self.notes, self.files)]
+        lines = [str(note) for note in _refused((*self.notes, *self.hook_notes), self.files)]
         more = [f"and {len(lines) - MOST_TOLD} more: `callboard doctor --compat`"] if len(lines) > MOST_TOLD else []
         return (*lines[:MOST_TOLD], *more)
 

@@ -63,7 +63,7 @@ async def host_of(
     """Everything that the agents of the session share; a new session gets its first records."""
     places, row, store, loaded = opened.places, opened.row, opened.store, opened.loaded
     settings = loaded.settings
-    files, skills = read.files, read.library
+    skills = read.library
     types = AgentTypes(read.types, loaded, wiring.chosen, opened.attended, options.answerable, skills)
     spec = _lead_of(types, options)
     kept = await store.get(session_key(row.id))
@@ -94,7 +94,7 @@ async def host_of(
         archive=FileArchive(places.workspace, places.session_data(row.id), (places.state, places.config)),
         launcher=launcher,
         skills=skills,
-        hooks=with_functions(hooks_of(opened, files, types.definitions.values(), options.hooks), options),
+        hooks=with_functions(hooks_of(opened, read, options.hooks), options),
         stages=own_stages(loaded, places, options.stages),
         worktrees=await worktrees_for(opened, live=opened.replay is None or options.live_tools),
         governor=governors_of(options, loaded).of(wiring.chosen.key),
@@ -207,17 +207,15 @@ def _lead_of(types: AgentTypes, options: Options) -> AgentSpec:
     return spec.model_copy(update={"effort": options.effort}) if options.effort else spec
 
 
-def hooks_of(
-    opened: Opened, files: FilePlaces, agents: Iterable[AgentFile], given: Iterable[HookEntry] = ()
-) -> HookRegistry:
-    """The hooks of the session; the workspace's as they were read when they were trusted. `given`: of this run."""
+def hooks_of(opened: Opened, read: Definitions, given: Iterable[HookEntry] = ()) -> HookRegistry:
+    """The hooks of the session; the workspace's as they were read when they were trusted. `given`: of this run. What
+    is not honoured of those of plugins, agents and skills is told with the rest of `read`."""
     workspace, trust = opened.places.workspace, opened.trust
     environ, trusted = dict(os.environ), trust.trusted
     registry = fill_registry(opened.loaded, workspace, environ, trusted=trusted, brought=trust.brought)
-    notes = [*add_plugins(registry, files), *add_front_matter(registry, opened.loaded, files, agents)]
+    front = add_front_matter(registry, opened.loaded, read.files, read.types.values())
+    read.hook_notes = (*add_plugins(registry, read.files), *front)
     add_entries(registry, given, "person")
-    for note in notes:
-        structlog.get_logger("callboard.hooks").warning("hook file", note=str(note))
     return registry
 
 
