@@ -111,7 +111,8 @@ class Request(Value):
     """One line for a person: what is asked."""
     payload: Json = Field(default_factory=dict)
     """plan: {plan, options, task_id, assignment, folder, base}, and submitted: {plan, digest} where a person edited it;
-    permission: {tool, input, rule, why, call_id, folder, agent_type, mode, always}; question: {question, options}."""
+    permission: {tool, input, rule, why, call_id, folder, agent_type, mode, always}; question: {question, options}, of
+    an MCP server also {call_id, elicit: {server, schema, url}}."""
     digest: str = ""
     """sha256 over kind and payload: a changed content makes an approval void."""
     revision: int = 1
