@@ -16,7 +16,7 @@ from callboard.words.mcp import ServerEntry, ServerNow
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Limits(start=3.0, call=3.0, idle=2.0)
+QUICK = Limits(start=30.0, call=6.0, idle=4.0)
 GROWTH = 160_000
 """Kilobytes, as in `test_mcp_misbehaving.py`."""
 
@@ -50,21 +50,26 @@ async def outcome(world: McpWorld, what: str) -> str:
 
 
 async def test_one_that_cannot_be_connected_says_why_and_the_other_is_there(folder: Path) -> None:
-    wrong = {"401": "401", "403": "403", "404": "404", "500": "500", "503": "503"} | {
-        "redirect": "",
-        "loop": "",
-        "html": "",
-        "silent": "not ready within",
-    }
+    wrong = {"401": "401", "403": "403", "404": "404", "500": "500", "503": "503"} | {"loop": "", "html": ""}
     with odd_http() as address, anyio.fail_after(60):
         entries = [remote(f"{address}/{path}", path) for path in wrong]
         closed = remote("http://127.0.0.1:1/mcp", "closed")
         async with servers(folder, *entries, closed, remote(f"{address}/mcp"), limits=QUICK) as world:
             for path, why in {**wrong, "closed": ""}.items():
                 failed = now(world, path)
-                assert failed.state in ("failed", "connecting"), failed
-                assert failed.state == "connecting" or (failed.why and why in failed.why), failed
+                assert failed.state == "failed", failed
+                assert failed.why, failed
+                assert why in failed.why, failed
             assert await world.text("mcp__odd__echo", text="hello") == "hello"
+
+
+async def test_one_that_never_answers_is_left_when_its_time_is_over(folder: Path) -> None:
+    with odd_http() as address, anyio.fail_after(60):
+        entries = [remote(f"{address}/{path}", path) for path in ("silent", "redirect")]
+        async with servers(folder, *entries, limits=Limits(start=2.0)) as world:
+            assert now(world, "silent").state == "failed"
+            assert "not ready within" in now(world, "silent").why
+            assert now(world, "redirect").state == "failed"
 
 
 async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Path) -> None:
