@@ -25,7 +25,7 @@ def lifts_of(agent: Agent, tool: str, *hooked: PreVerdict | None) -> tuple[Lift,
 
 
 def skill_lifts(agent: Agent, rules: Sequence[str]) -> tuple[Lift, ...]:
-    """What a skill's `allowed-tools` lift: as session rules, in turns that people and agents began, and in no others."""
+    """What a skill's `allowed-tools` lift: as session rules, in turns that people and agents began, in no others."""
     if not reaches(authority_of(agent.state), "teammate"):
         return ()
     return tuple(Lift(rule, f"allowed-tools of a skill, {rule}") for rule in rules)
