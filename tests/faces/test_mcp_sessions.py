@@ -21,7 +21,7 @@ DEEDS = ("rubbish", "wrongids", "fails", "shapeless", "flood", "closing", "huge"
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     command = Command(tmp_path)
-    command.env |= {"MCP_TOOL_TIMEOUT": "1500", "MCP_TIMEOUT": "4000"}
+    command.env |= {"MCP_TOOL_TIMEOUT": "5000", "MCP_TIMEOUT": "60000"}
     return command
 
 
@@ -77,6 +77,7 @@ def test_a_session_goes_on_whatever_a_server_does_in_the_middle_of_a_call(comman
 
 def test_servers_that_cannot_start_are_told_in_a_line_and_the_run_is_done(command: Command) -> None:
     modes = ("exits", "silent", "version", "twins", "refuses", "reads-nothing")
+    command.env["MCP_TIMEOUT"] = "9000"
     gone = {"name": "mcp__exits__echo", "input": {"text": "x"}}
     model = scenario(command, ("call_tool", gone), ("mcp__good__echo", {"text": "fine"}))
     ran, results = run(command, model, {**{mode: entry(mode) for mode in modes}, "good": entry("noisy")})
@@ -103,16 +104,17 @@ def test_b33_a_servers_words_never_close_the_tag_that_they_stand_in(command: Com
 def test_a_run_that_is_ended_in_the_middle_of_a_call_leaves_no_server_behind(command: Command) -> None:
     command.env["MCP_TOOL_TIMEOUT"] = "60000"
     model = scenario(command, ("mcp__odd__do", {"what": "deaf"}))
-    config = json.dumps({"mcpServers": {"odd": entry("stubborn")}})
+    config = json.dumps({"mcpServers": {"odd": entry("stubborn", ODD_HERE=str(command.workspace))}})
+    mark = f"ODD_HERE={command.workspace}"  # stands so in the server's environment, and nowhere else
     for number in (signal.SIGTERM, signal.SIGKILL):
         running = command.start(
             "run", "--model", model, "--mcp-config", config, "--allowed-tools", "mcp__odd", "Call it", "-v"
         )
-        until(lambda: len(processes_with(ODD)) > 0)
+        until(lambda: len(processes_with(mark)) > 0)
         time.sleep(0.5)
         running.send_signal(number)
         running.wait()
-        until(lambda: processes_with(str(command.workspace)) == [])
+        until(lambda: processes_with(mark) == [])
 
 
 def until(so: Any) -> None:
