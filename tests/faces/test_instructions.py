@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +51,8 @@ class Service:
         done: list[Ran] = []
         try:
             for line in lines:
-                done.append(await anyio.to_thread.run_sync(lambda line=line: self.command.run("run", *line, timeout=60, **service)))
+                command = partial(self.command.run, "run", *line, timeout=60, **service)
+                done.append(await anyio.to_thread.run_sync(command))
                 assert done[-1].code == code, done[-1].err
         finally:
             await emulator.aclose()
