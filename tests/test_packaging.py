@@ -136,14 +136,19 @@ def test_the_wheel_brings_all_that_it_needs(made: Made, outside: Path, tmp_path:
     assert told.returncode == 0, told.stdout[-3_000:] + told.stderr[-3_000:]
 
 
+def _plain(name: str) -> str:
+    """A distribution's name as registries compare them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def test_all_that_is_imported_is_declared() -> None:
     """The packages that the code names are those that pyproject.toml asks for, whatever else is installed here."""
     extras = [one for extra, ones in PROJECT["optional-dependencies"].items() if extra != "dev" for one in ones]
-    declared = {re.split(r"[\[<>=~!; ]", one)[0].lower() for one in [*PROJECT["dependencies"], *extras]}
+    declared = {_plain(re.split(r"[\[<>=~!; ]", one)[0]) for one in [*PROJECT["dependencies"], *extras]}
     tops = {name.partition(".")[0] for path in RUNTIME for name in imported(path)}
     others = {top for top in tops if top and top not in sys.stdlib_module_names and top != "callboard"}
     homes = packages_distributions()
-    undeclared = {top for top in others if not {one.lower() for one in homes.get(top, ["?"])} & declared}
+    undeclared = {top for top in others if not set(map(_plain, homes.get(top, ["?"]))) & declared}
     assert undeclared - NAMED_BY_OTHERS == set()
 
 
