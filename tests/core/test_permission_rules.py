@@ -197,6 +197,16 @@ def test_a_tool_of_a_server_asks_with_what_its_server_says_of_it() -> None:
     assert why("unknown", destructive=True) == "the tool's server annotates it as destructive"
 
 
+@pytest.mark.parametrize("mode", ["default", "acceptEdits", "sandboxed", "bypassPermissions"])
+def test_a_tool_whose_server_wants_a_person_asks_whatever_rules_and_modes_say(mode: Mode) -> None:
+    call, facts = ToolCall("mcp__pay__send", {}, "read"), CallFacts(person_only=True)
+    allowed = Policy(mode=mode, allow=policy(allow="mcp__pay__send").allow)
+    assert judge_call(call, allowed, facts).decision == "ask"
+    assert judge_call(call, allowed, CallFacts()).decision == "allow"
+    denied = Policy(mode=mode, deny=policy(deny="mcp__pay__send").deny)
+    assert judge_call(call, denied, facts).decision == "deny"
+
+
 @pytest.mark.parametrize("authority", ["person", "lead", "teammate", "schedule", "tool"])
 def test_b34_what_gives_others_more_asks_a_person_in_a_turn_that_has_less(authority: Cause) -> None:
     enough = authority in ("person", "lead")

@@ -17,6 +17,7 @@ from callboard.core.mcp.catalogue import Deferral
 from callboard.core.names import journal
 from callboard.engine.memory import events_of
 from callboard.ports.model import ModelRequest, OnDelta, Reply
+from callboard.ports.tool import ToolSpec
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, say, use
 from callboard.words.events import ModelReplied
 from callboard.words.hooks import PreToolUse
@@ -25,6 +26,14 @@ from callboard.words.specs import AgentSpec
 from callboard.words.values import Json
 
 pytestmark = pytest.mark.anyio
+
+
+class Always(Echo):
+    """A tool whose server asks not to have it deferred."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        return replace(super().spec, always_load=True)
 
 
 def world(script: Sequence[Reply], servers: MemoryServers, **more: Any) -> ServerWorld:
@@ -76,6 +85,16 @@ async def test_tools_that_are_always_loaded_do_not_count_and_are_not_deferred() 
         await team.prompt("x")
         await team.quiet()
     assert listed(here) == ["search_tools", "call_tool", "mcp__core__a", "mcp__core__b", "mcp__core__c"]
+
+
+async def test_one_tool_may_ask_not_to_be_deferred() -> None:
+    servers, tools = MemoryServers(), shop(*(f"thing_{number}" for number in range(4)))
+    servers.put("shop", [*tools, Always(name="mcp__shop__always")])
+    here = world([say("done")], servers, deferral=Deferral(over=3))
+    async with here.session() as team:
+        await team.prompt("x")
+        await team.quiet()
+    assert listed(here) == ["search_tools", "call_tool", "mcp__shop__always"]
 
 
 async def _calls(team: HostedSession) -> list[tuple[str, Json]]:

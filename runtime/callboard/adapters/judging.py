@@ -150,7 +150,7 @@ class PolicyJudge:
         the others in a thread."""
         judged = Judged(call.name, call.input, tool.effect, authority)
         if tool.effect in ("store", "attach"):
-            return then(judged, CallFacts(destructive=tool.destructive))
+            return then(judged, CallFacts(destructive=tool.destructive, person_only=tool.person_only))
         if call.name in _ONE_PATH:  # a few looks at one path cost less than a thread
             return then(judged, self._facts(judged, tool, folders))
         return await anyio.to_thread.run_sync(lambda: then(judged, self._facts(judged, tool, folders)))
@@ -165,6 +165,7 @@ class PolicyJudge:
             folds=paths.folds,
             git_quiet=quiet,
             destructive=tool.destructive,
+            person_only=tool.person_only,
             sandbox=self._sandbox(),
         )
         return find_facts(call, start, self._parser.parse, paths.look)

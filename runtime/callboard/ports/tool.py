@@ -40,6 +40,10 @@ class ToolSpec:
     barrier: bool = False
     """Calls before it in a reply finish first, calls after it are not run (`submit_plan`, `compact`)."""
     destructive: bool = False
+    person_only: bool = False
+    """Only a person lets a call of it run, whatever rules and modes say."""
+    always_load: bool = False
+    """Never deferred behind a search."""
     watches: bool = False
     """It only looks at what others do: asking it again and again while they are at work is no repetition."""
     seconds: float | None = 600.0

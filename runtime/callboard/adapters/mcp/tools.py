@@ -36,8 +36,6 @@ class Declared:
     spec: ToolSpec
     shown: object = None
     """Characters of a result that it asks to be shown."""
-    always_load: bool = False
-    """It asks not to be deferred behind a search."""
     schema: str = ""
     """What was wrong with its schema; empty: nothing."""
 
@@ -59,11 +57,11 @@ def declared(server: str, found: Json, seconds: float) -> Declared | None:
         "shared" if reads else "exclusive",
         # A tool that says nothing may destroy (the protocol's default), and that alone is what `unknown` means already.
         destructive=hints.get("destructiveHint") is True and not reads,
+        person_only=meta.get("anthropic/requiresUserInteraction") is True,
+        always_load=meta.get("anthropic/alwaysLoad") is True,
         seconds=seconds,
     )
-    return Declared(
-        server, name, spec, meta.get("anthropic/maxResultSizeChars"), meta.get("anthropic/alwaysLoad") is True, wrong
-    )
+    return Declared(server, name, spec, meta.get("anthropic/maxResultSizeChars"), wrong)
 
 
 class ServerTool:

@@ -214,6 +214,8 @@ def _judge_other(call: ToolCall, policy: Policy, facts: CallFacts) -> Verdict:
         return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
     if why := for_person(call.name, call.input) or lacking(call.name, call.input, call.authority):
         return _in_mode(Does("T", why, "person"), policy)
+    if facts.person_only:
+        return _in_mode(Does("F", "the tool's server wants a person to answer for each call", "person"), policy)
     if rule := first_on_others(policy.ask, call, allow=False):
         return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
     if rule := first_on_others(policy.allow, call, allow=True):

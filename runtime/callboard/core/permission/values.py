@@ -231,6 +231,8 @@ class CallFacts:
     """The repository's own git configuration was trusted, or runs no program: the premise of letter G."""
     destructive: bool = False
     """The tool's server annotates it as destructive."""
+    person_only: bool = False
+    """The tool's server wants a person to speak with it: no rule and no mode answers for them."""
     sandbox: int = 0
     """The sandbox level in force for the agent's commands, 0 to 3."""
 

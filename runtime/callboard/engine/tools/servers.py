@@ -124,6 +124,7 @@ def offer(host: Host, me: AgentSpec, before: Sequence[Found] | None) -> Offer:
     if before is None:
         tools = [Found(name, tool.spec.description, tool.spec.input_schema) for name, tool in sorted(found.items())]
         always = {tool for now in _servers(host) if now.always_load for tool in now.tools}
+        always |= {name for name, tool in found.items() if tool.spec.always_load}
         window = me.limits_of(me.model).window
         names = catalogue.listed(tools, always, window, host.deferral)
         before = [tool for tool in tools if tool.name in names]
