@@ -66,7 +66,7 @@ def test_identical_handlers_are_equal() -> None:
     [
         (OK | {"type": "prompt"}, ".type", "would ask a model"),
         (OK | {"type": "agent"}, ".type", "would ask a model"),
-        (OK | {"type": "mcp_tool"}, ".type", "needs an MCP server"),
+        (OK | {"type": "mcp_tool"}, ".type", "past the rules"),
         (OK | {"type": "comand"}, ".type", "no type 'comand'"),
         ({"command": "x"}, ".type", "no type None"),
         ({"type": "command"}, ".command", "not empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def page() -> str:
 
 
 def test_every_example_of_the_page_is_a_good_scenario(tmp_path: Path) -> None:
-    examples = [part.split("```")[0] for part in page().split("```yaml\n")[1:]]
+    examples = [part.split("```")[0] for part in re.split(r"```yaml \S+\n", page())[1:]]
     assert len(examples) == 3
     for number, example in enumerate(examples):
         path = tmp_path / f"{number}.yaml"

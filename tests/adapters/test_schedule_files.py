@@ -117,7 +117,7 @@ async def test_a_star_in_front_needs_no_quotes_and_a_comment_is_none_of_the_prom
         ('---\ncron: "@daily"\ndeadline: soon\n---\nLook.\n', "f.md:3: deadline: 'soon' is no span of time"),
         ('---\ncron: "@daily"\nprompt: Look.\n---\nLook.\n', "f.md:3: prompt: is the text below the front matter"),
         ('---\ncron: "@daily"\n---\n\n', "f.md:4: prompt: is empty"),
-        ('---\ncron: "@daily"\n---\na\0b\n', "f.md:4: prompt: holds a NUL"),
+        ('---\ncron: "@daily"\n---\na\0b\n', "f.md:4: holds a NUL"),
         ('---\ncron: "@daily"\ncron: "@hourly"\n---\nLook.\n', "f.md:3: cron: is written twice"),
         ('---\ncron: "@daily"\nLook.\n', "f.md:1: the front matter opens with `---` and is never closed"),
         ("---\ncron: [a\n---\nLook.\n", "f.md:2: is not valid YAML"),

@@ -54,7 +54,8 @@ def test_b30_an_argument_named_like_our_own_variable_is_an_argument(name: str) -
     assert asked == [], "it is no command and no path of ours"
     plain = judge_call(server_tool({}), Policy(), CallFacts())
     assert judge_call(call, Policy(), facts) == plain
-    assert plain.decision == "allow"
+    named = Policy(allow=(parse_rule("mcp__shop__list"),))
+    assert (plain.decision, judge_call(call, named, facts).decision) == ("ask", "allow")
 
 
 @pytest.mark.parametrize("mode", ["default", "acceptEdits", "bypassPermissions"])
@@ -70,7 +71,7 @@ def test_b30_whatever_its_arguments_say_a_tool_that_changes_things_asks(mode: st
 
 
 def test_b30_a_rule_about_a_parameter_reads_that_parameter_and_nothing_else() -> None:
-    policy = Policy(deny=(parse_rule("mcp__shop__list(self:yes)"),))
+    policy = Policy(deny=(parse_rule("mcp__shop__list(self:yes)"),), allow=(parse_rule("mcp__shop__list"),))
     denied = judge_call(server_tool({"self": "yes"}), policy, CallFacts())
     assert (denied.decision, denied.rule) == ("deny", "rule mcp__shop__list(self:yes)")
     for arguments in ({"self": "no"}, {"name": "yes"}, {"cls": "yes"}, {}):

@@ -116,9 +116,10 @@ def test_always_proposes_the_folder_of_a_file(tool: str, path: str, rules: tuple
     assert propose(call, NONE, found(call, paths)) == rules
 
 
-def test_always_proposes_the_name_of_any_other_tool_and_nothing_for_one_of_a_server_that_changes_things() -> None:
+def test_always_proposes_the_name_of_any_other_tool_and_nothing_where_a_person_has_to_answer() -> None:
     assert propose(ToolCall("deploy", {}, "unknown"), NONE, CallFacts()) == ("deploy",)
-    assert propose(ToolCall("mcp__shop__buy", {}, "unknown"), NONE, CallFacts()) == ()
+    assert propose(ToolCall("mcp__shop__buy", {}, "unknown"), NONE, CallFacts()) == ("mcp__shop__buy",)
+    assert propose(ToolCall("mcp__shop__buy", {}, "unknown"), NONE, CallFacts(person_only=True)) == ()
 
 
 def test_what_is_proposed_lifts_the_question_and_every_rule_of_it_is_needed(paths: PathJudge) -> None:

@@ -35,6 +35,7 @@ RARE = {
     "continuation_asked",
     "reply_interrupted",
     "envelopes_dropped",
+    "skill_commands_began",  # nobody here types a slash command
 }
 """Events that a part need not reach."""
 RARE_RULES = {"count", "cut_reply", "taken", "moving"}

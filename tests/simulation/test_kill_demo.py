@@ -124,7 +124,7 @@ def killed_at(place: Place, moment: Moment, *arguments: str) -> tuple[bool, str]
     first = process.stdout.readline()
     if isinstance(moment, str):
         awaited, end = place.project / moment, time.monotonic() + PATIENCE
-        while not awaited.exists() and time.monotonic() < end:
+        while not (awaited.exists() and awaited.stat().st_size) and time.monotonic() < end:  # a file begins empty
             time.sleep(0.001)
     else:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -118,7 +118,10 @@ class _Reading:
             try:
                 node = json_node(text)
             except (ValueError, RecursionError) as error:
-                raise UsageError(f"--mcp-config: {path} is not valid JSON: {error}") from None
+                where = "" if path == "--mcp-config" else f" {path}"
+                raise UsageError(f"--mcp-config:{where} is not valid JSON: {error}") from None
+            if not any(name == "mcpServers" and one.members is not None for name, one in node.members or ()):
+                raise UsageError("--mcp-config has an object `mcpServers`: the name of each server -> its entry")
             self.take(read_document(node, path, "run"), path)
 
     def claude_file(self) -> Node | None:

@@ -10,8 +10,7 @@
     reminders, an answer taken up      `USUAL`                                            here
     background command                 none: it has a deadline of its own                 `BackgroundStarted`
     subagents (`task`)                 none: each of them is looked at by itself          `ToolSpec.seconds`
-    skills that a person typed         none: their commands have limits, their subagents  `core/skills/commands.py`
-                                       are looked at by themselves
+    skills that a person typed         none: each part is looked at by itself             `core/skills/commands.py`
 
 To each comes `GRACE`: who enforces a time-out needs a moment to end what runs. Who is idle, waits for a person, for the
 rate or for a schedule has nothing under way, and is never stalled.

@@ -159,7 +159,9 @@ def sdk_servers(given: tuple[str, ...]) -> tuple[str, ...]:
         inline = text.lstrip().startswith("{")
         read = json_object(text if inline else _text_of(text, "--mcp-config"), "--mcp-config")
         servers: Any = read.get("mcpServers")
-        listed = cast("dict[str, Any]", servers) if isinstance(servers, dict) else {}
+        if not isinstance(servers, dict):
+            raise UsageError("--mcp-config has an object `mcpServers`: the name of each server -> its entry")
+        listed = cast("dict[str, Any]", servers)
         found += [name for name, one in listed.items() if isinstance(one, dict) and one.get("type") == "sdk"]  # pyright: ignore[reportUnknownMemberType] - of an entry
     return tuple(dict.fromkeys(found))
 
