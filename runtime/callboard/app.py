@@ -63,7 +63,7 @@ class Session(OpenSession):
         super().__init__(opened.row, opened.places, host.ports.store, host.board, host.clock)
         self.model = wiring.chosen.name
         self._host, self._team, self._wiring, self._cut_short = host, team, wiring, cut_short
-        self._notes = tuple(f"settings: {one}" for one in opened.loaded.notes)
+        self._notes = tuple(f"configuration: {one}" for one in opened.loaded.notes)
         self.refused: tuple[str, ...] = ()
         """Files of agents, skills and plugins that are not used as they stand, a line each."""
         self.level = 0
