@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Where byte code is not written (PYTHONDONTWRITEBYTECODE, containers), each `python -m callboard` would compile the
     whole package anew; a shim for `python3` runs a hundred shells before each of the sample's commands.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell: processes inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # once, not in each worker
         compileall.compile_dir(ROOT / "runtime", quiet=2)
     interpreter = str(Path(sys.executable).resolve().parent)

@@ -275,3 +275,21 @@ async def test_an_agent_in_a_folder_of_its_own_is_told_what_holds_there(workspac
     spec = LEAD.model_copy(update={"folder": str(tree)})
     found = await WorkspaceInstructions(workspace).for_prompt(spec) or ()
     assert [(one.path, one.text) for one in found] == [("AGENTS.md", "of the tree")]
+
+
+async def test_a_folder_that_had_nothing_is_looked_into_again_once_something_is_put_there(
+    home: Path, workspace: Path
+) -> None:
+    instructions = WorkspaceInstructions(workspace, home)
+    instructions.read(str(workspace))
+    file = workspace / "a" / "b" / "x.py"
+    put(workspace, a__b__notes="no instructions")
+
+    async def touch(known: dict[str, str]) -> list[str]:
+        return paths(await instructions.touched(LEAD, str(workspace), [str(file)], known))
+
+    assert await touch({}) == await touch({}) == []
+    put(workspace, a__AGENTS="of a")
+    assert await touch({}) == ["a/AGENTS.md"]
+    put(workspace, a__b__CLAUDE="of b")
+    assert await touch({}) == ["a/AGENTS.md", "a/b/CLAUDE.md"], "and for every agent"

@@ -48,6 +48,8 @@ class WorkspaceInstructions:
         self._persons = home is not None
         self._rules: dict[str, tuple[InstructionFile, ...]] = {}
         """Rules for certain files, by the folder in which they hold; read once for each life."""
+        self._bare: dict[str, int] = {}
+        """Folders in which there was nothing to tell -> when they changed last (ns)."""
 
     async def for_prompt(self, spec: AgentSpec) -> tuple[InstructionFile, ...] | None:
         """What stands in the prompt of an agent, from the farthest to the nearest; None: it is told nothing of it."""
@@ -77,12 +79,26 @@ class WorkspaceInstructions:
     ) -> tuple[Injection, ...]:
         if not gets(spec):
             return ()
-        return await anyio.to_thread.run_sync(lambda: tuple(self._touched(root, paths, known)))
+        about = [path for path in paths if self._may_tell(root, path)]
+        return await anyio.to_thread.run_sync(lambda: tuple(self._touched(root, about, known))) if about else ()
 
     async def changed(self, spec: AgentSpec, root: str, known: Mapping[str, str]) -> tuple[Injection, ...]:
         if not gets(spec):
             return ()
         return await anyio.to_thread.run_sync(lambda: tuple(self._changed(root, known)))
+
+    def _may_tell(self, root: str, path: str) -> bool:
+        """Whether there may be something about a path. A few looks at folders cost less than a thread."""
+        if not path.startswith(f"{root}/"):
+            return False
+        if root not in self._rules or self._rules[root]:
+            return True
+        folder = path.rpartition("/")[0]
+        while folder != root:
+            if self._bare.get(folder, -1) != _changed_at(folder):
+                return True
+            folder = folder.rpartition("/")[0]
+        return False
 
     def _touched(self, root: str, paths: Sequence[str], known: Mapping[str, str]) -> Iterator[Injection]:
         told = dict(known)
@@ -103,7 +119,11 @@ class WorkspaceInstructions:
             return
         folders = [str(one) for one in reversed(Path(path).parents) if str(one) != "."]
         for folder in folders:
+            place = f"{root}/{folder}"
+            before, found = _changed_at(place), len(reader.files) + len(reader.notes)
             reader.nested(ground, folder)
+            if found == len(reader.files) + len(reader.notes) and not os.path.lexists(f"{place}/.claude"):
+                self._bare[place] = before
         for note in reader.notes:
             log.warning("instruction file", note=str(note))
         yield from reader.files
@@ -122,6 +142,14 @@ class WorkspaceInstructions:
         for path, one in now.items():
             if not one.globs and path not in known and one.digest not in known.values():
                 yield _late(one, f"It was not there when you began. {_DATA}", len(known) > MOST_KNOWN)
+
+
+def _changed_at(folder: str) -> int:
+    """When a folder changed last (ns); 0 for one that is gone."""
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def gets(spec: AgentSpec) -> bool:
