@@ -30,6 +30,9 @@ from callboard.words.mcp import AnsweredBack, Asked, ServerEntry, ServerState
 NPM_SERVERS = ("@modelcontextprotocol/server-everything", "@modelcontextprotocol/server-filesystem")
 TRIED = 600.0
 """Seconds for which a registry that gave nothing is not asked again: of one run, not of the next."""
+GROWTH = 160_000
+"""Kilobytes that this process may grow by while a server sends what nobody can use."""
+
 RAW = str(Path(__file__).with_name("mcp_raw_server.py"))
 """A server without an SDK: starts at once, and does what it is called for."""
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.adapters.mcp_world import McpWorld, processes_with, servers, words_of
+from tests.adapters.mcp_world import GROWTH, McpWorld, processes_with, servers, words_of
 
 from callboard.core.mcp.limits import Limits
 from callboard.words.errors import ToolRefused
@@ -27,8 +27,6 @@ SHORT = Limits(start=2.0)
 """For servers that never get ready."""
 GOOD = Limits(start=30.0, call=30.0)
 SOAK = int(os.environ.get("SOAK", "1"))
-GROWTH = 160_000
-"""Kilobytes that this process may grow by while a server sends what nobody can use."""
 
 
 @pytest.fixture

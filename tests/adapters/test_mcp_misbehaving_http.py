@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.mcp_world import McpWorld, servers, words_of
+from tests.adapters.mcp_world import GROWTH, McpWorld, servers, words_of
 from tests.adapters.odd_http_server import odd_http
 
 from callboard.core.mcp.limits import Limits
@@ -17,8 +17,6 @@ from callboard.words.mcp import ServerEntry, ServerNow
 pytestmark = pytest.mark.anyio
 
 QUICK = Limits(start=30.0, call=6.0, idle=4.0)
-GROWTH = 160_000
-"""Kilobytes, as in `test_mcp_misbehaving.py`."""
 
 
 @pytest.fixture

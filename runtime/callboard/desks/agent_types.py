@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from callboard.adapters.files import Places as FilePlaces
 from callboard.adapters.plugins import read_plugins
 from callboard.assembly import Places, find_places
 from callboard.core.toolset import AgentKind, tools_for
+from callboard.desks.starters import write_starter
 from callboard.trusting import standing
 from callboard.words.errors import UsageError
 
@@ -168,16 +168,7 @@ def new_agent(workspace: Path, name: str, *, person: bool) -> Path:
     places = find_places(workspace, writable=not person)
     folder = (places.config if person else places.workspace / ".callboard") / "agents"
     path = folder / f"{name}.md"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER.replace("NAME", name))
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        raise UsageError(f"{path} is there already: edit it, or take another name") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_starter(path, STARTER.replace("NAME", name))
     return path
 
 

@@ -15,6 +15,7 @@ from callboard.assembly import find_places
 from callboard.core.skills.commands import commands_in
 from callboard.core.skills.open_rules import Problem, problems
 from callboard.desks.agent_types import FieldLine, file_places
+from callboard.desks.starters import write_starter
 from callboard.words.errors import SettingsError, UsageError
 from callboard.words.values import Json
 
@@ -191,16 +192,7 @@ def new_skill(workspace: Path, name: str, *, person: bool) -> Path:
         raise UsageError(f"{name!r} is no name of a skill: it {wrong.text.partition(' ')[2] or wrong.text}")
     places = find_places(workspace, writable=not person)
     path = (places.config if person else places.workspace / ".callboard") / "skills" / name / "SKILL.md"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER.replace("NAME", name))
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        raise UsageError(f"{path} is there already: edit it, or take another name") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_starter(path, STARTER.replace("NAME", name))
     return path
 
 

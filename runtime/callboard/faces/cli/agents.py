@@ -11,9 +11,10 @@ from callboard.core.trust.claims import shown
 from callboard.desks.agent_types import AgentLine, AgentListing, AgentShown, list_agents, new_agent, show_agent
 from callboard.faces.cli.options import Given, as_json, everywhere, refuse_tools, with_plugins
 from callboard.faces.cli.run import terminal_of
+from callboard.faces.cli.starters import tell_begun
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import table
-from callboard.faces.terminal import Block, Line, block
+from callboard.faces.terminal import Block, Line
 
 _TRUST = click.option("--trust", is_flag=True, help="As they are when this workspace is trusted.")
 
@@ -84,10 +85,7 @@ def new(given: Given, /, *, name: str, person: bool) -> None:
     """
     refuse_tools("Writing an agent file")
     path = new_agent(given.workspace, name, person=person)
-    with terminal_of(given) as terminal:
-        terminal.rows(block(shown(str(path)), "good"))
-        if not person:
-            terminal.terminal_print(block("edit it, then `callboard trust`: what a workspace brings waits for that"))
+    tell_begun(given, path, person=person)
 
 
 _HEADS = ("NAME", "FROM", "MODEL", "TOOLS", "FOR")

@@ -11,9 +11,10 @@ from callboard.core.trust.claims import shown
 from callboard.desks.skills import SkillLine, SkillShown, check_skill, list_skills, new_skill, show_skill
 from callboard.faces.cli.options import Given, as_json, everywhere, refuse_tools, with_plugins
 from callboard.faces.cli.run import terminal_of
+from callboard.faces.cli.starters import tell_begun
 from callboard.faces.pages.listings import as_json as json_of
 from callboard.faces.pages.listings import table
-from callboard.faces.terminal import Block, Line, block
+from callboard.faces.terminal import Block, Line
 
 _TRUST = click.option("--trust", is_flag=True, help="As they are when this workspace is trusted.")
 
@@ -83,10 +84,7 @@ def new(given: Given, /, *, name: str, person: bool) -> None:
     """
     refuse_tools("Writing a skill")
     path = new_skill(given.workspace, name, person=person)
-    with terminal_of(given) as terminal:
-        terminal.rows(block(shown(str(path)), "good"))
-        if not person:
-            terminal.terminal_print(block("edit it, then `callboard trust`: what a workspace brings waits for that"))
+    tell_begun(given, path, person=person)
 
 
 @skills.command()
