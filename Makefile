@@ -6,8 +6,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOAK   ?= 1
+STOP_AFTER ?=
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# Byte code is kept: without it each worker compiles four hundred test modules anew.
 
-.PHONY: demo test check check-types check-rest bench soak fmt dist clean setup
+.PHONY: demo test test-times check check-types check-rest bench soak fmt dist clean setup
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -28,19 +31,22 @@ check: setup
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-types check-rest
 
 check-types:
-	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
 
 check-rest:
 	@$(BIN)/ruff format --check runtime tests bench
 	@$(BIN)/ruff check runtime tests bench
 	@$(BIN)/lint-imports --no-cache --config .importlinter
-	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py
+	@$(PYTEST) tests/test_architecture.py tests/test_docs.py
 
 test: setup
-	@$(BIN)/python -m pytest -n 2
+	@$(PYTEST) -n 4
+
+test-times: setup
+	@$(PYTEST) -n 4 -p tests.times
 
 soak: setup
-	@SOAK=$(SOAK) $(BIN)/python -m pytest -n 2 -m soak
+	@SOAK=$(SOAK) $(PYTEST) -n 2 -m soak $(if $(STOP_AFTER),--stop-after $(STOP_AFTER))
 
 bench: setup
 	@for b in bench/step.py bench/start.py bench/context_growth.py bench/context_cost.py bench/herd.py bench/idle.py bench/bus.py bench/policy.py bench/mcp_calls.py; do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python $$b || exit 1; done

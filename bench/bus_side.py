@@ -17,13 +17,13 @@ from pathlib import Path
 import anyio
 import apsw
 
-from callboard.adapters.sqlite import SqliteStore, open_store
+from callboard.adapters.storage.sqlite import SqliteStore, open_store
 from callboard.adapters.tools.todo import todo_tools
-from callboard.core.bus.mail import sending
-from callboard.engine.sessions import send_prompt
+from callboard.core.messaging.envelopes import sending
+from callboard.engine.commands import send_prompt
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import ScriptedModel, World, say, use
-from callboard.words.values import Envelope
+from callboard.types.records import Envelope
 
 CONTENT = "The grammar of the cron field is ambiguous: see lines 40 to 61 of parser.py. " * 6
 """About half a kilobyte: what agents write to each other."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.adapters.rehearsal.api import ModelSpec
-from callboard.adapters.rehearsal.tokens import (
-    Piece,
+from callboard.adapters.models.rehearsal.api import ModelSpec
+from callboard.adapters.models.rehearsal.tokens import (
+    BlockTokens,
     PromptCache,
     chained,
     head_pieces,
@@ -23,8 +23,8 @@ from callboard.adapters.rehearsal.tokens import (
     rendering,
     survey,
 )
-from callboard.core.context.cache.anchors import anchored_list, unmarked
-from callboard.words.values import Usage
+from callboard.core.context.cache.breakpoints import anchored_list, unmarked
+from callboard.types.records import Usage
 
 Json = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Service:
     """Bills requests one after the other."""
 
     cache: PromptCache = field(default_factory=PromptCache)
-    known: dict[bytes, list[Piece]] = field(default_factory=dict[bytes, list[Piece]])
+    known: dict[bytes, list[BlockTokens]] = field(default_factory=dict[bytes, list[BlockTokens]])
     """Messages and heads that were surveyed: most of a request is what it was a step before."""
 
     def call(self, messages: Sequence[bytes], reply: Sequence[Json], now: float, head: bytes = HEAD) -> Usage:
@@ -71,12 +71,12 @@ class Service:
             output_tokens=output_tokens(reply),
         )
 
-    def _head(self, head: bytes) -> list[Piece]:
+    def _head(self, head: bytes) -> list[BlockTokens]:
         if head not in self.known:
             self.known[head] = head_pieces(json.loads(b"{%s}" % head))
         return self.known[head]
 
-    def _message(self, message: bytes) -> list[Piece]:
+    def _message(self, message: bytes) -> list[BlockTokens]:
         if message not in self.known:
             how = rendering({})
             self.known[message] = [one for each in json.loads(b"[%s]" % message) for one in message_pieces(each, how)]

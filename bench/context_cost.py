@@ -27,7 +27,7 @@ from context_search import cheapest
 from context_session import Session, make_session
 
 from callboard.core.context.presets import PRESETS
-from callboard.words.specs import StageSpec
+from callboard.types.agent_spec import StageSpec
 
 OF_UNCOMPACTED = 0.60
 """`economic` over the uncompacted session, at 150 steps."""

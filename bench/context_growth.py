@@ -19,19 +19,18 @@ from dataclasses import dataclass
 
 import child
 
-from callboard.core.apply import apply
-from callboard.core.bus.mail import placed
-from callboard.core.context.cache.anchors import anchored
-from callboard.core.context.compacting import compaction
-from callboard.core.context.counting import room
+from callboard.core.agent.apply import apply
+from callboard.core.agent.rules.compaction import compaction, room
+from callboard.core.agent.state import AgentState, Facts, ToolFacts
+from callboard.core.context.cache.breakpoints import anchored
 from callboard.core.context.presets import DEFAULT_PIPELINE
 from callboard.core.context.summary.request import summary_edits
-from callboard.core.state import AgentState, Facts, ToolFacts
-from callboard.words import events as ev
-from callboard.words.context import StateBlock
-from callboard.words.specs import AgentSpec, ModelLimits, StageSpec
-from callboard.words.steps import EditView, Summarise
-from callboard.words.values import Envelope, Json, ToolCall, Usage
+from callboard.core.messaging.envelopes import placed
+from callboard.types import events as ev
+from callboard.types.agent_spec import AgentSpec, ModelLimits, StageSpec
+from callboard.types.messages import StateBlock
+from callboard.types.records import Envelope, Json, ToolCall, Usage
+from callboard.types.steps import EditView, Summarise
 
 BOUND = 1.3
 """A step at the longer over a step at the shorter length."""
@@ -143,7 +142,7 @@ def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
 
 def facts(state: AgentState) -> Facts:
     """What the rule is told: the newest record came a second ago."""
-    tools = {"read_file": ToolFacts("shared")}
+    tools = {"read_file": ToolFacts("read")}
     return Facts(now=state.cache.used_at + 1, tools=tools, folder="/out", transcripts="/t", known=StateBlock())
 
 
@@ -155,7 +154,7 @@ def edit(state: AgentState, wanted: object) -> Sequence[ev.Event]:
         return (made,)
     assert isinstance(wanted, Summarise), wanted
     began = ev.SummaryBegan(at=at, wanted=wanted.wanted, revision=conv.revision, transcript="/t/1.jsonl")
-    edits = summary_edits(conv, wanted.wanted, SUMMARY, StateBlock(), "/t/1.jsonl", room(state))
+    edits = summary_edits(conv, wanted.wanted, SUMMARY, state=StateBlock(), transcript="/t/1.jsonl", budget=room(state))
     assert edits, "the summary is short enough"
     done = ev.ContextEdited(at=at, stage=wanted.wanted.stage, revision=conv.revision, edits=tuple(edits))
     return began, done

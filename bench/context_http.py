@@ -14,17 +14,17 @@ from context_bill import MODEL, OVERHEAD, SYSTEM, TOOLS, units
 from context_player import Player, reply_of, summary_of
 from context_session import Session
 
-from callboard.adapters.anthropic import AnthropicModel
-from callboard.adapters.rehearsal.emulator import Emulator, serve
-from callboard.adapters.rehearsal.replies import Reply, Request
-from callboard.adapters.rehearsal.scenario import Scenario
-from callboard.core.context.cache.anchors import anchored_list
-from callboard.engine.host import Host
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
-from callboard.ports.world import PromptParts
+from callboard.adapters.models.anthropic.client import AnthropicModel
+from callboard.adapters.models.rehearsal.emulator import Emulator, serve
+from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest
+from callboard.adapters.models.rehearsal.scenario import Scenario
+from callboard.core.context.cache.breakpoints import anchored_list
+from callboard.engine.runtime import Host
+from callboard.ports.environment import PromptParts
+from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.testing import ScriptedModel, World
-from callboard.words.specs import AgentSpec, StageSpec
-from callboard.words.values import Usage
+from callboard.types.agent_spec import AgentSpec, StageSpec
+from callboard.types.records import Usage
 
 Json = dict[str, Any]
 
@@ -37,15 +37,17 @@ class Stage:
     result: str = ""
     prompt: str = ""
 
-    def __call__(self, request: Request) -> Reply:
+    def __call__(self, request: SimulatedRequest) -> SimulatedReply:
         shown = json.dumps(request.body, ensure_ascii=False)
         if request.purpose == "summary":
-            return Reply(({"type": "text", "text": summary_of(shown, cast("int", request.body["max_tokens"]))},))
+            return SimulatedReply(
+                ({"type": "text", "text": summary_of(shown, cast("int", request.body["max_tokens"]))},)
+            )
         if self.player.done:
-            return Reply(({"type": "text", "text": "Done."},))
+            return SimulatedReply(({"type": "text", "text": "Done."},))
         work = self.player.next(shown.encode())
         self.result, self.prompt = work.result, work.prompt
-        return Reply(tuple(reply_of(work, "")))
+        return SimulatedReply(tuple(reply_of(work, "")))
 
 
 @dataclass
@@ -59,16 +61,16 @@ class Played:
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, f"What {self.name} does.", {"type": "object"}, "read", "shared")
 
-    def key(self, given: Json) -> str:
+    def key(self, tool_input: Json, folders: Folders) -> str:
         return ""
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         return {}
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
         return ToolOutcome(self.stage.result)
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         return None
 
 

@@ -13,20 +13,20 @@ from context_bill import HEAD, HEAD_UNMARKED, OVERHEAD, Service, units
 from context_player import Player, reply_of, summary_of
 from context_session import Session, Work
 
-from callboard.core.apply import apply
-from callboard.core.bus.mail import placed
-from callboard.core.context.cache.anchors import anchored
-from callboard.core.context.compacting import compaction
-from callboard.core.context.stages.regions import NAME, region_edits
+from callboard.core.agent.apply import apply
+from callboard.core.agent.rules.compaction import compaction
+from callboard.core.agent.state import AgentState, Facts
+from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.stages.summarize_regions import NAME, region_edits
 from callboard.core.context.summary.request import riding_text, summary_edits, summary_request
-from callboard.core.context.summary.riding import MOST_DATA, Choice, replies_behind, rides, riding
+from callboard.core.context.summary.shared_prefix import MOST_DATA, SharingFacts, replies_behind, rides, riding
 from callboard.core.context.view.conversation import held
-from callboard.core.state import AgentState, Facts
-from callboard.words import events as ev
-from callboard.words import steps as st
-from callboard.words.context import StateBlock, SummaryWanted
-from callboard.words.specs import AgentSpec, ModelLimits, StageSpec
-from callboard.words.values import Envelope, Json, ToolCall, Usage
+from callboard.core.messaging.envelopes import placed
+from callboard.types import events as ev
+from callboard.types import steps as st
+from callboard.types.agent_spec import AgentSpec, ModelLimits, StageSpec
+from callboard.types.messages import StateBlock, SummaryWanted
+from callboard.types.records import Envelope, Json, ToolCall, Usage
 
 
 @dataclass
@@ -157,9 +157,9 @@ class Replay:
         self.played.units += units(usage)
         self.played.summary_units += units(usage)
         if wanted.stage == NAME:
-            edits = region_edits(conv, wanted, text, StateBlock(), "/t/1.jsonl", ())
+            edits = region_edits(conv, wanted, text, state=StateBlock(), transcript="/t/1.jsonl", history=())
         else:
-            edits = summary_edits(conv, wanted, text, StateBlock(), "/t/1.jsonl", self.window)
+            edits = summary_edits(conv, wanted, text, state=StateBlock(), transcript="/t/1.jsonl", budget=self.window)
         if not edits:
             self._on(ev.SummaryFailed(at=self.now, why="it would not make the conversation smaller", usage=usage))
             return
@@ -180,8 +180,8 @@ class Replay:
         prompts = summary_request(conv, wanted, MOST_DATA)
         text = summary_of("\n\n".join(prompt.data for prompt in prompts), wanted.max_tokens)
         said: list[Json] = [{"type": "text", "text": text}]
-        if rides(conv, wanted, Choice(self.limits, None, self.state.cache, self.now)):
-            asked = riding(conv, riding_text(wanted, kept=replies_behind(conv, wanted.last)))
+        if rides(conv, wanted, SharingFacts(self.limits, None, self.state.cache, self.now)):
+            asked = riding(conv, riding_text(wanted, replies_kept=replies_behind(conv, wanted.last)))
             return text, self.service.call(asked, said, self.now)
         usage = Usage()
         for prompt in prompts:

@@ -16,7 +16,7 @@ from context_bill import OUTPUT, OVERHEAD, READ, WRITE
 from context_player import reply_of
 from context_session import Need, Session, Work
 
-from callboard.adapters.rehearsal.tokens import block_tokens, output_tokens
+from callboard.adapters.models.rehearsal.tokens import block_tokens, output_tokens
 
 BEAM = 32
 """Ways that are followed at once."""

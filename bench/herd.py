@@ -114,7 +114,7 @@ def serve(stack: ExitStack, folder: Path, refill: str, log: Path) -> str:
     }
     file = folder / "scenario.yaml"
     file.write_text(json.dumps(scenario))  # JSON is YAML
-    command = [sys.executable, "-m", "callboard.adapters.rehearsal", str(file), "--log", str(log)]
+    command = [sys.executable, "-m", "callboard.adapters.models.rehearsal", str(file), "--log", str(log)]
     service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child.environment(folder))
     stack.callback(service.wait)
     stack.callback(service.kill)

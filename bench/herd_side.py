@@ -17,15 +17,15 @@ from typing import Any, cast
 
 import anyio
 
-from callboard.adapters.anthropic import AnthropicModel
-from callboard.engine.governor import Call, Governor, Prefix
-from callboard.engine.governor.governor import ANY, Asking
-from callboard.engine.host import Host
+from callboard.adapters.models.anthropic.client import AnthropicModel
+from callboard.engine.rate_limits.limiter import ANY, CallPriority, Governor, LimitedCall
+from callboard.engine.rate_limits.prefix_leader import SharedPrefix
+from callboard.engine.runtime import Host
 from callboard.ports.model import Delta
-from callboard.ports.tool import ToolContext, ToolOutcome, ToolSpec
+from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.testing import ScriptedModel, SteadyClock, World
-from callboard.words.events import Event
-from callboard.words.values import Envelope
+from callboard.types.events import Event
+from callboard.types.records import Envelope
 
 AGENTS = 100
 TRIES = 10
@@ -36,8 +36,8 @@ class Alone(Governor):
     """No governor: every call goes at once, and nobody hears of another one's refusal."""
 
     @asynccontextmanager
-    async def slot(self, asking: Asking = ANY, prefix: Prefix | None = None) -> AsyncGenerator[Call]:
-        yield Call(self, asking, None)
+    async def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> AsyncGenerator[LimitedCall]:
+        yield LimitedCall(self, asking, None)
 
     def parked_until(self, model: str) -> float:
         return 0.0
@@ -48,16 +48,16 @@ class Look:
 
     spec = ToolSpec("look", "Look again.", {"type": "object", "properties": {}}, "read", "shared", False)
 
-    def key(self, given: dict[str, Any]) -> str:
+    def key(self, tool_input: dict[str, Any], folders: Folders) -> str:
         return ""
 
-    async def prepare(self, given: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    async def prepare(self, tool_input: dict[str, Any], context: CallContext) -> dict[str, Any]:
         return {}
 
-    async def run(self, given: dict[str, Any], context: ToolContext) -> ToolOutcome:
+    async def run(self, tool_input: dict[str, Any], context: CallContext) -> ToolOutcome:
         return ToolOutcome("nothing new")
 
-    async def repair(self, given: object, marks: object, context: ToolContext) -> ToolOutcome | None:
+    async def repair(self, tool_input: object, marks: object, context: CallContext) -> ToolOutcome | None:
         return None
 
 

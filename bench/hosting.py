@@ -15,10 +15,11 @@ from pathlib import Path
 
 import anyio
 
-from callboard.app import Options, open_session
 from callboard.ports.model import Delta
-from callboard.words.events import Event
-from callboard.words.values import Envelope
+from callboard.sessions.open import open_session
+from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
+from callboard.types.events import Event
+from callboard.types.records import Envelope
 
 
 class Calls:
@@ -54,7 +55,9 @@ def resident() -> int:
 
 async def main(model: str, flags: dict[str, object]) -> None:
     seen = Calls()
-    async with open_session(Options(Path.cwd(), model=model, flags=flags), observers=[seen]) as session:
+    async with open_session(
+        SessionOptions(WorkspaceOptions(Path.cwd(), flags=flags), model=ModelOptions(model)), observers=[seen]
+    ) as session:
         began, used, size = time.monotonic(), cpu(), resident()
         await session.say("Go.")
         end = await session.finished()

@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 
 from callboard.adapters.mcp.manager import Manager
 from callboard.adapters.mcp.transports import Place
-from callboard.words.mcp import ServerEntry
+from callboard.types.mcp import ServerEntry
 
 CALLS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
 ROUNDS = 5

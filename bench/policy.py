@@ -22,12 +22,12 @@ from pathlib import Path
 import anyio
 import child
 
-from callboard.adapters.judging import PolicyJudge
-from callboard.core.permission.commands import names
+from callboard.adapters.shell.policy_judge import PolicyJudge
+from callboard.core.permissions.command_table import names
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.ports.tool import Folders, ToolSpec
-from callboard.words.specs import AgentSpec
-from callboard.words.values import ToolCall
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import ToolCall
 
 MEDIAN_MS = 1.0
 """A decision at the median, in ms."""
@@ -36,7 +36,7 @@ HOOKS_SHARE = 0.01
 """The question for hooks, where there are none, over a decision at the median."""
 
 PASSES = 3
-CASES = Path(__file__).parents[1] / "tests/core/permission_cases"
+CASES = Path(__file__).parents[1] / "tests/core/permissions/permission_cases"
 SPEC = AgentSpec(name="lead", kind="lead", agent_type="lead", model="none")
 BASH = ToolSpec("bash", "", {}, "unknown")
 WORDS = names("ls cat head tail wc grep rg find sort uniq cut diff stat file du git echo test true pwd")
@@ -69,7 +69,7 @@ async def decisions(commands: Sequence[str], folders: Folders) -> tuple[dict[str
 
         async def decide(command: str, judge: PolicyJudge = judge) -> object:
             call = ToolCall(id="1", use_id="1", name="bash", input={"command": command})
-            return await judge.judge(call, BASH, SPEC, folders, "person")
+            return await judge.judge(call, BASH, SPEC, folders=folders, authority="person")
 
         await best(commands, decide, new)
         for command in commands:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import anyio
 
-from callboard.assembly import find_places, open_store
-from callboard.core.apply import fold
-from callboard.core.names import journal
-from callboard.engine.memory import events_of, recall
-from callboard.engine.sessions import find_session
+from callboard.core.agent.apply import fold
+from callboard.core.keys import journal
+from callboard.engine.commands import find_session
+from callboard.engine.recall import events_of, recall
+from callboard.sessions.compose import find_places, log_notice, open_store
 
 
 async def main() -> None:
-    store = await open_store(find_places(Path.cwd()), "process")
+    store = await open_store(find_places(Path.cwd()), "process", log_notice)
     row = await find_session(store, None)
     began = time.perf_counter()
     resumed = await recall(store, row.id, "lead", 1)

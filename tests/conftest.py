@@ -1,19 +1,29 @@
-"""What all tests share: where their processes find Python, code that is compiled once, how much soak versions do."""
+"""What all tests share: where their processes find Python, code that is compiled once, the order of tests, and how much
+soak tests do."""
 
 from __future__ import annotations
 
 import compileall
+import contextlib
+import gc
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import warm
+from tests.time_limit import TimeLimit
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
+from callboard.cli._fast_start import structlog_alone
+
 ROOT = Path(__file__).resolve().parent.parent
+
+structlog_alone()  # with rich, structlog takes half a second to print one crash
 
 # No test fails because a machine is slow. The same code gets the same examples each time; `make soak SOAK=2` and more
 # draw new ones.
@@ -27,6 +37,15 @@ settings.register_profile(
 settings.load_profile("callboard")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--stop-after",
+        type=float,
+        metavar="SECONDS",
+        help="begin no test after so many seconds, and say which ones have not run",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the processes that tests start cheap, hundreds of them: no compiling, and `python3` is no version manager.
 
@@ -35,11 +54,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell: processes inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if (seconds := config.getoption("stop_after")) is not None:
+        config.pluginmanager.register(TimeLimit(seconds))
+    gc.disable()  # while tests are collected, which makes hundreds of thousands of objects and no garbage
     if not hasattr(config, "workerinput"):  # once, not in each worker
         compileall.compile_dir(ROOT / "runtime", quiet=2)
     interpreter = str(Path(sys.executable).resolve().parent)
     if not os.environ.get("PATH", "").startswith(interpreter):
         os.environ["PATH"] = os.pathsep.join([interpreter, os.environ.get("PATH", os.defpath)])
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        processes = contextlib.ExitStack()
+        processes.enter_context(warm.shared())
+        config.add_cleanup(processes.close)
 
 
 LONGEST = (
@@ -47,18 +73,38 @@ LONGEST = (
     "simulation/test_long_session.py",
     "test_packaging.py",
     "simulation",
-    "faces",
+    "cli",
     "adapters",
 )
 """Files and folders that take long, the longest first: two workers then end at the same time, with the small tests."""
+
+SOAK_FIRST = (
+    "simulation/test_kill_demo.py",
+    "simulation/test_fault_loop.py",
+    "simulation/test_chaos.py",
+    "simulation/test_team_simulation.py",
+    "simulation/test_serve_processes.py",
+    "adapters/storage/test_store_processes.py",
+    "adapters/git/test_worktree_kills.py",
+    "core/permissions",
+    "adapters/shell/test_path_races.py",
+    "simulation/test_fault_matrix.py",
+    "simulation/test_two_answers.py",
+    "simulation/test_resume_team.py",
+    "adapters/storage",
+    "simulation",
+    "adapters",
+    "core",
+)
+"""Files and folders of soak tests, the most important first: the time may not suffice for all."""
 
 TOGETHER = (
     "tests/simulation/test_kill_demo.py",
     "tests/test_packaging.py",
     "tests/test_architecture.py",
-    "tests/faces/test_demo.py",
-    "tests/core/test_permission_shell.py",
-    "tests/core/test_session_rules.py",
+    "tests/cli/commands/test_demo.py",
+    "tests/core/permissions/test_permission_shell.py",
+    "tests/core/approvals/test_session_rules.py",
 )
 """Files whose tests look at one dear thing (a demo, a built wheel, the facts of thousands of commands): they go to one
 worker, which makes it once."""
@@ -79,21 +125,42 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return Scheduler(config, log)
 
 
-def place_in_line(item: pytest.Item) -> int:
-    """The place of the file or folder that a test belongs to; the rest comes last."""
-    where = item.nodeid.removeprefix("tests/")
-    return next((place for place, name in enumerate(LONGEST) if where.startswith(name)), len(LONGEST))
+def place_in_line(item: pytest.Item, line: tuple[str, ...]) -> int:
+    """Return the place of the file or folder that a test belongs to; what is not in the line comes last."""
+    path = item.nodeid.removeprefix("tests/")
+    return next((place for place, name in enumerate(line) if path.startswith(name)), len(line))
+
+
+def in_rounds(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return soak tests in rounds: the first test of each file, the most important file first, then the second ones."""
+    rounds: Counter[str] = Counter()
+    numbers: dict[str, int] = {}
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        numbers[item.nodeid] = rounds[file]
+        rounds[file] += 1
+    return sorted(items, key=lambda item: (numbers[item.nodeid], place_in_line(item, SOAK_FIRST)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests go first. Soak tests run only when asked for (`-m soak`): their samples are ordinary tests."""
-    items.sort(key=place_in_line)
     if "soak" in (config.getoption("markexpr") or ""):
+        items[:] = in_rounds([item for item in items if "soak" in item.keywords])
         return
+    items.sort(key=lambda item: place_in_line(item, LONGEST))
     left_out = [item for item in items if "soak" in item.keywords]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if "soak" not in item.keywords]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """From here on the collector passes over the modules and tests of this worker: to walk them takes a third of a
+    second each time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture

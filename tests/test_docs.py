@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.test_architecture import RUNTIME, short
+from tests.test_architecture import RUNTIME, short, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted((ROOT / "runtime" / "callboard").rglob("AGENTS.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *GUIDES, *sorted(DOCS.rglob("*.md"))]
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 POINTER = re.compile(r"docs/([\w/-]+\.md)(?:`?, \"([^\"]+)\")?")
@@ -47,6 +49,38 @@ def test_the_readme_and_the_index_list_every_page() -> None:
     listed = {page: {target.split("/")[-1] for who, target in links() if who == page} for page in PAGES}
     assert pages - listed[ROOT / "README.md"] == set()
     assert (pages | decisions) - listed[DOCS / "README.md"] == set()
+
+
+# Decisions and the changelog may name a file of their time.
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md" and "decisions" not in page.parts]
+EXAMPLES = {"FILE.py", "stages/my_module.py", "../types/errors.py"}
+"""Paths that stand for a file of the reader, or that are relative to their page."""
+
+
+@pytest.mark.parametrize("path", [*CURRENT, *RUNTIME], ids=short)
+def test_modules_that_are_named_exist(path: Path) -> None:
+    text = path.read_text("utf-8")
+    named = set(re.findall(r"`([\w./-]+\.py)`", text)) - EXAMPLES
+    assert {name for name in named if name not in _endings()} == set()
+    dotted = set(re.findall(r"`(callboard(?:\.[a-z_]\w*)+)", text)) - {"callboard.db", "callboard.db.damaged"}
+    assert {name for name in dotted if not _is_module(name.split("."))} == set()
+
+
+@functools.cache
+def _endings() -> frozenset[str]:
+    """Return each path of a Python file of the project, from each of its folders on."""
+    files = [*RUNTIME, *sources("tests", "bench")]
+    parts = [path.relative_to(ROOT).parts for path in files]
+    return frozenset("/".join(path[start:]) for path in parts for start in range(len(path)))
+
+
+def _is_module(parts: list[str]) -> bool:
+    """Whether these parts begin with a module of the package; what follows may be a name in it."""
+    return any(
+        "/".join(["runtime", *parts[:end]]) + ending in _endings()
+        for end in range(2, len(parts) + 1)
+        for ending in (".py", "/__init__.py")
+    )
 
 
 @pytest.mark.parametrize("path", [path for path in RUNTIME if "docs/" in path.read_text("utf-8")], ids=short)

@@ -13,13 +13,15 @@ import functools
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -27,27 +29,52 @@ CHILD = Path(__file__).with_name("warm_child.py")
 PIPE, NOTHING, STDERR = subprocess.PIPE, subprocess.DEVNULL, 2
 """What a stream may be, beside a file descriptor of the caller's: a pipe, nothing, or the tests' own stderr."""
 KEPT = ("PATH", "LANG", "LC_ALL")
+SHARED = "CALLBOARD_TESTS_WARM"
+"""Names, for the workers of one run, the socket of the process that they share: its imports are made once for all."""
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Start the process that the workers of this run share. It imports nothing before one of them asks it."""
+    folder = Path(tempfile.mkdtemp(prefix="warm"))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "s"))
+        listening.listen()
+        process = _started(listening)
+    os.environ[SHARED] = str(folder / "s")
+    try:
+        yield
+    finally:
+        del os.environ[SHARED]
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+        shutil.rmtree(folder)
+
+
+def _started(listening: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the process that is copied for whoever connects to the socket, until its stdin ends."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), str(listening.fileno())],
+        env={**kept, "PYTHONWARNINGS": "error"},
+        pass_fds=[listening.fileno()],
+        stdin=PIPE,
+    )
 
 
 class Server:
-    """The process that is copied."""
+    """The connection to the process that is copied: the one that this run shares, or one of our own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked, theirs = socket.socketpair()
-        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(CHILD), str(theirs.fileno())],
-                env={**kept, "PYTHONWARNINGS": "error"},
-                pass_fds=[theirs.fileno()],
-                stdin=NOTHING,
-            )
-        atexit.register(self._end)
-
-    def _end(self) -> None:
-        self._asked.close()
-        self._process.wait()
+        self._asked = socket.socket(socket.AF_UNIX)
+        if SHARED not in os.environ:
+            run = contextlib.ExitStack()
+            run.enter_context(shared())
+            atexit.register(run.close)
+        self._asked.connect(os.environ[SHARED])
+        atexit.register(self._asked.close)
 
     def ask(self, body: Mapping[str, object], streams: list[int]) -> None:
         data = json.dumps(body).encode()
@@ -58,7 +85,7 @@ class Server:
 
 @functools.cache
 def server() -> Server:
-    """The one of this test worker."""
+    """Return the connection of this test worker."""
     return Server()
 
 

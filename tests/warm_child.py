@@ -1,81 +1,122 @@
 """A process that has imported the package, and becomes a command each time it is asked: Python's start is paid once.
 
 What it becomes is a process like any other: its own pid, working directory, environment and standard streams, and its
-own end, through the interpreter's own exit. It has one thread and has opened nothing when it is copied.
+own end. It has one thread and has opened nothing when it is copied.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import json
 import os
 import pkgutil
 import runpy
-import signal
+import select
 import socket
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import dataclass
 
 OWN = ("__main__", "_child", "callboard.data", "callboard._builtin")
 """What is no module to import: programs, and data."""
+
+LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.utf_8_sig", "httpcore2")
+"""What the first event loop and the first HTTP client of a process import: half of the time of a short command."""
 
 
 def load() -> None:
     """Import what commands import, the service's library and the prompt line too."""
     import callboard
+    from callboard.adapters.tools import base
+    from callboard.core.agent import snapshot
 
     for module in pkgutil.walk_packages(callboard.__path__, "callboard."):
         if not any(part in module.name for part in OWN):
             importlib.import_module(module.name)
+    for name in LATE:
+        importlib.import_module(name)
+    for kind in base.Input.__subclasses__():
+        base.schema_of(kind)  # it is kept
+    snapshot.shape()  # so is this
     gc.collect()
     gc.freeze()
 
 
-def requests(asked: socket.socket) -> None:
-    """Copy this process for each request. Returns in a copy, with everything in place, and ends when nobody asks."""
+def requests(listening: socket.socket) -> None:
+    """Copy this process for each request. Returns in a copy, with everything in place, and ends when stdin does.
+
+    This process also waits for its copies: one more copy for that would cost half as much as a short command.
+    """
+    copies: dict[int, Copy] = {}
+    sockets = [listening]
     while True:
-        header, given, _, _ = socket.recv_fds(asked, 8, 4)
-        if not header:
-            asked.close()
+        ready, _, _ = select.select([0, *sockets, *copies], [], [])
+        if 0 in ready:
+            for one in sockets:
+                one.close()
             raise SystemExit(0)
-        size, body = int.from_bytes(header, "big"), b""
-        while len(body) < size:
-            body += asked.recv(size - len(body))
-        minder = os.fork()
-        if not minder:
-            asked.close()
-            mind(given)
-            become(json.loads(body), given[:3])
-            return
-        for one in given:
-            os.close(one)
-        reap()
+        for descriptor in copies.keys() & set(ready):
+            copies.pop(descriptor).report(descriptor)
+        for one in [one for one in sockets if one in ready]:
+            if one is listening:
+                sockets.append(listening.accept()[0])
+            elif (request := receive(one)) is None:
+                sockets.remove(one)
+                one.close()
+            elif is_copy(request[1], copies):
+                for file in (*(one.detach() for one in sockets), *copies, *(copy.status for copy in copies.values())):
+                    os.close(file)
+                become(request[0], request[1][:3])
+                return
 
 
-def reap() -> None:
-    """Let go of the minders whose processes have ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return  # there is none left
+def receive(asking: socket.socket) -> tuple[dict[str, object], list[int]] | None:
+    """Return one request and its streams; nothing where nobody asks any more."""
+    header, given, _, _ = socket.recv_fds(asking, 8, 4)
+    if not header:
+        return None
+    size, body = int.from_bytes(header, "big"), b""
+    while len(body) < size:
+        body += asking.recv(size - len(body))
+    return json.loads(body), given
 
 
-def mind(given: list[int]) -> None:
-    """Make the process that was asked for, say which it is, wait for it, and say how it ended. Returns in it."""
+def is_copy(given: list[int], copies: dict[int, Copy]) -> bool:
+    """Copy this process, and return True in the copy. The last of the streams is told the copy's id."""
     pid = os.fork()
     if not pid:
         os.close(given[3])
-        return
-    for one in given[:3]:
-        os.close(one)
-    os.write(given[3], f"{pid}\n".encode())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    status = os.waitpid(pid, 0)[1]
-    os.write(given[3], f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    os._exit(0)
+        return True
+    for file in given[:3]:
+        os.close(file)
+    copies[os.pidfd_open(pid)] = Copy(pid, given[3])
+    tell(given[3], pid)
+    return False
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A process that was asked for, and the pipe into which its end is written."""
+
+    pid: int
+    status: int
+
+    def report(self, descriptor: int) -> None:
+        """Say how it ended, and let go of it."""
+        os.close(descriptor)
+        tell(self.status, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]))
+        os.close(self.status)
+
+
+def tell(status: int, number: int) -> None:
+    """Write a number for who asked, if they still listen."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, f"{number}\n".encode())
 
 
 def become(asked: dict[str, object], streams: list[int]) -> None:
@@ -117,7 +158,35 @@ def run() -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
+def finish(code: int) -> None:
+    """End as the interpreter does, without taking apart the modules: to free a thousand of them one by one takes most
+    of the time of a short command. Returns where the output cannot be written; the interpreter then ends it."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    gc.collect()  # what was left open is warned of
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+    os._exit(code)
+
+
+def whole() -> int | None:
+    """Run the program: its exit code. Raises what it raises, and `SystemExit` where the code is no number."""
+    try:
+        run()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code
+        raise
+    return 0
+
+
 if __name__ == "__main__":
+    select.select([0, int(sys.argv[1])], [], [])  # the imports wait for somebody who needs them
     load()
     requests(socket.socket(fileno=int(sys.argv[1])))
-    run()
+    code = whole() or 0
+    finish(code)
+    raise SystemExit(code)

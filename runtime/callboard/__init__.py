@@ -3,29 +3,33 @@
     from callboard import Session
 
     async with Session(".") as session:
-        result = await session.run("Mend the failing test")
+        result = await session.run("Fix the failing test")
 
-What stands here is loaded when it is first used (docs/python.md); events and errors stand in `callboard.api.events` and
-`callboard.api.errors`.
+Names are loaded when they are first used (docs/python.md). Events and errors are in `callboard.sdk.events` and
+`callboard.sdk.errors`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from callboard._renamed import install
+
 if TYPE_CHECKING:
-    from callboard.api.agents import Agent, agent
-    from callboard.api.errors import CallboardError, ToolError
-    from callboard.api.hooks import hook
-    from callboard.api.results import Result
-    from callboard.api.schedules import schedule
-    from callboard.api.session import Session
-    from callboard.api.tools import Image, Tool, ToolContext, ToolResult, tool
-    from callboard.api.workflows.flow import Workflow
-    from callboard.api.workflows.running import workflow
-    from callboard.words.hooks import AddContext, Allow, Ask, Deny
-    from callboard.words.values import Budget, Request
+    from callboard.sdk.agents import Agent, agent
+    from callboard.sdk.errors import CallboardError, ToolError
+    from callboard.sdk.hooks import hook
+    from callboard.sdk.results import Result
+    from callboard.sdk.schedules import schedule
+    from callboard.sdk.session import Session
+    from callboard.sdk.tools import Image, Tool, ToolContext, ToolResult, tool
+    from callboard.sdk.workflows.decorator import workflow
+    from callboard.sdk.workflows.run import Workflow
+    from callboard.types.hook_answers import AddContext, Allow, Ask, Deny
+    from callboard.types.records import Budget, Request
 
 __version__ = "0.1.0"
+
+install()
 
 __all__ = [
     "AddContext",
@@ -53,17 +57,17 @@ __all__ = [
 ]
 
 _PLACES = (
-    ("callboard.api.agents", ("Agent", "agent")),
-    ("callboard.api.errors", ("CallboardError", "ToolError")),
-    ("callboard.api.hooks", ("hook",)),
-    ("callboard.api.results", ("Result",)),
-    ("callboard.api.schedules", ("schedule",)),
-    ("callboard.api.session", ("Session",)),
-    ("callboard.api.tools", ("Image", "Tool", "ToolContext", "ToolResult", "tool")),
-    ("callboard.api.workflows.flow", ("Workflow",)),
-    ("callboard.api.workflows.running", ("workflow",)),
-    ("callboard.words.hooks", ("AddContext", "Allow", "Ask", "Deny")),
-    ("callboard.words.values", ("Budget", "Request")),
+    ("callboard.sdk.agents", ("Agent", "agent")),
+    ("callboard.sdk.errors", ("CallboardError", "ToolError")),
+    ("callboard.sdk.hooks", ("hook",)),
+    ("callboard.sdk.results", ("Result",)),
+    ("callboard.sdk.schedules", ("schedule",)),
+    ("callboard.sdk.session", ("Session",)),
+    ("callboard.sdk.tools", ("Image", "Tool", "ToolContext", "ToolResult", "tool")),
+    ("callboard.sdk.workflows.run", ("Workflow",)),
+    ("callboard.sdk.workflows.decorator", ("workflow",)),
+    ("callboard.types.hook_answers", ("AddContext", "Allow", "Ask", "Deny")),
+    ("callboard.types.records", ("Budget", "Request")),
 )
 """The names above and the modules that they are loaded from."""
 

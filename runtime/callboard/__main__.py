@@ -14,31 +14,46 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
+from callboard.cli.repl import type_ahead as typed_ahead
+
+# ruff: noqa: E402  a SIGHUP that comes during the imports below must not kill `callboard serve`, and keys that are typed
+# during them are for the prompt line
+from callboard.cli.terminal import hangup
+
+hangup.install()
+typed_ahead.hold_from_import()
+
 import click
 
-from callboard import (
-    __version__,
-    _early,  # noqa: F401  # pyright: ignore[reportUnusedImport]  before the first import of structlog
-)
-from callboard.faces.cli.options import Given
-from callboard.faces.cli.root import cli
-from callboard.words.errors import CallboardError
+from callboard import __version__  # pyright: ignore[reportUnusedImport]  before the first import of structlog
+from callboard.cli import _fast_start as _early  # noqa: F401  # pyright: ignore[reportUnusedImport]  before the first import of structlog
+from callboard.cli.commands.options import Invocation
+from callboard.cli.commands.root import cli
+from callboard.cli.terminal.terminal import Line, screen_width, styled
+from callboard.types.errors import CallboardError
 
-BUG, INTERRUPTED, TERMINATED = 70, 130, 143
+BUG = 70
+INTERRUPTED = 130
+TERMINATED = 143
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
-    given = Given()
+    context = Invocation()
+    hangup.install()
     _open_standard_streams()
-    before, out = signal.signal(signal.SIGTERM, _terminated), sys.stdout
+    typed_ahead.imported()
+    before = signal.signal(signal.SIGTERM, _terminated)
+    out = sys.stdout
     try:
-        code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=given)
+        typed_ahead.hold(sys.argv[1:] if args is None else args)
+        code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=context)
     except BaseException as error:  # noqa: BLE001  the outermost frame: what comes here is told once, and nowhere else
         # Where nobody reads any more click puts a quiet stream in the place of stdout, and exits with 1.
         unread = isinstance(error, SystemExit) and sys.stdout is not out
-        return _told(BrokenPipeError() if unread else error, given)
+        return _report_failure(BrokenPipeError() if unread else error, context)
     finally:
+        typed_ahead.release()
         signal.signal(signal.SIGTERM, before)
     return code if isinstance(code, int) else 0
 
@@ -55,13 +70,13 @@ def _open_standard_streams() -> None:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
-    sys.exit(TERMINATED)
+    raise hangup.SignalExit(TERMINATED)
 
 
-def _told(error: BaseException, given: Given) -> int:
+def _report_failure(error: BaseException, context: Invocation) -> int:
     """Say what happened on stderr; the exit code."""
     cause = _alone(error)
-    if given.debug and isinstance(cause, Exception) and not isinstance(cause, click.ClickException):
+    if context.debug and isinstance(cause, Exception) and not isinstance(cause, click.ClickException):
         _say("".join(traceback.format_exception(error)))
     match cause:
         case KeyboardInterrupt() | click.Abort():
@@ -74,6 +89,9 @@ def _told(error: BaseException, given: Given) -> int:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # the store and the terminal tell theirs by themselves
             _drop_stdout()
             _say(f"callboard: the output could not be written ({cause.strerror}). Free some room, or write elsewhere")
+            return 1
+        case OSError(errno=errno.EMFILE | errno.ENFILE):
+            _say(f"callboard: too many files are open ({cause.strerror}). Raise the limit (`ulimit -n`, LimitNOFILE)")
             return 1
         case click.ClickException():
             _say(f"callboard: {cause.format_message()}")
@@ -91,9 +109,9 @@ def _alone(error: BaseException) -> BaseException:
     """The one error that a group stands for: a wish to leave, then an error of ours, then a bug."""
     inner = _flat(error)
     for kind in (KeyboardInterrupt, SystemExit, CallboardError):
-        found = next((one for one in inner if isinstance(one, kind)), None)
-        if found is not None:
-            return found
+        match = next((error for error in inner if isinstance(error, kind)), None)
+        if match is not None:
+            return match
     return inner[0]
 
 
@@ -101,7 +119,7 @@ def _flat(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-    return [leaf for one in inner for leaf in _flat(one)]
+    return [leaf for nested in inner for leaf in _flat(nested)]
 
 
 def _bug(error: BaseException, cause: BaseException) -> int:
@@ -120,8 +138,8 @@ def _keep(text: str) -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(file, "w", errors="backslashreplace") as kept:
-                kept.write(text)
+            with os.fdopen(file, "w", errors="backslashreplace") as crash_file:
+                crash_file.write(text)
         except OSError:
             continue  # the next folder may take it
         return str(folder / name)
@@ -129,10 +147,11 @@ def _keep(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    """One line of the runtime itself, when there is no terminal of ours any more."""
+    """Write lines of the runtime itself, when there is no terminal of ours any more. They break between words."""
     cleaned = "".join(char if char in "\n\t" or char.isprintable() else "?" for char in text)
+    lines = [Line(line) for line in cleaned.split("\n")]
     try:
-        sys.stderr.write(f"{cleaned}\n")
+        sys.stderr.write(styled(lines, color=False, width=screen_width(sys.stderr)))
         sys.stderr.flush()
     except OSError:
         return  # stderr is closed: the exit code is what is left

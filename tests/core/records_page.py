@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from callboard.words import context, events, rates, schedules, specs, values, workflows, worktrees
-from callboard.words.values import Value
+from callboard.types import agent_spec as specs
+from callboard.types import events, schedules, workflows, worktrees
+from callboard.types import messages as context
+from callboard.types import rate_limits as rates
+from callboard.types import records as values
+from callboard.types.records import Value
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
 EVENTS: tuple[type[Value], ...] = get_args(get_args(events.Event)[0])
@@ -37,6 +41,8 @@ PARTS = (
     values.Todo,
     values.Said,
     values.Budget,
+    values.PathGrant,
+    values.HostGrant,
     context.Placed,
     context.Injection,
     context.Edit,

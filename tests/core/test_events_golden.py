@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from tests.core.records_page import EVENTS, PAGE, PARTS, ROWS, page
 
-from callboard.core.apply import _RULES
-from callboard.words.events import decode_event
-from callboard.words.values import Value
+from callboard.core.agent.apply import _RULES
+from callboard.types.events import decode_event
+from callboard.types.records import Value
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.jsonl"
 LINES: list[dict[str, Any]] = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
+from callboard.core.agent.state import AgentState
 from callboard.core.frozen import replace
-from callboard.core.state import AgentState
 
 
 def test_a_copy_equals_what_dataclasses_makes_and_leaves_the_original_alone() -> None:

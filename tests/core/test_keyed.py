@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from callboard.core.keyed import Keyed
+from callboard.core.frozen import Keyed
 
 
 @given(st.lists(st.tuples(st.integers(0, 150).map(str), st.text(max_size=3)), max_size=400))

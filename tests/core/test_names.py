@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.names import by_beginning, one_by_id
-from callboard.words.errors import UsageError
+from callboard.core.keys import by_beginning, one_by_id
+from callboard.types.errors import UsageError
 
 IDS = ["task_abc", "task_abcd", "task_xy", "schedule:x"]
 

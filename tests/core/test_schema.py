@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard.core.schema import check_input
+from callboard.core.json_schema import check_input
 
 OBJECT = {
     "type": "object",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.toolset import ALL_TOOLS, COMPATIBLE, TOOLS_OF, AgentKind, our_names, tools_for
+from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE, TOOLS_OF, AgentKind, our_names, tools_for
 
 KINDS: tuple[AgentKind, ...] = ("lead", "teammate", "subagent")
 

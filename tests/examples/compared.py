@@ -12,7 +12,8 @@ FORGIVEN: tuple[tuple[str, str], ...] = (
     (r"\b\d{8}-\d{6}-[0-9a-f]{6}\b", "SESSION"),
     (rf"\b(req|task|cron|env|bash|note|fire|run)_{ALPHABET}+", r"\1_ID"),
     (rf"\b([a-z]+)-{ALPHABET}{{12}}\b", r"\1-ID"),
-    (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b", "SHA"),
+    # A short commit id may consist of digits alone, about one in a hundred: ten of them are no ordinary number.
+    (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b|\b\d{10}\b", "SHA"),
     (r"\$?\d+(,\d{3})*(\.\d+)?([kM%]|ms|s|min|h)?", "N"),
     (r"[#.]{3,}", "BAR"),
     (r"\s+", " "),

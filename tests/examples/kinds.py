@@ -10,29 +10,29 @@ from pathlib import Path, PurePosixPath
 from tests.examples.folder import Folder
 from tests.examples.pages import Block
 
-from callboard.adapters.agent_files import load_agents
-from callboard.adapters.claude_settings import read_claude
-from callboard.adapters.files import Note, Places
-from callboard.adapters.hook_fields import HookOrigin
-from callboard.adapters.hook_files import load_hooks
+from callboard.adapters.extensions.agents import load_agents
+from callboard.adapters.extensions.claude_settings import read_claude
+from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
+from callboard.adapters.extensions.hook_fields import HookOrigin
+from callboard.adapters.extensions.hooks import load_hooks
+from callboard.adapters.extensions.schedules import read_schedule
+from callboard.adapters.extensions.skills import load_skills
+from callboard.adapters.extensions.stages import load_stage
+from callboard.adapters.extensions.yaml import load_yaml
 from callboard.adapters.mcp.config import ServerSources, read_servers
-from callboard.adapters.rehearsal.scenario_file import load_scenario
-from callboard.adapters.schedule_files import read_schedule
-from callboard.adapters.skill_files import load_skills
-from callboard.adapters.stage_files import load_stage
-from callboard.adapters.yaml_files import load_yaml
-from callboard.faces.headless.lines import message_in
-from callboard.settings import load_settings
-from callboard.words.errors import SettingsError
+from callboard.adapters.models.rehearsal.scenario_file import load_scenario
+from callboard.cli.headless.client_run import message_in
+from callboard.config.settings import load_settings
+from callboard.types.errors import SettingsError
 
 Reader = Callable[[Folder, Path], Iterable[object]]
 
 
-def _places(folder: Folder) -> Places:
-    return Places(folder.workspace, folder.home / ".config/callboard", folder.home, trusted=True, bundled=False)
+def _places(folder: Folder) -> ExtensionPaths:
+    return ExtensionPaths(folder.workspace, folder.home / ".config/callboard", folder.home, trusted=True, bundled=False)
 
 
-def _of(notes: Iterable[Note], file: Path) -> list[Note]:
+def _of(notes: Iterable[DiscoveryNote], file: Path) -> list[DiscoveryNote]:
     return [one for one in notes if Path(one.path) == file]
 
 
@@ -75,14 +75,14 @@ def hooks(folder: Folder, file: Path) -> Iterable[object]:
 def claude(folder: Folder, file: Path) -> Iterable[object]:
     """Settings in Claude Code's form."""
     read = read_claude(file.read_bytes(), str(file), person=False, trusted=True)
-    told = [one for one in read.told if one.verdict != "honoured"]
+    told = [one for one in read.verdicts if one.verdict != "honoured"]
     return told or load_hooks(file, HookOrigin(str(folder.workspace), compatible=True)).notes
 
 
 def servers(folder: Folder, file: Path) -> Iterable[object]:
     """A `.mcp.json` that was trusted: each of its servers is there. What it wants of the environment may be missing."""
     read = read_servers(ServerSources(folder.workspace, folder.env, trusted=True, brought=file.read_text("utf-8")))
-    told = [note for note in read.notes if "is not set" not in note.why]
+    told = [note for note in read.notes if "is not set" not in note.reason]
     return told or ([] if read.entries or read.held else ["it has no server"])
 
 

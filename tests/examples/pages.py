@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "runtime" / "callboard"
 GENERATED = ("cli.md", "records.md")
 """Pages that are written by a program, and compared with what it writes by tests of their own."""
 LANGUAGES = ("console", "ini", "json", "jsonl", "markdown", "python", "sh", "text", "toml", "yaml")
+TOP = ("README", "CONTRIBUTING")
+"""Pages that stand beside the folder of the others."""
+DIAGRAM = "mermaid"
+"""The language of a diagram: nothing of it runs, and each file that it names is one of the package."""
+NAMED = re.compile(r"[\w/]+\.py\b")
 PLACED = ("ini", "json", "markdown", "toml", "yaml")
 """Languages whose blocks are files, so each says where it stands."""
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
@@ -21,7 +27,7 @@ class Block:
     """One fenced block."""
 
     page: str
-    """`README` or the name of a page of docs, without its ending."""
+    """`README`, `CONTRIBUTING` or the name of a page of docs, without its ending."""
     line: int
     """The line of its fence, from 1."""
     language: str
@@ -30,14 +36,14 @@ class Block:
     text: str
 
     def __str__(self) -> str:
-        name = "README.md" if self.page == "README" else f"docs/{'README' if self.page == 'docs' else self.page}.md"
-        return f"{name}:{self.line}"
+        folder = "" if self.page in TOP else "docs/"
+        return f"{folder}{'README' if self.page == 'docs' else self.page}.md:{self.line}"
 
 
 def pages() -> dict[str, Path]:
     """All pages that show examples, by name."""
     docs = {page.stem: page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in GENERATED}
-    return {"README": ROOT / "README.md", "docs": docs.pop("README"), **docs}
+    return {**{name: ROOT / f"{name}.md" for name in TOP}, "docs": docs.pop("README"), **docs}
 
 
 def blocks_of(page: str, text: str) -> tuple[list[Block], list[str]]:
@@ -58,10 +64,16 @@ def blocks_of(page: str, text: str) -> tuple[list[Block], list[str]]:
         language, _, info = fence[3].strip().partition(" ")
         body = [line.removeprefix(fence[1]) for line in lines[at + 1 : end]]
         block = Block(page, at + 1, language, info.strip(), "".join(f"{line}\n" for line in body))
-        found.append(block)
         wrong += _wrong(block)
+        if language != DIAGRAM:
+            found.append(block)
         at = end + 1
     return found, wrong
+
+
+def lost(text: str) -> list[str]:
+    """Names of files in a diagram that are not in the package."""
+    return [name for name in NAMED.findall(text) if not (PACKAGE / name).is_file()]
 
 
 def _end(lines: list[str], start: int, mark: str) -> int:
@@ -72,6 +84,8 @@ def _end(lines: list[str], start: int, mark: str) -> int:
 
 
 def _wrong(block: Block) -> list[str]:
+    if block.language == DIAGRAM:
+        return [f"{block}: {name} is no file of the package" for name in lost(block.text)]
     if block.language not in LANGUAGES:
         return [f"{block}: language {block.language!r}: there are: {', '.join(LANGUAGES)}"]
     if block.language in PLACED and not block.info:

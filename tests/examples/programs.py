@@ -1,18 +1,24 @@
-"""The processes that the `callboard` of an example becomes: copies of a warm one, under a terminal where asked for."""
+"""The processes that the `callboard` of an example becomes: copies of a warm one, under a terminal where asked for.
+
+`warm_program` gives other tests such a `callboard`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faces.pty_screen import PtyScreen
+from tests.cli.repl.pty_screen import PtyScreen
 from tests.warm import Process
 
 SECONDS = 200
@@ -135,3 +141,23 @@ class Server:
         finally:
             late.cancel()
             process.kill()
+
+
+@contextmanager
+def warm_program(file: Path) -> Iterator[None]:
+    """Write a program that is `callboard`, for callers that start it themselves: it becomes a copy of a warm process.
+
+    That has the streams, the folder and the environment of its caller, but not its place among the processes: where
+    signals or ancestors are tested, a test starts `python -m callboard`.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ex"))  # the path of a socket may have a hundred characters
+    server = Server(folder / "s", {})
+    client = f'exec "{sys.executable}" -SE "{Path(__file__).with_name("client.py")}" "$@"'
+    file.write_text(f'#!/bin/sh\nCALLBOARD_EXAMPLES="{folder / "s"}" {client}\n')
+    file.chmod(0o755)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+        shutil.rmtree(folder)

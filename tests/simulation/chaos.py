@@ -15,7 +15,7 @@ from itertools import count
 from typing import ClassVar
 
 import anyio
-from tests.engine.team_world import TeamWorld, team_world
+from tests.engine.team.team_world import TeamWorld, team_world
 from tests.simulation.chaos_person import SESSION, Person, rows_of
 from tests.simulation.chaos_replies import NAMES
 from tests.simulation.chaos_service import Service, WildModel
@@ -24,20 +24,20 @@ from tests.simulation.chaos_tools import Bugs, Moody, Wilderness, wild_hooks
 from tests.simulation.evidence import Evidence, gather
 from tests.simulation.promises import Seen, broken_at_rest, broken_ever
 
-from callboard.adapters.memory import Crashed
-from callboard.core import decide as rules
+from callboard.adapters.storage.memory import Crashed
+from callboard.core.agent import decide as rules
+from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.presets import PRESETS
-from callboard.core.names import host_lease, session_key
-from callboard.core.schedule import next_wake
-from callboard.core.state import AgentState, Facts
+from callboard.core.keys import host_lease, session_key
+from callboard.core.scheduling import next_wake
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.host import Host
+from callboard.engine.runtime import Host
 from callboard.ports.store import Lease, LeaseHolder
 from callboard.testing import AllowAll, HostedSession, SteadyClock
-from callboard.words.errors import Fenced, StoreFull
-from callboard.words.schedules import Schedule
-from callboard.words.steps import Step
-from callboard.words.values import Json, Request
+from callboard.types.errors import Fenced, StoreFull
+from callboard.types.records import Json, Request
+from callboard.types.schedules import Schedule
+from callboard.types.steps import Step
 
 PATIENCE = 400_000.0
 """Virtual seconds after which a run is taken to hang."""

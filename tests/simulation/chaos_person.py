@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import anyio
 
-from callboard.core.names import agent_key, rows_prefix
-from callboard.engine.asking.requests import answer_request
-from callboard.engine.sessions import Action, Command, send_command, send_prompt
-from callboard.ports.world import Answer
+from callboard.core.keys import agent_key, rows_prefix
+from callboard.engine.approvals.requests import answer_request
+from callboard.engine.commands import Action, AgentCommand, send_command, send_prompt
+from callboard.ports.environment import Answer
 from callboard.testing import HostedSession
-from callboard.words.errors import UsageError
-from callboard.words.schedules import Schedule
-from callboard.words.values import Request
+from callboard.types.errors import UsageError
+from callboard.types.records import Request
+from callboard.types.schedules import Schedule
 
 SESSION = "s1"
 Draw = random.Random
@@ -77,7 +77,7 @@ class Person:
 
     async def _command(self, action: Action, name: str, text: str = "") -> None:
         now, store = self.session.world.clock.now(), self.session.world.store
-        await send_command(store, SESSION, Command(action, name, text), now=now, nonce=self._nonce())
+        await send_command(store, SESSION, AgentCommand(action, name, text), now=now, nonce=self._nonce())
 
     async def _answer(self) -> None:
         """Any request, decided already or not, in any way."""
@@ -86,7 +86,7 @@ class Person:
             one = self.draw.choice(asked)
             said = Answer(self.draw.choice(("approved", "rejected", "answered")), "person", "by the way")
             now = self.session.world.clock.now()
-            await answer_request(self.session.world.store, SESSION, one.id, said, now)
+            await answer_request(self.session.world.store, SESSION, one.id, said, now=now)
 
     def _nonce(self) -> str:
         self.said += 1

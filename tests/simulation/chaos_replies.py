@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tests.engine.team_world import spawn
+from tests.engine.team.team_world import spawn
 
 from callboard.ports.model import ModelRequest, Reply
 from callboard.testing import say, use
-from callboard.words.values import Json
+from callboard.types.records import Json
 
 CALLS = 16
 """After so many replies an agent says no more, so that every run ends."""
@@ -35,6 +35,8 @@ def reply_of(seed: int, request: ModelRequest, overflowed: bool = False) -> Repl
         return _beginning(draw)
     if _repeats(seed, request):
         return use("read_file", {"path": "the same"})
+    if who == "mate" and b"You are asked to stop" in request.messages[-1] and draw.random() < 0.5:
+        return use("refuse_shutdown", {"reason": "half done"})
     reply = draw.choice(_SAYS[who])(draw, said, request.agent)
     if overflowed and reply.stop_reason == OVERFLOW:
         return say("that fits")

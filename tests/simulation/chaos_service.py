@@ -17,11 +17,11 @@ from typing import Any
 import anyio
 from tests.simulation.chaos_replies import CALLS, OVERFLOW, reply_of
 
-from callboard.adapters.rehearsal.api import ModelSpec, sign
-from callboard.adapters.rehearsal.strict import Rules, check_request
+from callboard.adapters.models.rehearsal.api import ModelSpec, sign
+from callboard.adapters.models.rehearsal.strict import CheckContext, check_request
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.testing import ScriptedModel, fault, say, use
-from callboard.words.values import Fault, Usage
+from callboard.types.records import Fault, Usage
 
 MODELS = ("scripted", "two", "three")
 FAULTS_IN_A_ROW = 4
@@ -53,6 +53,11 @@ PARKING: tuple[Fault, ...] = (
     fault("too_long", status=400, message="prompt is too long: 205000 tokens > 200000 maximum"),
     fault("too_long", status=413, type="request_too_large"),
 )
+LOWER: tuple[Fault, ...] = (
+    fault("invalid", status=400, message="max_tokens: 32000 > 8000, which is the maximum", max_output=8_000),
+    fault("too_long", status=400, message="input length and max_tokens exceed the context limit", window=150_000),
+)
+"""Refusals that state a limit which is lower than the one known."""
 FINAL: tuple[Fault, ...] = (
     fault("spend_limit", status=400, message="your credit balance is too low"),
     fault("credentials", status=401, message="invalid x-api-key"),
@@ -107,7 +112,7 @@ class Service:
         if request.purpose == "count":
             del body["max_tokens"]
         paused = b'"paused"' in request.messages[-1]  # nobody says that who was not paused
-        rules = Rules(_KNOWN, paused=paused and request.purpose != "summary")
+        rules = CheckContext(_KNOWN, paused=paused and request.purpose != "summary")
         error = check_request(body, rules, counting=request.purpose == "count")
         if error is not None:
             self.complaints.append(f"{request.agent} {request.purpose} {request.ordinal}: {error.message}")
@@ -161,7 +166,8 @@ class WildModel(ScriptedModel):
     async def _fail(self, request: ModelRequest, on_delta: OnDelta, draw: Draw) -> None:
         """Raise a fault: before anything was said, or after a part was."""
         service, chance = self._service, draw.random()
-        kind = draw.choice(FINAL if chance < 0.11 else PARKING if chance < 0.25 else TRANSIENT)
+        kinds = FINAL if chance < 0.11 else PARKING if chance < 0.25 else LOWER if chance < 0.29 else TRANSIENT
+        kind = draw.choice(kinds)
         service.faults[kind.kind] += 1
         if kind.retry_after is not None and kind.retry_after > 60:
             service.faults["parked"] += 1

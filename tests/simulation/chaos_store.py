@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,11 +17,24 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.lowlevel import checkpoint
 
-from callboard.adapters.feed import Bells, Feed
-from callboard.adapters.memory import Crashed, MemoryLease, MemoryStore
-from callboard.adapters.sqlite import open_store
-from callboard.ports.store import Append, Changes, Delete, Fence, Lease, LeaseHolder, Put, Record, Row, Store, Write
-from callboard.words.errors import StoreFull
+from callboard.adapters.storage.feed import Bells, Feed
+from callboard.adapters.storage.memory import Crashed, MemoryLease, MemoryStore
+from callboard.adapters.storage.sqlite import open_store
+from callboard.ports.store import (
+    Append,
+    Changes,
+    Delete,
+    Fence,
+    Lease,
+    LeaseHolder,
+    Put,
+    Record,
+    Records,
+    Row,
+    Store,
+    Write,
+)
+from callboard.types.errors import StoreFull
 
 T = TypeVar("T")
 Wrong = Literal["", "killed_before", "killed_after", "full", "frozen", "dropped"]
@@ -96,7 +109,7 @@ class Unkind:
     async def last(self, stream: str) -> int:
         return await self.inner.last(stream)
 
-    def follow(self, stream: str, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Record]]:
+    def follow(self, stream: str, after: int = 0) -> AbstractAsyncContextManager[Records]:
         return self.inner.follow(stream, after)
 
     async def get(self, key: str) -> Row | None:
@@ -177,7 +190,7 @@ class InlineSqlite:
         self.kill()
 
     @asynccontextmanager
-    async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[AsyncIterator[Record]]:
+    async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records]:
         async def fetch(position: int) -> tuple[Sequence[Record], int]:
             records = await self.read(stream, position)
             return records, records[-1].seq if records else position

@@ -14,16 +14,16 @@ from pathlib import Path
 import anyio
 from tests.simulation.outside import Outside, OutsideTool, bash, schema
 
-from callboard.core.names import short_id
+from callboard.core.keys import short_id
 from callboard.engine.hooks.registry import HookRegistry
+from callboard.ports.environment import Answer
 from callboard.ports.model import Delta
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
+from callboard.ports.tool import CallContext, Tool, ToolOutcome, ToolSpec
 from callboard.ports.worktrees import WorktreeKeeper
-from callboard.ports.world import Answer
 from callboard.testing import NoLauncher, SteadyClock
-from callboard.words.errors import ToolRefused
-from callboard.words.events import BackgroundEnded, BackgroundStarted, Event, SkillLoaded
-from callboard.words.hooks import (
+from callboard.types.errors import ToolRefused
+from callboard.types.events import BackgroundEnded, BackgroundStarted, Event, SkillLoaded
+from callboard.types.hook_answers import (
     FITTING,
     AddContext,
     Ask,
@@ -36,7 +36,7 @@ from callboard.words.hooks import (
     Stop,
     UserPromptSubmit,
 )
-from callboard.words.values import Envelope, Json, Request
+from callboard.types.records import Envelope, Grant, Json, Request
 
 Draw = random.Random
 _RAISED: tuple[type[Exception], ...] = (ValueError, RuntimeError, OSError, KeyError, ToolRefused, ExceptionGroup)
@@ -61,7 +61,7 @@ class Processes(NoLauncher):
     by_output: dict[str, int] = field(default_factory=dict[str, int])
     starts: Counter[str] = field(default_factory=Counter[str])
 
-    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
+    async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         await anyio.lowlevel.checkpoint()
         draw, pid = Draw(f"{self.seed}/{output}"), len(self.running) + 1
         self.running[pid] = Process(self.clock.now() + draw.choice((0, 5, 200, 5_000)), draw.choice((0, 0, 3)))
@@ -117,7 +117,7 @@ class Wilderness(Outside):
 class _Shell(OutsideTool):
     """`bash`: waited for, or in the background and then found again."""
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+    async def run(self, given: Json, context: CallContext) -> ToolOutcome:
         if not given.get("run_in_background"):
             return await super().run(given, context)
         output = Path(f"{context.call}.out")
@@ -125,7 +125,7 @@ class _Shell(OutsideTool):
         pid, started = await context.launcher.start(given["command"], Path("/"), output)
         return _started(given, context, pid, started)
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+    async def repair(self, given: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         assert isinstance(self.outside, Wilderness)
         pid = self.outside.processes.by_output.get(f"{context.call}.out")
         if given.get("run_in_background") and pid is not None:
@@ -133,7 +133,7 @@ class _Shell(OutsideTool):
         return ToolOutcome("Its outcome is unknown: the process ended while it ran.", is_error=True)
 
 
-def _started(given: Json, context: ToolContext, pid: int, started: float) -> ToolOutcome:
+def _started(given: Json, context: CallContext, pid: int, started: float) -> ToolOutcome:
     name = short_id("bg", context.call)
     deadline = context.now + 1_000 if pid % 3 == 0 else None
     event = BackgroundStarted(
@@ -148,13 +148,13 @@ def _started(given: Json, context: ToolContext, pid: int, started: float) -> Too
     return ToolOutcome(f"[Background task {name} started]", events=(event,))
 
 
-async def _raise(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _raise(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     await anyio.lowlevel.checkpoint()
     kind = Draw(context.call).choice(_RAISED)
     raise ExceptionGroup("several", [ValueError("a"), OSError("b")]) if kind is ExceptionGroup else kind("a fault")
 
 
-async def _hang(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _hang(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     """Until it is cancelled, and then it takes its time."""
     assert isinstance(outside, Wilderness)
     outside.hung += 1
@@ -166,12 +166,12 @@ async def _hang(outside: Outside, given: Json, context: ToolContext) -> ToolOutc
     raise AssertionError("a tool that hangs never returns")
 
 
-async def _load(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _load(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     await anyio.lowlevel.checkpoint()
     return ToolOutcome("how it is done", events=(SkillLoaded(at=context.now, name=given["name"]),))
 
 
-async def _stop(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _stop(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     task = context.background.get(given["id"])
     if task is None or task.status != "running":
         raise ToolRefused("nothing of that name runs")

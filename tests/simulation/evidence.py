@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callboard.core.apply import RUNTIME_MAIL, apply
-from callboard.core.asking.gate import gate_refuses
-from callboard.core.context.view.conversation import invariants
-from callboard.core.names import journal, mailbox, rows_prefix
-from callboard.core.state import AgentState
-from callboard.engine.memory import events_of
+from callboard.core.agent.apply import apply, is_for_runtime
+from callboard.core.agent.state import AgentState
+from callboard.core.approvals.plan_gate import gate_refuses
+from callboard.core.context.view.invariants import invariants
+from callboard.core.keys import journal, mailbox, rows_prefix
+from callboard.engine.recall import events_of
 from callboard.ports.store import Store
-from callboard.words import events as ev
-from callboard.words.values import AgentRow, Envelope, Request, Task
+from callboard.types import events as ev
+from callboard.types.records import AgentRow, Envelope, Request, Task
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
         who = f"{life.name}.{life.incarnation}"
         for check in (_mail, _calls, _turns, _ordinals):
             found += [f"{who}: {fault}" for fault in check(life)]
-        if at_rest and not life.parked and not _buried(life, evidence.rows):
+        if at_rest and not life.parked and not buried(life, evidence.rows):
             found += [f"{who}: {fault}" for fault in (*_unread(life), *_ends(life))]
         found += [f"{who}: {fault}" for fault in life.faults]
     found += [f"{task.id}: held by nobody alive" for task in evidence.tasks if _orphaned(task, evidence)]
@@ -101,7 +101,8 @@ def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
 
 def _mail(life: Life) -> Iterator[str]:
     """Every envelope is received once, in mailbox order, and then enters the conversation once, or is dropped once."""
-    received = [event.envelope for event in life.events if isinstance(event, ev.EnvelopeReceived)]
+    heard = [event for event in life.events if isinstance(event, ev.EnvelopeReceived)]
+    received, refused = [event.envelope for event in heard], {event.envelope.id for event in heard if event.refused}
     sent = list(life.mail)
     if [one.seq for one in received] != [one.seq for one in sent[: len(received)]]:
         yield f"received {[one.seq for one in received]} of the mailbox {[one.seq for one in sent]}"
@@ -115,7 +116,7 @@ def _mail(life: Life) -> Iterator[str]:
             taken.update(event.ids)
     waiting = {one.id for one in life.state.mail}
     for one in received:
-        expected = 0 if one.type in RUNTIME_MAIL or one.id in waiting else 1
+        expected = 0 if is_for_runtime(one) or one.id in waiting or one.id in refused else 1
         if taken[one.id] != expected:
             yield f"{one.type} {one.id} entered the conversation {taken[one.id]} times, not {expected}"
     if set(taken) - {one.id for one in received}:
@@ -145,8 +146,8 @@ def _calls(life: Life) -> Iterator[str]:
     )
 
 
-def _buried(life: Life, rows: Sequence[AgentRow]) -> bool:
-    """It was killed, and a bug met its settling: its row alone says that it is over."""
+def buried(life: Life, rows: Sequence[AgentRow]) -> bool:
+    """Return True for a life that was killed and could not be settled: only its row says that it is over."""
     over = {(row.name, row.incarnation) for row in rows if row.life == "stopped"}
     return life.state.stop == "asked" and life.state.ended is None and (life.name, life.incarnation) in over
 
@@ -158,12 +159,22 @@ def _turns(life: Life) -> Iterator[str]:
         yield f"turns do not alternate: {marks}"
 
 
+def _let_go(life: Life) -> bool:
+    """It waited with an unfinished task, of which its lead read, and the task was taken from it."""
+    for event in reversed(life.events):
+        if isinstance(event, ev.TurnEnded):
+            return False
+        if isinstance(event, ev.TaskHeld) and not event.held:
+            return True
+    return False
+
+
 def _ends(life: Life) -> Iterator[str]:
     """All is quiet: nothing is half done, and nobody owes a word after a turn that ended by itself."""
     state = life.state
     if state.turn is not None or state.calls or state.call is not None or state.summary is not None:
         yield "something is under way while all is quiet"
-    said_so = state.last_reason in ("interrupted", "stopped", "")
+    said_so = state.last_reason in ("interrupted", "stopped", "") or bool(state.tasks) or _let_go(life)
     if life.state.spec is not None and state.me.kind == "teammate" and state.assignment and not said_so:
         yield f"its turn ended ({state.last_reason}) and the lead never heard of its assignment"
 

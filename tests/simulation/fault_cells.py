@@ -15,14 +15,16 @@ from tests.simulation.evidence import broken, gather
 from tests.simulation.fault_script import DONE, END, FILES, GO_ON, MODEL, NOTHING_ELSE, PROMPT
 from tests.simulation.fault_service import KEY, Cell, FaultService, fault_service
 
-from callboard.app import End, Options, open_session
-from callboard.assembly import find_places, open_store
-from callboard.core.budget.spending import Spending
-from callboard.core.names import agent_key
-from callboard.engine.money.spending import session_spending
+from callboard.core.keys import agent_key
+from callboard.core.reports.spending import Spending
+from callboard.engine.budgets.spending import session_spending
 from callboard.ports.model import Delta
-from callboard.words import events as ev
-from callboard.words.values import AgentRow, Envelope, Usage
+from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.open import open_session
+from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
+from callboard.sessions.result import RunEnd
+from callboard.types import events as ev
+from callboard.types.records import AgentRow, Envelope, Usage
 
 PATIENCE = 200_000.0
 """Virtual seconds after which a session hangs."""
@@ -85,8 +87,8 @@ class Outcome:
     """How a cell came out."""
 
     cell: Cell
-    first: End
-    second: End
+    first: RunEnd
+    second: RunEnd
     service: FaultService
     watcher: Watcher
     files: dict[str, tuple[str, ...]]
@@ -104,7 +106,10 @@ async def play(cell: Cell, folder: Path) -> Outcome:
     (workspace / "long.txt").write_text("".join(f"Line {n} of what there is to know.\n" for n in range(600)))
     async with fault_service(cell) as service:
         flags = {"base_url": service.url, "model": MODEL, "permission.mode": "bypassPermissions"}
-        options = Options(workspace, flags={**flags, "durability": "process"}, prompt=PROMPT)
+        options = SessionOptions(
+            WorkspaceOptions(workspace, flags={**flags, "durability": "process"}),
+            identity=IdentityOptions(prompt=PROMPT),
+        )
         watcher = Watcher()
         with anyio.fail_after(PATIENCE):
             first, session = await _run(options, watcher)
@@ -112,20 +117,25 @@ async def play(cell: Cell, folder: Path) -> Outcome:
         assert _counts(counted) == _counts(watcher.usage), "the end of the run counts what its events count"
         await service.mend()
         with anyio.fail_after(PATIENCE):
-            second, _ = await _run(Options(workspace, flags=flags, resume=True, prompt=GO_ON), watcher)
+            second, _ = await _run(
+                SessionOptions(
+                    WorkspaceOptions(workspace, flags=flags), identity=IdentityOptions(resume=True, prompt=GO_ON)
+                ),
+                watcher,
+            )
         laws, spending = await _afterwards(workspace, session)
         files = {name: tuple((workspace / name).read_text().splitlines()[:-1]) for name in FILES}
         return Outcome(cell, first, second, service, watcher, files, laws, spending)
 
 
-async def _run(options: Options, watcher: Watcher) -> tuple[End, str]:
+async def _run(options: SessionOptions, watcher: Watcher) -> tuple[RunEnd, str]:
     async with open_session(options, observers=[watcher]) as session:
         return await session.finished(), session.id
 
 
 async def _afterwards(workspace: Path, session: str) -> tuple[list[str], Spending]:
     """The laws that are broken, and what was spent."""
-    store = await open_store(find_places(workspace), "process")
+    store = await open_store(find_places(workspace), "process", log_notice)
     try:
         rows = [
             AgentRow.model_validate_json(row.value) for row in await store.keys(agent_key(session, "")) if row.value
@@ -196,7 +206,10 @@ def _ending(outcome: Outcome) -> list[str]:
         ]
     else:
         told = "\n".join(outcome.watcher.told_lead())
-        found += [f"the lead is not told {word!r}: {told!r}" for word in cell.kind.words if word not in told]
+        advice = [word for word in cell.kind.words if word.startswith("--")]  # an option: only a person can follow that
+        expected = [word for word in cell.kind.words if word not in advice]
+        found += [f"the lead is not told {word!r}: {told!r}" for word in expected if word not in told]
+        found += [f"the lead is told {word!r}, which only a person can do: {told!r}" for word in advice if word in told]
     over = ends_well(cell) or (cell.role == "subagent" and cell.kind.meaning not in ("outage", "key"))
     if (second.exit_code, second.text) != (0, NOTHING_ELSE if over else DONE):
         found.append(f"taken up again, it ended with {second.exit_code}: {second.text!r}, because {second.why!r}")

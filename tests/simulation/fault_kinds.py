@@ -49,7 +49,7 @@ _FINAL: Mapping[str, tuple[int, tuple[str, ...]]] = {
 """The API's errors that no retry mends: the exit code, and what a person is told to do."""
 _KEY = ("authentication_error", "permission_error", "billing_error")
 """Those that are the key's own: no other call is made with it."""
-_FULL = ("does not fit",)
+_FULL = ("the conversation ",)
 
 
 def _final(status: int, kind: str) -> Kind:
@@ -124,7 +124,7 @@ _EVENTS = tuple(
 )
 _REPLIES = (
     Kind("cut-input", talk.cut_input, "again"),
-    Kind("max-tokens", partial(talk.stopped, reason="max_tokens"), words=("still did not end",), code=5),
+    Kind("max-tokens", partial(talk.stopped, reason="max_tokens"), words=(": ask for ",), code=5),
     Kind("window-exceeded", partial(talk.stopped, reason="model_context_window_exceeded"), "too_long", _FULL, 5),
 )
 KINDS: Mapping[str, Kind] = {

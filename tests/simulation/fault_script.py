@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.adapters.rehearsal.api import sign, tool_use_id
+from callboard.adapters.models.rehearsal.api import sign, tool_use_id
 
 Json = dict[str, Any]
 

@@ -15,14 +15,15 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 import anyio
-from tests.adapters.anthropic_wire import Exchange, Wire
+from tests.adapters.models.anthropic_wire import Exchange, Wire
 from tests.simulation.fault_kinds import Kind, kind_of
 from tests.simulation.fault_script import MODEL, ROLES, STEPS, TARGETS, Said, Script, blocks_of
 from tests.simulation.fault_talk import COUNTS, Talk, whole
 
-from callboard.adapters.rehearsal.api import CATALOGUE
-from callboard.adapters.rehearsal.strict import Rules, check_headers, check_request
-from callboard.words.values import Usage
+from callboard.adapters.models.rehearsal.api import CATALOGUE
+from callboard.adapters.models.rehearsal.strict import CheckContext, check_headers, check_request
+from callboard.types.rate_limits import PROBE_AFTER
+from callboard.types.records import Usage
 
 Json = dict[str, Any]
 Mode = Literal["once", "forever"]
@@ -32,7 +33,7 @@ OUTAGE = 3.0
 BACK_OFF = 0.5
 """Seconds before the first retry, at least."""
 PARKINGS = 4
-"""How often a call is told to wait for ten minutes, at most: who is told so for ever waits for ever, by design."""
+"""How often a call is told to wait for ten minutes, at most: an agent that is always told so always tries again."""
 RUNAWAY = 400
 """Requests of one cell, at most."""
 KEY = "sk-matrix-0123456789"
@@ -102,7 +103,9 @@ class FaultService:
         headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in head.split("\r\n")[1:])}
         body: Json = json.loads(exchange.body)
         counting = path.endswith("/count_tokens")
-        wrong = check_headers(headers, frozenset({KEY})) or check_request(body, Rules(CATALOGUE), counting=counting)
+        wrong = check_headers(headers, frozenset({KEY})) or check_request(
+            body, CheckContext(CATALOGUE), counting=counting
+        )
         self.asked["all"] += 1
         if wrong is None and self.asked["all"] > RUNAWAY:
             raise RuntimeError(f"{self.cell}: {RUNAWAY} requests, and no end")
@@ -158,9 +161,10 @@ class FaultService:
         return True
 
     def _came_again(self, role: str) -> None:
-        """Nobody comes back at once. (A summary may: in another form, once its tries in the first are used up.)"""
+        """Nobody comes back at once, nor before the wait that the service named, of which a minute is believed.
+        (A summary may: in another form, once its tries in the first are used up.)"""
         waits = self.cell.kind.meaning in ("transient", "parked") and self.cell.kind.name != "max-tokens"
-        least = max(BACK_OFF, self.cell.kind.wait) if waits and role != "summary" else 0.0
+        least = max(BACK_OFF, min(self.cell.kind.wait, PROBE_AFTER)) if waits and role != "summary" else 0.0
         passed = anyio.current_time() - self.struck_at
         if self.struck and passed < least:
             self.complaints.append(f"asked again after {passed:.2f} s, not {least:g}")

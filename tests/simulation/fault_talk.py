@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-from tests.adapters.anthropic_wire import HEAD, Exchange
+from tests.adapters.models.anthropic_wire import HEAD, Exchange
 
 Json = dict[str, Any]
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import anyio
 
-from callboard.app import Options, open_session
+from callboard.sessions.open import open_session
+from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
 
 
 async def main(scenario: str) -> None:
-    options = Options(Path.cwd(), model=f"rehearsal:{scenario}", flags={"team.max_agents": 64})
+    options = SessionOptions(
+        WorkspaceOptions(Path.cwd(), flags={"team.max_agents": 64}), model=ModelOptions(f"rehearsal:{scenario}")
+    )
     async with open_session(options) as session:
         began, cpu = time.monotonic(), time.process_time()
         await session.say("Go.")

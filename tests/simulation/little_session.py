@@ -13,16 +13,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
-from tests.engine.team_world import TeamWorld, spawn, team_world
+from tests.engine.team.team_world import TeamWorld, spawn, team_world
 from tests.simulation.outside import Outside
 
-from callboard.adapters.memory import Crashed, MemoryStore
-from callboard.core.names import session_key
+from callboard.adapters.storage.memory import Crashed, MemoryStore
+from callboard.core.keys import session_key
+from callboard.ports.environment import Answer
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
-from callboard.ports.world import Answer
 from callboard.testing import HostedSession, ScriptedModel, fault, say, use
-from callboard.words.specs import AgentSpec
-from callboard.words.values import Fault, Json, Request
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import Fault, Json, Request
 
 SESSION = "s1"
 PROMPT = "Do the two things, and have them checked."

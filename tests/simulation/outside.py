@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
-from callboard.words.errors import ToolRefused
-from callboard.words.events import FileSeen
-from callboard.words.values import Json
+from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.events import FileSeen
+from callboard.types.records import Json
 
-Act = Callable[["Outside", Json, ToolContext], Awaitable[ToolOutcome]]
+Act = Callable[["Outside", Json, CallContext], Awaitable[ToolOutcome]]
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Outside:
     def tools(self) -> dict[str, Tool]:
         """The three tools, on this world."""
         return {
-            "read_file": OutsideTool(ToolSpec("read_file", "Read.", schema("path"), "read", "shared"), self, _read),
+            "read_file": OutsideTool(ToolSpec("read_file", "Read.", schema("path"), "read", "keyed"), self, _read),
             "write_file": OutsideTool(
                 ToolSpec("write_file", "Write.", schema("path", "text"), "reconcile", "keyed"), self, _write
             ),
@@ -50,32 +50,32 @@ class OutsideTool:
     outside: Outside
     act: Act
 
-    def key(self, given: Json) -> str:
+    def key(self, given: Json, folders: Folders) -> str:
         return str(given.get("path", ""))
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
+    async def prepare(self, given: Json, context: CallContext) -> Json:
         if self.spec.effect != "reconcile":
             return {}
         return {"before": _digest(self.outside.files, given), "after": _sha(given["text"])}
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
+    async def run(self, given: Json, context: CallContext) -> ToolOutcome:
         return await self.act(self.outside, given, context)
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+    async def repair(self, given: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         """Done, not done, or not to be known: as the effect class says."""
         if self.spec.effect == "unknown":
             return ToolOutcome("Its outcome is unknown: the process ended while it ran.", is_error=True)
         return ToolOutcome("written") if _digest(self.outside.files, given) == marks["after"] else None
 
 
-async def _read(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _read(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     await anyio.lowlevel.checkpoint()
     if given["path"] == "long.txt":
         return ToolOutcome("a line of a long file\n" * 400)
     return ToolOutcome(outside.files.get(given["path"], "(no such file)"))
 
 
-async def _write(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _write(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     await anyio.lowlevel.checkpoint()
     outside.files[given["path"]] = given["text"]
     outside.written[context.call] += 1
@@ -84,7 +84,7 @@ async def _write(outside: Outside, given: Json, context: ToolContext) -> ToolOut
     return ToolOutcome("written", events=(seen,))
 
 
-async def bash(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def bash(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     """A command that is waited for: its effect stands in its middle."""
     if given["command"] == "refuse":
         raise ToolRefused("not this one")

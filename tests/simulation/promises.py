@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from tests.simulation.chaos_service import Bill, Service
 from tests.simulation.chaos_store import Looks
-from tests.simulation.evidence import Evidence, Life, broken
+from tests.simulation.evidence import Evidence, Life, broken, buried
 from tests.simulation.outside import Outside
 
-from callboard.core.snapshot import dump, load
-from callboard.core.state import AgentState
-from callboard.words import events as ev
-from callboard.words.values import Envelope, Usage
+from callboard.core.agent.snapshot import dump, load
+from callboard.core.agent.state import AgentState
+from callboard.types import events as ev
+from callboard.types.records import Envelope, Usage
 
 _FOR_THE_OLD = frozenset({"command", "shutdown_request"})
 """Mail that ends with the life that it was for."""
@@ -78,7 +78,7 @@ def _held(evidence: Evidence) -> Iterator[str]:
     tasks = {task.id: task for task in evidence.tasks}
     for life in evidence.lives:
         row = rows[life.name]
-        if life.state.ended or life.parked or life.incarnation != row.incarnation:
+        if life.state.ended or life.parked or life.incarnation != row.incarnation or buried(life, evidence.rows):
             continue
         for name in life.state.tasks:
             task = tasks[name]

@@ -13,17 +13,17 @@ from random import Random
 from signal import SIGKILL
 
 import anyio
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 from tests.simulation.processes import Running
 
-from callboard.adapters.sqlite import open_store
-from callboard.core.names import fires_prefix, journal, mailbox, schedule_key
+from callboard.adapters.storage.sqlite import open_store
+from callboard.core.keys import fires_prefix, journal, mailbox, schedule_key
 from callboard.ports.store import Put, Store
-from callboard.words.agent_events import TurnBegan
-from callboard.words.errors import Conflict
-from callboard.words.events import decode_event
-from callboard.words.schedules import Fire, Schedule
-from callboard.words.values import Envelope
+from callboard.types.errors import Conflict
+from callboard.types.events import decode_event
+from callboard.types.events_agent import TurnBegan
+from callboard.types.records import Envelope
+from callboard.types.schedules import Fire, Schedule
 
 SCENARIO = """
 latency_ms: {latency}
@@ -75,7 +75,7 @@ def serve(command: Command) -> Running:
 
 async def hosting(running: Sequence[Running], session: str) -> Running:
     """Which of them hosts the session."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(180):
         while True:
             for one in running:
                 if f"hosting  {session}" in one.said():
@@ -87,7 +87,7 @@ def end(one: Running) -> None:
     """Kill it, if it still runs."""
     if one.process.poll() is None:
         one.signal(SIGKILL)
-        one.process.wait(30)
+        one.process.wait(180)
 
 
 def kill_and_start(command: Command, running: list[Running], dice: Random) -> None:

@@ -25,8 +25,8 @@ from tests.simulation.team_of_six_outside import SixMoody, SixOutside, SixWorktr
 from tests.simulation.team_of_six_promises import Post, broken_in_team
 from tests.simulation.team_of_six_replies import MATES, six_say
 
-from callboard.ports.store import Append, Fence, Record, Write
-from callboard.words.values import Json
+from callboard.ports.store import Append, Fence, Record, Records, Write
+from callboard.types.records import Json
 
 _WRONG: tuple[Wrong, ...] = ("killed_before", "killed_after", "dropped", "killed_before", "killed_after", "full")
 AGAIN = 0.15
@@ -125,15 +125,15 @@ class Restless(Unkind):
         super()._die()
 
     @asynccontextmanager
-    async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[AsyncIterator[Record]]:
+    async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records]:
         async with self.inner.follow(stream, after) as records:
             yield _Dawdling(records, self.draw)
 
 
 class _Dawdling(AsyncIterator[Record]):
-    """Records, each of them later than it could be."""
+    """Records, each later than it could be, and together with the next ones or alone."""
 
-    def __init__(self, records: AsyncIterator[Record], draw: Draw) -> None:
+    def __init__(self, records: Records, draw: Draw) -> None:
         self._records, self._draw = records, draw
 
     async def __anext__(self) -> Record:
@@ -141,6 +141,9 @@ class _Dawdling(AsyncIterator[Record]):
         if delay := self._draw.choice(READ_DELAYS):
             await anyio.sleep(delay)
         return record
+
+    def at_hand(self) -> Sequence[Record]:
+        return self._records.at_hand() if self._draw.random() < 0.7 else ()
 
 
 def overtaken(evidence: Evidence) -> int:

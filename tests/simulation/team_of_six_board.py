@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from tests.simulation.chaos_person import SESSION
 
-from callboard.core.names import agent_key, journal, mailbox, rows_prefix
-from callboard.words.events import EnvelopeReceived, decode_event
-from callboard.words.values import AgentRow, Request, Task
-from callboard.words.writes import Append, Put, Write
+from callboard.core.keys import agent_key, journal, mailbox, rows_prefix
+from callboard.types.events import EnvelopeReceived, decode_event
+from callboard.types.records import AgentRow, Request, Task
+from callboard.types.store_writes import Append, Put, Write
 
 TASKS = f"{rows_prefix(SESSION)}task/"
 AGENTS = f"{rows_prefix(SESSION)}agent/"

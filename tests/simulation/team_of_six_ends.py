@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from tests.simulation.evidence import Evidence, Life
 from tests.simulation.team_of_six_outside import SixWorktrees
 
-from callboard.core.team.moving import worktree_in_use
-from callboard.words import events as ev
-from callboard.words.specs import AgentSpec
-from callboard.words.values import Request
+from callboard.core.agent.rules.worktree import worktree_in_use
+from callboard.types import events as ev
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import Request
 
 
 def broken_at_the_end(evidence: Evidence, trees: SixWorktrees, *, frozen: bool) -> list[str]:

@@ -14,14 +14,14 @@ import anyio
 from tests.simulation.chaos_tools import Draw, Moody, Wilderness
 from tests.simulation.outside import Outside, OutsideTool, schema
 
-from callboard.adapters.memory_worktrees import MemoryWorktrees
+from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.tools.worktrees import worktree_tools
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
+from callboard.ports.environment import Answer
+from callboard.ports.tool import CallContext, Tool, ToolOutcome, ToolSpec
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who
-from callboard.ports.world import Answer
 from callboard.testing import SteadyClock
-from callboard.words.errors import ToolRefused
-from callboard.words.values import Json, Request
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Json, Request
 
 CLINGS = 400.0
 """Seconds for which a tool does not let go that was cancelled: longer than a mate has to stop, and to be killed."""
@@ -55,7 +55,7 @@ class SixWorktrees(MemoryWorktrees):
         return Draw(f"{self._seed}/worktree/{origin}")
 
     async def losses(self, name: str) -> Losses:
-        self._there(name)
+        self._tree(name)
         merged = any(note.name == name and note.act == "merged" for note in self._notes)
         lost = not merged and self._draw("losses", name).random() < 0.9
         return Losses(changed=(f"{name}.py",)) if lost else Losses()
@@ -64,14 +64,14 @@ class SixWorktrees(MemoryWorktrees):
         losses = (await self.losses(name)).lines() if who.call not in self._folded().done else ()
         if name in self.merging or self._draw("kept", who.call).random() < 0.2 or set(losses) - set(agreed or ()):
             self.ends["removal refused"] += 1
-            raise ToolRefused(f"{name} holds work that stands nowhere else")
+            raise ToolRefused(f"{name} holds work that is nowhere else")
         if losses:
             self.agreed[who.call] = name
         self.ends["removed"] += 1
         return await super().remove(name, who, agreed)
 
     async def merge(self, name: str, who: Who, check: Check | None = None) -> MergeEnd:
-        self._there(name)
+        self._tree(name)
         draw = self._draw("merge", who.call)
         if name in self.merging or draw.random() < 0.2:
             self.ends["merge refused"] += 1
@@ -143,7 +143,7 @@ class SixOutside(Wilderness):
         return {**super().tools(), "grep": cling, **{tool.spec.name: tool for tool in worktree_tools()}}
 
 
-async def _cling(outside: Outside, given: Json, context: ToolContext) -> ToolOutcome:
+async def _cling(outside: Outside, given: Json, context: CallContext) -> ToolOutcome:
     """It takes its time, and more of it when it is cancelled."""
     assert isinstance(outside, SixOutside)
     try:

@@ -14,11 +14,11 @@ from tests.simulation.chaos_person import SESSION
 from tests.simulation.chaos_tools import Wilderness
 from tests.simulation.evidence import Evidence, Life
 
-from callboard.core.bus.dead_letters import MOOT
-from callboard.core.names import mailbox, short_id
-from callboard.words import events as ev
-from callboard.words.values import Envelope, ToolCall
-from callboard.words.writes import Append
+from callboard.core.keys import mailbox, short_id
+from callboard.core.messaging.dead_letters import MOOT
+from callboard.types import events as ev
+from callboard.types.records import Envelope, ToolCall
+from callboard.types.store_writes import Append
 
 
 @dataclass

@@ -11,12 +11,12 @@ import random
 import re
 from collections.abc import Callable
 
-from tests.engine.team_world import spawn
+from tests.engine.team.team_world import spawn
 from tests.simulation.chaos_replies import found_id, some_calls
 
 from callboard.ports.model import ModelRequest, Reply
 from callboard.testing import say, use
-from callboard.words.values import Json
+from callboard.types.records import Json
 
 MATES = ("amy", "ben", "cat", "dan", "eve")
 PLANNERS = frozenset({"amy", "ben"})
@@ -69,6 +69,8 @@ def _mate(draw: Draw, said: str, newest: str, request: ModelRequest) -> Reply:
     passed = re.search(r"pass this on (\d+)", newest)
     mine = re.findall(r"You claimed (task_[a-z2-7]{12})", said)
     chance = draw.random()
+    if "You are asked to stop" in newest and chance < 0.5:
+        return use("refuse_shutdown", {"reason": "half done"})
     if (asked or first) and chance < 0.8:
         return use("submit_plan", {"plan": f"plan {request.ordinal} of {request.agent}: {draw.random()}"})
     if passed and chance < 0.9 and int(passed[1]):

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 from tests.simulation.processes import AtTerminal, no_traceback, started, until
 
-from callboard.faces.prompt.crossing import TOO_SOON
+from callboard.cli.repl.line import TOO_SOON
 
 PLAN = """
 agents:
@@ -99,7 +99,7 @@ def test_words_to_a_session_that_nobody_hosts_wait_for_who_resumes_it(command: C
         host.signal(signal.SIGTERM)
         assert host.end().code == 143
     sent = command.run("send", "-", stdin="Take slate.\n")
-    assert (sent.code, "nobody hosts it" in sent.out) == (0, True)
+    assert (sent.code, "no process hosts it" in sent.out) == (0, True)
     assert command.here("send", "--to", "bob", "Hello").code == 2
     assert command.here("send", "Hello", CALLBOARD_TOOL="1").code == 2
     assert command.here("approve", request_of(command)).code == 0
@@ -108,16 +108,21 @@ def test_words_to_a_session_that_nobody_hosts_wait_for_who_resumes_it(command: C
 
 
 def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(command: Command) -> None:
-    with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
+    asked = ("run", *PLANNING, "--output-format", "json", "--model", command.scenario(PLAN), "Go.")
+    with started(command, *asked) as host:
         host.wait_for(WAITS)
         request = request_of(command)
         assert command.here("resume", "--force").code == 2, "--force goes with --take-over"
-        assert command.here("run", "--take-over", "New.").code == 2, "a new session is nobody's yet"
+        assert command.here("run", "--take-over", "New.").code == 2, "a new session has no host to take over from"
         with started(command, "resume", "--take-over") as second:
             left = host.end()
             assert left.code == 3
             assert f"process {second.pid} takes over session" in left.err
             no_traceback(left)
+            result = json.loads(left.out)
+            assert [one["id"] for one in result["open"]["requests"]] == [request]
+            assert result["total_cost_usd"] > 0
+            assert result["metrics"]["agents"]["lead"]["token_usage"]["output"] > 0
             until(lambda: f'"pid":{second.pid},' in _lease(command), "the other one hosts it")
             assert command.here("approve", request).code == 0
             ended = second.end()
@@ -171,3 +176,37 @@ def test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves(command: Comman
 def _lease(command: Command) -> str:
     locks = Path(command.env["XDG_STATE_HOME"]).rglob("leases/*.lock")
     return "".join(lock.read_text() for lock in locks).replace(": ", ":").replace("}", ",}")
+
+
+ESCALATED = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: spawn_teammate, input: {name: bob, role: roofer, prompt: Plan it., plan_required: true}}
+    - {otherwise: true, reply: I do not look at plans., repeat: forever}
+  bob:
+    - reply: [{tool_use: {name: submit_plan, input: {plan: Rebuild the roof.}}}]
+    - {otherwise: true, reply: The answer came., repeat: forever}
+"""
+
+
+def test_a_plan_that_its_lead_left_is_put_to_whoever_is_attached_to_a_headless_run(command: Command) -> None:
+    settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("plan: {approver: lead, deadline: 20, on_deadline: escalate}\n")
+    with started(command, "run", "--model", command.scenario(ESCALATED), "Go.") as host:
+        host.wait_for("waits for approval")
+        person = AtTerminal(command, "attach")
+        person.wait_for("this screen follows it")
+        person.wait_for("approve this plan?")
+        (request,) = json.loads(command.here("plans", "--json").out)
+        escalated = next(said for said in request["history"] if said["what"] == "escalated")
+        assert escalated["reason"] == "put to the person"
+        assert request["expires_at"] >= escalated["at"] + 20, "the person has a whole deadline"
+        time.sleep(TOO_SOON)
+        person.type("y\r")
+        person.wait_for("approved by person")
+        host.end()
+        person.end()
+    (after,) = json.loads(command.here("plans", "--all", "--json").out)
+    assert (after["status"], after["answered_by"]) == ("approved", "person")

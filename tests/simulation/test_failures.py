@@ -7,20 +7,22 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-from tests.faces.command import Command, Ran
+from tests.cli.commands.command import Command, Ran
 from tests.simulation.foreign_service import Say, foreign_service
 from tests.simulation.processes import AtTerminal, Running, left_behind, no_traceback, started, until
 
-from callboard.app import Options, open_session
 from callboard.ports.model import Delta
-from callboard.words.events import Event
-from callboard.words.values import Envelope
+from callboard.sessions.open import open_session
+from callboard.sessions.options import IdentityOptions, ModelOptions, SessionOptions, WorkspaceOptions
+from callboard.types.events import Event
+from callboard.types.records import Envelope
 
 FINE = """
 agents:
@@ -74,7 +76,7 @@ def test_a_bad_settings_file_is_named_with_line_and_field(command: Command) -> N
 def test_a_refused_key_is_told_and_a_resume_goes_on_with_a_good_one(command: Command) -> None:
     answers = iter([Say(status=401), Say([{"type": "text", "text": "Good."}])])
     with foreign_service(lambda request, number: next(answers)) as service:
-        key = {"ANTHROPIC_BASE_URL": service.url, "ANTHROPIC_API_KEY": "dummy"}
+        key: dict[str, Any] = {"ANTHROPIC_BASE_URL": service.url, "ANTHROPIC_API_KEY": "dummy"}
         told(command.run("run", "Go.", **key), 3, "ANTHROPIC_API_KEY", "then resume")
         assert command.run("resume", **key).out == "Good.\n"
     assert service.complaints == []
@@ -98,14 +100,16 @@ async def test_a_lead_that_crashes_again_and_again_ends_the_run_and_starts_anew_
 ) -> None:
     for name, value in command.env.items():
         monkeypatch.setenv(name, value)
-    first = Options(command.workspace, model=command.scenario(FINE))
-    with anyio.fail_after(30):
+    first = SessionOptions(WorkspaceOptions(command.workspace), model=ModelOptions(command.scenario(FINE)))
+    with anyio.fail_after(180):
         async with open_session(first, observers=[Raising()]) as session:
             await session.say("Go.")
             end = await session.finished()
         assert (end.exit_code, end.text) == (70, "")
         assert "crashed" in end.why
-        async with open_session(Options(command.workspace, resume=True)) as session:
+        async with open_session(
+            SessionOptions(WorkspaceOptions(command.workspace), identity=IdentityOptions(resume=True))
+        ) as session:
             end = await session.finished()
         assert (end.exit_code, end.text) == (0, "Fine.")
 
@@ -137,7 +141,7 @@ def test_a_damaged_database_is_told_and_kept_and_work_goes_on(command: Command, 
 
 
 @contextlib.contextmanager
-def mounted(place: Path, size: str) -> Iterator[Path]:
+def mounted(place: Path, size: str) -> Generator[Path]:
     """A small file system in memory, or the test is skipped where that is not allowed."""
     place.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
@@ -171,16 +175,25 @@ agents:
 """
 
 
-def test_a_disk_that_fills_up_stops_the_run_and_a_resume_goes_on(command: Command) -> None:
+@pytest.mark.parametrize("end", ["room", "interrupt"])
+def test_a_run_waits_on_a_full_disk_and_does_everything_once(command: Command, end: str) -> None:
     rules = ("--permission-mode", "bypassPermissions")
     with mounted(state_of(command), "4m") as disk:
         with started(command, "run", "-v", *rules, "--model", command.scenario(SLOW_STEPS), "Go.") as running:
             running.wait_for("bash true")
             ballast = fill(disk)
-            told(running.end(), 3, "no room left on the disk", "Free some room")
-        told(command.run("team"), 3, "no room left")
-        ballast.unlink()
-        ran = command.run("resume")
+            running.wait_for("no room left on the disk")
+            if end == "room":
+                ballast.unlink()
+                running.wait_for("can be written again")
+            else:
+                running.signal(signal.SIGINT)
+            ran = running.end()
+        if end == "interrupt":
+            told(ran, 130, "Free some room")
+            told(command.run("team"), 3, "no room left")
+            ballast.unlink()
+            ran = command.run("resume")
         assert (ran.code, ran.out) == (0, "At last.\n"), ran.err
     assert (command.workspace / "once.txt").read_text() == "x\n"
 
@@ -256,7 +269,7 @@ class Phase:
 
 PHASES = {
     "silence": Phase("{reply: Done., fault: {silence_s: 60}}", "asks", heard=True),
-    "back-off": Phase("{reply: Done., fault: {status: 429, retry_after: 25}}", "retry"),
+    "back-off": Phase("{reply: Done., fault: {status: 429, retry_after: 8}}", "retry"),
     "tool": Phase(
         "{reply: [{tool_use: {name: bash, input: {command: sleep 60}}}]}",
         "tool_use",
@@ -273,7 +286,7 @@ PHASES = {
 
 
 @contextlib.contextmanager
-def begun(command: Command, phase: Phase) -> Iterator[Running]:
+def begun(command: Command, phase: Phase) -> Generator[Running]:
     """A run that has come to its phase."""
     model = command.scenario(phase.scenario())
     with started(command, "run", "-v", *phase.args, "--model", model, "Go.") as running:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 
-from callboard.app import Options, open_session
 from callboard.core.context.cache.health import cache_hit_rate
 from callboard.ports.model import Delta
-from callboard.words.events import CacheThrash, Event, ModelReplied
-from callboard.words.values import Envelope, Usage
+from callboard.sessions.open import open_session
+from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
+from callboard.types.events import CacheThrash, Event, ModelReplied
+from callboard.types.records import Envelope, Usage
 
 pytestmark = pytest.mark.anyio
 SUBAGENTS = 20
@@ -59,13 +60,13 @@ def fan_out(folder: Path, agent_type: str) -> str:
 
 
 @pytest.mark.parametrize("agent_type", ["explore", "general"])
-async def test_b37_twenty_subagents_write_their_prefix_once(
+async def test_twenty_subagents_write_their_prefix_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str
 ) -> None:
     command, seen = Command(tmp_path), Usages()
     for name, value in command.env.items():
         monkeypatch.setenv(name, value)
-    options = Options(command.workspace, model=fan_out(tmp_path, agent_type))
+    options = SessionOptions(WorkspaceOptions(command.workspace), model=ModelOptions(fan_out(tmp_path, agent_type)))
     async with open_session(options, observers=[seen]) as session:
         await session.say("Go.")
         end = await session.finished()

@@ -9,13 +9,13 @@ from tests.simulation.evidence import Evidence, broken, gather
 from tests.simulation.little_session import SESSION, Play
 from tests.simulation.virtual import run_virtual
 
-from callboard.adapters.memory import CrashPoint, MemoryStore
+from callboard.adapters.storage.memory import CrashPoint, MemoryStore
 from callboard.ports.model import Delta
-from callboard.words.errors import StoreFull
-from callboard.words.events import Event
-from callboard.words.values import Envelope
+from callboard.types.errors import StoreFull
+from callboard.types.events import Event
+from callboard.types.records import Envelope
 
-SAMPLE = 60
+SAMPLE = 30
 """Writes at which `make test` kills; `make soak` kills at all of them."""
 
 
@@ -93,7 +93,8 @@ def check(write: int, point: CrashPoint, wanted: End) -> None:
 
 def points(most: int | None) -> list[tuple[int, CrashPoint]]:
     play, _ = run_virtual(clean)
-    every = [(write, point) for write in range(1, play.store.writes + 1) for point in ("before", "after")]
+    either: tuple[CrashPoint, ...] = ("before", "after")
+    every: list[tuple[int, CrashPoint]] = [(n, point) for n in range(1, play.store.writes + 1) for point in either]
     return every if most is None else every[:: max(1, len(every) // most)]
 
 

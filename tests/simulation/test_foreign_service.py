@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 from tests.simulation.foreign_service import Say, check, check_thinking, foreign_service
 from tests.simulation.processes import no_traceback
 

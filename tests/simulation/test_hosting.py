@@ -7,12 +7,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 from tests.simulation.processes import left_behind, no_traceback, started, until
 
-from callboard.adapters.sqlite import open_store
+from callboard.adapters.storage.sqlite import open_store
 from callboard.ports.store import Put
-from callboard.words.schedules import Schedule
+from callboard.types.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 

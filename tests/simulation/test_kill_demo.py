@@ -25,23 +25,23 @@ import anyio
 import pytest
 from tests.warm import Process
 
-from callboard.adapters.sqlite import open_store
-from callboard.core.apply import RUNTIME_MAIL
-from callboard.core.names import agent_key, journal, mailbox
-from callboard.engine.memory import events_of
-from callboard.engine.sessions import find_session
+from callboard.adapters.storage.sqlite import open_store
+from callboard.core.agent.apply import is_for_runtime
+from callboard.core.keys import agent_key, journal, mailbox
+from callboard.engine.commands import find_session
+from callboard.engine.recall import events_of
 from callboard.ports.store import Store
-from callboard.words import events as ev
-from callboard.words.values import AgentRow, Envelope
+from callboard.types import events as ev
+from callboard.types.records import AgentRow, Envelope
 
 EFFECTS = ("changes/split.md", "changes/parse.md", "changes/summary.md", "build/ledger.log")
 """Files that commands of the demo make: a kill as soon as one is there cuts the effect off from its result."""
-KILLS = 25 - len(EFFECTS)
-"""Kills that are spread over the whole length; with those at the effects they are 25."""
+KILLS, SOAK_KILLS = 9, 21
+"""Kills that are spread over the whole length, beside those at the effects."""
 IN_A_ROW = 3
 """Kills of one demo: each at another part of its length, by the process that took it up after the one before."""
 AT_ONCE = 3
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a demo is taken to hang."""
 CALLBOARD = ("-m", "callboard")
 ANNOUNCED = "The sample project is in "
@@ -179,7 +179,7 @@ async def wrong_with(store: Store, session: str, agent: AgentRow) -> list[str]:
     if received != [envelope.id for envelope in sent]:
         found.append(f"{agent.name} received {received}, and was sent {[envelope.id for envelope in sent]}")
     for envelope in sent:
-        times = 0 if envelope.type in RUNTIME_MAIL else 1
+        times = 0 if is_for_runtime(envelope) else 1
         waits = envelope.mode == "queue" and not taken[envelope.id]
         if taken[envelope.id] != times and not waits:
             found.append(f"{agent.name} took {envelope.type} {envelope.id} {taken[envelope.id]} times")
@@ -243,11 +243,12 @@ def test_a_demo_that_nobody_disturbs_shows_all_it_promises(unkilled: Played) -> 
     assert (len([name for name in unkilled.files if name.startswith("changes/")])) == 4
 
 
-def test_a_demo_killed_at_any_moment_comes_to_the_same_end(unkilled: Played, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(SOAK_KILLS, marks=pytest.mark.soak)])
+def test_a_demo_killed_at_any_moment_comes_to_the_same_end(unkilled: Played, tmp_path: Path, kills: int) -> None:
     draw, length = random.Random(25), unkilled.seconds
     runs: list[Played] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        while (missing := KILLS - sum(run.kills for run in runs)) > 0:  # one that came too late was none
+        while (missing := kills - sum(run.kills for run in runs)) > 0:  # one that came too late was none
             count = -(-missing // IN_A_ROW)
             waits = [[length * (n + draw.random()) / count / IN_A_ROW for _ in range(IN_A_ROW)] for n in range(count)]
             ahead = [

@@ -1,4 +1,4 @@
-"""Two thousand steps with large results in a 200k window: never over the window, never refused, nothing forgotten.
+"""Hundreds of steps with large results in a 200k window: never over it, never refused, nothing forgotten.
 
 The service is strict and counts a tenth more than we estimate. The person demands something new in each turn; the board
 and the todo list change all the time. What counts is the last request: every demand in the person's own words, and
@@ -12,21 +12,21 @@ import re
 from dataclasses import dataclass, field
 
 import pytest
-from tests.engine.team_world import team_world
+from tests.engine.team.team_world import team_world
 from tests.simulation.outside import Outside
 
-from callboard.adapters.rehearsal.api import ModelSpec
-from callboard.adapters.rehearsal.strict import Rules, check_request
-from callboard.adapters.rehearsal.tokens import prompt_tokens, survey
+from callboard.adapters.models.rehearsal.api import ModelSpec
+from callboard.adapters.models.rehearsal.strict import CheckContext, check_request
+from callboard.adapters.models.rehearsal.tokens import prompt_tokens, survey
 from callboard.core.context.presets import PRESETS
 from callboard.ports.model import ModelRequest, Reply
 from callboard.testing import ScriptedModel, fault, say, use
-from callboard.words.specs import ModelLimits
-from callboard.words.values import Fault, Json, Usage
+from callboard.types.agent_spec import ModelLimits
+from callboard.types.records import Fault, Json, Usage
 
 pytestmark = pytest.mark.anyio
 
-STEPS, TURN = 2_000, 50
+STEPS, SOAK_STEPS, TURN = 600, 2_000, 50
 WINDOW = 200_000
 FIRST = "Make every test of this package pass, and never touch the folder named vendor."
 SIZES = (2_000, 20_000, 5_000, 12_000, 1_000, 8_000, 250_000, 3_000, 16_000, 6_000)
@@ -34,7 +34,7 @@ SIZES = (2_000, 20_000, 5_000, 12_000, 1_000, 8_000, 250_000, 3_000, 16_000, 6_0
 CHECKED = 19
 """Every so many requests are put before the strict check in whole; all are counted."""
 SERVICE = ModelSpec("scripted", window=WINDOW, max_output=64_000)
-RULES = Rules(models={"scripted": SERVICE})
+RULES = CheckContext(models={"scripted": SERVICE})
 
 
 @pytest.fixture
@@ -130,29 +130,29 @@ class Files(dict[str, str]):
 
 
 @pytest.mark.parametrize(
-    "preset",
+    ("preset", "steps"),
     [
-        "economic",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("progressive", "micro", "regional")),
+        ("economic", STEPS),
+        *(pytest.param(name, SOAK_STEPS, marks=pytest.mark.soak) for name in PRESETS),
     ],
 )
-async def test_a_session_of_two_thousand_steps_forgets_nothing_that_matters(preset: str) -> None:
+async def test_a_long_session_forgets_nothing_that_matters(preset: str, steps: int) -> None:
     outside = Outside(files=Files())
     model = LongModel()
     world = team_world(model, outside.tools()["read_file"])
     world.spec = {"pipeline": PRESETS[preset], "models": {"scripted": ModelLimits(window=WINDOW)}}
     async with world.session() as team:
-        for turn in range(STEPS // TURN):
+        for turn in range(steps // TURN):
             await team.prompt(f"{FIRST if not turn else ''} {demand(turn)}".strip())
             await team.quiet()
         state = team.state("lead")
     assert model.refused == []
     assert model.most + 8_000 <= WINDOW
-    assert state.steps == STEPS
+    assert state.steps == steps
     assert state.compactions > 0
     said = model.text()
     assert FIRST in said
-    assert [turn for turn in range(STEPS // TURN) if demand(turn) not in said] == []
+    assert [turn for turn in range(steps // TURN) if demand(turn) not in said] == []
     assert [todo for todo in model.todos if todo not in said] == []
-    assert {task for task, subject in model.opened.items() if f"{task} [" not in said} == set()
+    assert {task for task in model.opened if f"{task} [" not in said} == set()
     assert model.opened, "some tasks are open in the end"

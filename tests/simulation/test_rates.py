@@ -8,15 +8,15 @@ from typing import cast
 
 import anyio
 import pytest
-from tests.engine.team_world import Shared
-from tests.engine.test_one_agent import Echo, tools
+from tests.engine.agent.test_one_agent import Echo, tools
+from tests.engine.team.team_world import Shared
 
-from callboard.adapters.anthropic import AnthropicModel
-from callboard.adapters.rehearsal.api import ApiError, ModelSpec, of_status
-from callboard.adapters.rehearsal.emulator import serve
-from callboard.adapters.rehearsal.replies import Reply, Request, call, say
-from callboard.adapters.rehearsal.scenario import Scenario
-from callboard.engine.governor import Governor
+from callboard.adapters.models.anthropic.client import AnthropicModel
+from callboard.adapters.models.rehearsal.api import ApiError, ModelSpec, of_status
+from callboard.adapters.models.rehearsal.emulator import serve
+from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest, call, say
+from callboard.adapters.models.rehearsal.scenario import Scenario
+from callboard.engine.rate_limits.limiter import Governor
 from callboard.testing import ScriptedModel, SteadyClock
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ class Service:
     open: bool = False
     all_here: anyio.Event = field(default_factory=anyio.Event)
 
-    async def __call__(self, request: Request) -> Reply | ApiError:
+    async def __call__(self, request: SimulatedRequest) -> SimulatedReply | ApiError:
         self.asked += 1
         mine = self.asked
         if mine <= AGENTS:
@@ -64,7 +64,7 @@ class Service:
         return say("done") if request.results else call("echo", {"text": "x"})
 
 
-async def played(service: Callable[[Request], Awaitable[Reply | ApiError]]) -> list[str]:
+async def played(service: Callable[[SimulatedRequest], Awaitable[SimulatedReply | ApiError]]) -> list[str]:
     """What the agents of one key say in the end."""
     emulator = await serve(Scenario.from_callable(service, models={"rehearsal": ModelSpec("rehearsal")}))
     model = AnthropicModel(base_url=emulator.url, api_key="test")
@@ -81,7 +81,7 @@ async def played(service: Callable[[Request], Awaitable[Reply | ApiError]]) -> l
             said.append(team.state("lead").last_text)
 
     try:
-        with anyio.fail_after(60):
+        with anyio.fail_after(180):
             async with anyio.create_task_group() as group:
                 for number in range(AGENTS):
                     group.start_soon(live, number)
@@ -91,7 +91,7 @@ async def played(service: Callable[[Request], Awaitable[Reply | ApiError]]) -> l
     return said
 
 
-async def test_b25_a_429_with_a_wait_parks_the_team_once() -> None:
+async def test_a_429_with_a_wait_parks_the_team_once() -> None:
     slow = ApiError("rate_limit_error", "slow down", 429, retry_after=1)
     service = Service([slow, *[None] * (AGENTS - 1)])
     assert await played(service) == ["done"] * AGENTS
@@ -100,7 +100,7 @@ async def test_b25_a_429_with_a_wait_parks_the_team_once() -> None:
     assert service.asked == 2 * AGENTS + 1
 
 
-async def test_b25_after_an_outage_one_call_goes_and_not_a_herd() -> None:
+async def test_after_an_outage_one_call_goes_and_not_a_herd() -> None:
     service = Service([of_status(529)] * AGENTS, down=2)
     assert await played(service) == ["done"] * AGENTS
     assert service.alone == [True, True, True], "two that were refused, and the one that was answered"

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.adapters.test_git import plain
+from tests.adapters.git.test_git import plain
 
-from callboard.app import End, Options, open_session
+from callboard.sessions.open import open_session
+from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
+from callboard.sessions.result import RunEnd
 
 pytestmark = pytest.mark.anyio
 SCENARIO = """
@@ -26,16 +28,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def run(options: Options) -> End:
+async def run(options: SessionOptions) -> RunEnd:
     async with open_session(options) as session:
         for words in ("Go.", "Once more."):
             await session.say(words)
             end = await session.finished()
-            (options.workspace / f"{words}txt").write_text("changed between two turns")
+            (options.workspace.folder / f"{words}txt").write_text("changed between two turns")
         return end
 
 
-async def test_b24_a_replay_in_another_place_is_told_what_was_told_then(
+async def test_a_replay_in_another_place_is_told_what_was_told_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in ("STATE", "DATA", "CONFIG"):
@@ -46,8 +48,10 @@ async def test_b24_a_replay_in_another_place_is_told_what_was_told_then(
     repository.mkdir()
     elsewhere.mkdir()
     plain(repository, "init", "-q")
-    recorded = await run(Options(repository, model=f"rehearsal:{scenario}", record=cassette))
-    replayed = await run(Options(elsewhere, model=f"cassette:{cassette}"))
+    recorded = await run(
+        SessionOptions(WorkspaceOptions(repository), model=ModelOptions(f"rehearsal:{scenario}", record=cassette))
+    )
+    replayed = await run(SessionOptions(WorkspaceOptions(elsewhere), model=ModelOptions(f"cassette:{cassette}")))
     assert (recorded.exit_code, recorded.text) == (0, "It is done.")
     assert (replayed.exit_code, replayed.text, replayed.why) == (0, "It is done.", "")
     lines = [json.loads(line) for line in cassette.read_text().splitlines()]

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 
-from callboard.app import End, Options, open_session
-from callboard.faces.demo import ASSIGNMENT
-from callboard.ports.world import Answer
-from callboard.words.errors import SettingsError, UsageError
-from callboard.words.values import Request
+from callboard.cli.commands.demo import ASSIGNMENT
+from callboard.ports.environment import Answer
+from callboard.sessions.open import open_session
+from callboard.sessions.options import (
+    IdentityOptions,
+    ModelOptions,
+    PermissionOptions,
+    SessionOptions,
+    WorkspaceOptions,
+)
+from callboard.sessions.result import RunEnd
+from callboard.types.errors import SettingsError, UsageError
+from callboard.types.records import Request
 
 pytestmark = pytest.mark.anyio
 
@@ -84,6 +93,35 @@ agents:
 """
 
 
+BOUND = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: create_task, input: {subject: One}}
+    - when: {result_of: create_task}
+      capture:
+        task: '(task_[a-z0-9]+)'
+      reply:
+        - tool_use: {name: create_worktree, input: {name: parser, task_id: '${task}'}}
+        - tool_use: {name: spawn_teammate, input: {name: alice, role: helper, prompt: Help me}}
+    - otherwise: true
+      reply: So be it.
+  alice:
+    - when: {contains: Help me}
+      reply: Ready.
+    - when: {contains: You claimed}
+      capture:
+        task: 'You claimed (task_[a-z0-9]+)'
+      reply:
+        - tool_use: {name: bash, input: {command: 'pwd; echo new > new.txt'}}
+    - when: {result_of: bash}
+      reply:
+        - tool_use: {name: complete_task, input: {task_id: '${task}'}}
+    - otherwise: true
+      reply: Alice is done.
+"""
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -104,25 +142,31 @@ class Place:
         made.mkdir(exist_ok=True)
         return made
 
-    async def record(self, scenario: str = SCENARIO, *prompts: str) -> End:
+    async def record(self, scenario: str = SCENARIO, *prompts: str) -> RunEnd:
         """Record a session in a workspace of its own."""
         file = self.folder / "scenario.yaml"
         file.write_text(scenario)
-        options = Options(self.workspace("there"), FREE, model=f"rehearsal:{file}", record=self.cassette)
+        options = SessionOptions(
+            WorkspaceOptions(self.workspace("there"), FREE),
+            model=ModelOptions(f"rehearsal:{file}", record=self.cassette),
+        )
         return await _run(options, *(prompts or (PROMPT,)))
 
-    async def replay(self, *prompts: str, live_tools: bool = False, flags: dict[str, object] | None = None) -> End:
+    async def replay(self, *prompts: str, live_tools: bool = False, flags: dict[str, object] | None = None) -> RunEnd:
         """Replay it in another, empty workspace, where nothing is allowed unless `flags` say so."""
         workspace = self.workspace("a-folder-with-a-longer-name")
         model = f"cassette:{self.cassette}"
-        return await _run(Options(workspace, flags or {}, model=model, live_tools=live_tools), *(prompts or (PROMPT,)))
+        return await _run(
+            SessionOptions(WorkspaceOptions(workspace, flags or {}), model=ModelOptions(model, live_tools=live_tools)),
+            *(prompts or (PROMPT,)),
+        )
 
     def left(self) -> list[str]:
         return [path.name for path in self.workspace("a-folder-with-a-longer-name").iterdir()]
 
 
-async def _run(options: Options, *prompts: str) -> End:
-    with anyio.fail_after(60):
+async def _run(options: SessionOptions, *prompts: str) -> RunEnd:
+    with anyio.fail_after(180):
         async with open_session(options) as session:
             for prompt in prompts:
                 await session.say(prompt)
@@ -161,9 +205,20 @@ async def test_a_team_is_replayed_in_another_workspace_without_running_anything(
     assert sorted((place.folder / "state" / "callboard").iterdir()) == began, "a replay keeps nothing"
 
 
+async def test_a_task_that_is_bound_to_a_worktree_is_worked_on_there_again(place: Place) -> None:
+    for words in (("init", "-q"), ("-c", "user.name=P", "-c", "user.email=p@x", "commit", "-qm", "x", "--allow-empty")):
+        subprocess.run(["git", *words], cwd=place.workspace("there"), check=True)
+    recorded = await place.record(BOUND)
+    assert recorded.exit_code == 0, recorded
+    assert len(list((place.folder / "data").glob("callboard/*/worktrees/parser/new.txt"))) == 1, "it was done there"
+    replayed = await place.replay()
+    assert (replayed.exit_code, replayed.why, replayed.text) == (0, "", recorded.text)
+    assert place.left() == []
+
+
 async def test_another_prompt_is_told_as_the_first_difference(place: Place) -> None:
     await place.record()
-    with anyio.fail_after(30):
+    with anyio.fail_after(180):
         end = await place.replay("Do something else")
     assert end.exit_code == 1
     assert "call 1 of lead (turn)" in end.why
@@ -193,7 +248,7 @@ async def test_a_recording_that_goes_on_is_no_success(place: Place) -> None:
 async def test_mail_that_never_comes_is_not_waited_for_for_ever(place: Place) -> None:
     await place.record("agents:\n  lead:\n    - reply: One.\n")
     place.cassette.write_text(place.cassette.read_text().replace('"ids":["env_', '"ids":["env_of_nobody_'))
-    with anyio.fail_after(40):
+    with anyio.fail_after(180):
         end = await place.replay()
     assert (end.exit_code, end.text) == (0, "One.")
 
@@ -236,7 +291,11 @@ agents:
       reply: So be it.
 """
     )
-    asked = Options(place.workspace("there"), model=f"rehearsal:{file}", record=place.cassette, attended=True)
+    asked = SessionOptions(
+        WorkspaceOptions(place.workspace("there")),
+        model=ModelOptions(f"rehearsal:{file}", record=place.cassette),
+        permissions=PermissionOptions(attended=True),
+    )
     async with open_session(asked, approvers=[Yes()]) as session:
         await session.say(PROMPT)
         await session.finished()
@@ -280,9 +339,17 @@ async def test_a_replay_is_neither_resumed_nor_recorded(place: Place) -> None:
     model = f"cassette:{place.cassette}"
     workspace = place.workspace("there")
     with pytest.raises(UsageError, match="begins anew"):
-        await _run(Options(workspace, model=model, resume=True), PROMPT)
+        await _run(
+            SessionOptions(
+                WorkspaceOptions(workspace), identity=IdentityOptions(resume=True), model=ModelOptions(model)
+            ),
+            PROMPT,
+        )
     with pytest.raises(UsageError, match="--record goes with a new session"):
-        await _run(Options(workspace, model=model, record=place.folder / "again.jsonl"), PROMPT)
+        await _run(
+            SessionOptions(WorkspaceOptions(workspace), model=ModelOptions(model, record=place.folder / "again.jsonl")),
+            PROMPT,
+        )
 
 
 @pytest.mark.parametrize("session", ["", "../../etc", "a/b", "x" * 100])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.faces.command import Command
+from tests.cli.commands.command import Command
 from tests.simulation.processes import Running, left_behind, started, until
 from tests.simulation.test_kill_demo import wrong_in_store
 

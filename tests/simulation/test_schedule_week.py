@@ -1,4 +1,4 @@
-"""B29: 8 runners on one store, 50 schedules, with kills, sleeps and clock jumps: each slot once, or accounted for.
+"""8 runners on one store, 50 schedules, with kills, sleeps and clock jumps: each slot once, or accounted for.
 
 The sample of each `make test` is some hours; `make soak` lives whole weeks of several seeds."""
 
@@ -26,7 +26,7 @@ def lived(seed: int, hours: float) -> tuple[Week, Counter[str]]:
     return week, outcomes
 
 
-def test_b29_some_hours_of_eight_runners_and_fifty_schedules_fire_each_slot_once() -> None:
+def test_some_hours_of_eight_runners_and_fifty_schedules_fire_each_slot_once() -> None:
     week, outcomes = lived(1, 5.0)
     assert week.kills > 10, "nothing was tried"
     assert outcomes["done"] > 50, outcomes
@@ -34,7 +34,7 @@ def test_b29_some_hours_of_eight_runners_and_fifty_schedules_fire_each_slot_once
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_b29_a_week_of_eight_runners_and_fifty_schedules_fires_each_slot_once(seed: int, soak: int) -> None:
+def test_a_week_of_eight_runners_and_fifty_schedules_fires_each_slot_once(seed: int, soak: int) -> None:
     for number in range(soak):
         week, outcomes = lived(100 * seed + number, 7 * 24.0)
         assert week.kills > 100

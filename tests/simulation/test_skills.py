@@ -8,10 +8,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard.app import End, Options, open_session
-from callboard.core.bus.mail import sending
+from callboard.core.messaging.envelopes import sending
 from callboard.ports.model import Delta
-from callboard.words.events import (
+from callboard.sessions.open import open_session
+from callboard.sessions.options import (
+    IdentityOptions,
+    ModelOptions,
+    SessionOptions,
+    WorkspaceOptions,
+)
+from callboard.sessions.result import RunEnd
+from callboard.types.events import (
     AgentStarted,
     CallJudged,
     ContextEdited,
@@ -19,10 +26,11 @@ from callboard.words.events import (
     EnvelopesDropped,
     Event,
     InjectionQueued,
+    ModelCalled,
     PromptSet,
     SkillLoaded,
 )
-from callboard.words.values import Envelope
+from callboard.types.records import Envelope
 
 pytestmark = pytest.mark.anyio
 
@@ -89,12 +97,16 @@ class Place:
         (folder / "SKILL.md").write_text(text)
         return folder
 
-    def options(self, **more: object) -> Options:
-        return Options(self.workspace, model=f"rehearsal:{self.root / 'scenario.yaml'}", **more)  # pyright: ignore[reportArgumentType]  any of them
+    def options(self, *, resume: bool = False, trust: bool = False, record: Path | None = None) -> SessionOptions:
+        return SessionOptions(
+            WorkspaceOptions(self.workspace, trust=trust),
+            identity=IdentityOptions(resume=resume),
+            model=ModelOptions(f"rehearsal:{self.root / 'scenario.yaml'}", record=record),
+        )
 
-    async def run(self, *words: str, **more: object) -> tuple[Seen, End]:
+    async def run(self, *words: str, trust: bool = False, record: Path | None = None) -> tuple[Seen, RunEnd]:
         seen = Seen()
-        async with open_session(self.options(**more), observers=[seen]) as session:
+        async with open_session(self.options(trust=trust, record=record), observers=[seen]) as session:
             for text in words:
                 await session.say(text)
                 await session.finished()
@@ -183,9 +195,44 @@ async def test_several_stand_at_the_start_and_each_has_the_arguments(place: Plac
 
 
 async def test_what_is_no_command_is_said_as_it_stands(place: Place) -> None:
+    seen, _ = await place.run("/etc/hosts is wrong", "/tmp is full", "\\/x")
+    assert seen.heard == ["/etc/hosts is wrong", "/tmp is full", "\\/x"]
+
+
+async def test_an_unknown_command_never_reaches_the_model(place: Place) -> None:
+    place.skill("review", "---\ndescription: d\n---\nx\n")
     place.skill("hidden", "---\ndescription: d\nuser-invocable: false\n---\nx\n")
-    seen, _ = await place.run("/etc/hosts is wrong", "/hidden", "\\/x")
-    assert seen.heard == ["/etc/hosts is wrong", "/hidden", "\\/x"]
+    seen, end = await place.run("/reveiw it", "/hidden")
+    assert seen.heard == []
+    assert not [event for _, event in seen.events if isinstance(event, ModelCalled)]
+    assert seen.dropped[0] == (
+        "there is no command /reveiw. Did you mean /review? "
+        "To say it to the model as it stands, begin with a backslash: \\/reveiw"
+    )
+    assert seen.dropped[1].startswith("there is no command /hidden.")
+    assert end.exit_code == 1
+
+
+async def test_a_nested_command_goes_by_its_folders_and_by_its_name_where_that_is_clear(place: Place) -> None:
+    commands = place.root / "home/.claude/commands"
+    for path in ("git/commit", "web/ui/deploy", "api/deploy", "fix/fix"):
+        (commands / path).parent.mkdir(parents=True, exist_ok=True)
+        (commands / f"{path}.md").write_text(f"This is {path}.\n")
+    seen = Seen()
+    async with open_session(place.options(), observers=[seen]) as session:
+        names = {command.name: command.aliases for command in session.commands() if command.kind == "command"}
+        for typed in ("/git:commit", "/commit", "/web:ui:deploy", "/ui:deploy", "/api:deploy", "/deploy"):
+            await session.say(typed)
+            await session.finished()
+    assert names == {
+        "git:commit": ("commit",),
+        "web:ui:deploy": ("ui:deploy",),
+        "api:deploy": (),
+        "fix:fix": ("fix",),
+    }
+    said = [text.partition("This is ")[2].partition(".")[0] for text in seen.heard if "This is " in text]
+    assert said == ["git/commit", "git/commit", "web/ui/deploy", "web/ui/deploy", "api/deploy"]
+    assert "Did you mean /api:deploy or /web:ui:deploy?" in seen.dropped[0]
 
 
 FORKS = r"""
@@ -257,12 +304,14 @@ async def test_a_command_file_is_a_command_and_a_skill_of_its_name_wins(place: P
     seen = Seen()
     async with open_session(place.options(), observers=[seen]) as session:
         found = {one.name: (one.kind, one.hint) for one in session.commands()}
-        await session.say("/commit it all")
+        await session.say("/git:commit it all")
+        await session.say("/commit once more")
         await session.say("/fix")
         await session.finished()
-    assert found["commit"] == ("command", "[message]")
+    assert found["git:commit"] == ("command", "[message]")
     assert found["fix"] == ("skill", "")
     assert "Commit with it all" in seen.heard[1]
+    assert "Commit with once more" in "".join(seen.heard), "no other command has that name"
     assert "The skill." in "".join(seen.heard)
     assert "The command." not in "".join(seen.heard)
 
@@ -272,7 +321,11 @@ async def test_a_workspace_that_nobody_trusts_brings_no_skill_and_no_command(pla
     (place.workspace / ".claude/commands").mkdir(parents=True)
     (place.workspace / ".claude/commands/worse.md").write_text("!`touch made`\n")
     seen, _ = await place.run("/evil", "/worse")
-    assert seen.heard == ["/evil", "/worse"]
+    assert seen.heard == []
+    assert [why.partition(".")[0] for why in seen.dropped] == [
+        "there is no command /evil",
+        "there is no command /worse",
+    ]
     seen, _ = await place.run("/evil", "/worse", trust=True)
     assert len(seen.heard) == 2, "trusted, its own grant lets its command run"
     assert "/worse: its command `touch made` did not run" in seen.dropped[0]
@@ -323,7 +376,9 @@ async def test_a_replay_hears_what_a_skills_commands_printed_then(place: Place) 
     await place.run("/look", record=cassette)
     (place.workspace / "notes.txt").write_text("as it is")
     seen = Seen()
-    async with open_session(Options(place.workspace, model=f"cassette:{cassette}"), observers=[seen]) as session:
+    async with open_session(
+        SessionOptions(WorkspaceOptions(place.workspace), model=ModelOptions(f"cassette:{cassette}")), observers=[seen]
+    ) as session:
         await session.say("/look")
         end = await session.finished()
     assert (end.exit_code, end.why) == (0, "")

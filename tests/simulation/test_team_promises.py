@@ -17,12 +17,12 @@ from tests.simulation.team_of_six_ends import broken_at_the_end
 from tests.simulation.team_of_six_promises import broken_in_team
 from tests.simulation.virtual import run_virtual
 
+from callboard.core.agent.state import Ended
 from callboard.core.frozen import replace as changed
-from callboard.core.names import agent_key, journal, mailbox, request_key, task_key
-from callboard.core.state import Ended
-from callboard.words import events as ev
-from callboard.words.values import AgentRow, Envelope, Json, Request, Task
-from callboard.words.writes import Append, Put, Write
+from callboard.core.keys import agent_key, journal, mailbox, request_key, task_key
+from callboard.types import events as ev
+from callboard.types.records import AgentRow, Envelope, Json, Request, Task
+from callboard.types.store_writes import Append, Put, Write
 
 T = TypeVar("T")
 SEEDS = range(5, 35)

@@ -8,12 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pytest
-from tests.simulation.evidence import Evidence
+from tests.simulation.evidence import Evidence, Life
 from tests.simulation.seeds import live_all, twice_the_same
 from tests.simulation.team_of_six import SixRun, overtaken
 
-PARTS, SEEDS = 4, 25
-"""Tests over which the 100 seeds of `make test` are spread, and the seeds of each."""
+from callboard.types.events import ModelReplied, ToolFinished
+
+SAMPLE = range(15)
+"""The seeds that `make test` lives: the first 12 come across all that is common, and 3 leave some room."""
+SEEDS = 25
+"""Of each part of the first seeds, which `make soak` lives."""
+PARTS = [SAMPLE, *(pytest.param(range(n * SEEDS, (n + 1) * SEEDS), marks=pytest.mark.soak) for n in range(4))]
 SOAK_PARTS, SOAK_SEEDS = 20, 250
 REPLAY = "TEAM_SEED={} .venv/bin/python -m pytest tests/simulation/test_team_simulation.py -k replay"
 
@@ -32,6 +37,7 @@ def _met(run: SixRun, evidence: Evidence) -> Counter[str]:
     met.update(f"{one.kind} {one.life}" for one in evidence.rows)
     met.update(f"task {one.status}" for one in evidence.tasks)
     met.update(run.events)
+    met["stop refused"] += sum(_refused(life) for life in evidence.lives)
     met["revised"] += sum(1 for one in evidence.requests if one.kind == "plan" and one.revision > 1)
     met["blocked"] += sum(1 for one in evidence.tasks if one.blocked_by)
     met["passed on"] += sum(
@@ -42,6 +48,13 @@ def _met(run: SixRun, evidence: Evidence) -> Counter[str]:
     met.update({f"worktree {how}": times for how, times in trees.ends.items()})
     met["in a worktree"] += sum(row.worktree != "" for row in evidence.rows)
     return met
+
+
+def _refused(life: Life) -> int:
+    """Return how often a life refused to stop by its own tool."""
+    calls = {call.id: call.name for event in life.events if isinstance(event, ModelReplied) for call in event.calls}
+    ends = [event for event in life.events if isinstance(event, ToolFinished) and not event.is_error]
+    return sum(calls[event.call] == "refuse_shutdown" for event in ends)
 
 
 COMMON = {
@@ -56,6 +69,8 @@ COMMON = {
     "permission approved",
     "shutdown approved",
     "shutdown rejected",
+    "shutdown_refused",
+    "stop refused",
     "task taken",
     "clung",
     "in a worktree",
@@ -71,7 +86,7 @@ COMMON = {
     "background_ended",
     "agent_resumed",
 }
-"""What 25 seeds come across, whichever they are."""
+"""What 25 seeds come across, whichever they are, and the sample."""
 RARE = {
     "process dropped",
     "process full",
@@ -89,11 +104,11 @@ RARE = {
 """What 250 come across beside that."""
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_whatever_befalls_a_team_of_six_no_promise_breaks(
-    part: int, record_property: Callable[[str, object], None]
+    seeds: range, record_property: Callable[[str, object], None]
 ) -> None:
-    met = check(range(part * SEEDS, (part + 1) * SEEDS))
+    met = check(seeds)
     record_property("met", dict(met.most_common()))
     assert {what for what, times in met.items() if times} >= COMMON
 

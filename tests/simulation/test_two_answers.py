@@ -13,14 +13,14 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.faces.command import Command, Ran
+from tests.cli.commands.command import Command, Ran
 from tests.simulation.processes import LIMIT, AtTerminal, started, until
 from tests.warm import Process
 
-from callboard.adapters.sqlite import open_store
-from callboard.core.asking.requests import digest_of
+from callboard.adapters.storage.sqlite import open_store
+from callboard.core.approvals.requests import digest_of
 from callboard.ports.store import Put
-from callboard.words.values import Request
+from callboard.types.records import Request
 
 PLAN = """
 agents:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from tests.simulation.week_slots import Kind
 from tests.simulation.week_world import SESSIONS, Week
 
-from callboard.core.names import fires_prefix
-from callboard.engine.memory import events_of
-from callboard.words.events import TurnBegan, TurnEnded
-from callboard.words.schedules import Fire, Schedule
+from callboard.core.keys import fires_prefix
+from callboard.engine.recall import events_of
+from callboard.types.events import TurnBegan, TurnEnded
+from callboard.types.schedules import Fire, Schedule
 
 ON_TIME = 60.0
 JITTER = 60.0

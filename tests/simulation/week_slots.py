@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from zoneinfo import ZoneInfo
 
-from callboard.words.schedules import Schedule
+from callboard.types.schedules import Schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE = 60.0

@@ -14,17 +14,17 @@ import anyio
 from structlog.testing import capture_logs
 from tests.simulation.week_slots import BERLIN, Kind, kinds
 
-from callboard.adapters.memory import Crashed, MemoryStore
-from callboard.core.names import host_lease, schedule_key
-from callboard.core.state import AgentState
-from callboard.engine.sessions import create_session
-from callboard.engine.supervision.team import Team
+from callboard.adapters.storage.memory import Crashed, MemoryStore
+from callboard.core.agent.state import AgentState
+from callboard.core.keys import host_lease, schedule_key
+from callboard.engine.commands import create_session
+from callboard.engine.team.supervisor import Team
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
 from callboard.ports.store import LeaseHolder, Put
 from callboard.testing import ScriptedModel, SteadyClock, World, fault, say
-from callboard.words.errors import Fenced
-from callboard.words.schedules import Schedule
-from callboard.words.values import SessionRow
+from callboard.types.errors import Fenced
+from callboard.types.records import SessionRow
+from callboard.types.schedules import Schedule
 
 HOUR = 3_600.0
 START = 1_805_886_000.0
@@ -101,7 +101,7 @@ class Week:
     async def _founded(self) -> None:
         for session in SESSIONS:
             row = SessionRow(id=session, workspace="/workspace", created_at=START)
-            await create_session(self.store, row, self._world(self.store).spec_of("lead", "lead", None), None)
+            await create_session(self.store, row, self._world(self.store).spec_of("lead", "lead", None), fence=None)
         for place, kind in enumerate(self.kinds):
             session = SESSIONS[place % len(SESSIONS)]
             await self.store.commit(Put(schedule_key(session, kind.schedule.id), kind.schedule.encode()))

@@ -2,17 +2,27 @@
 
 An agent's state has forty fields and changes many times a step; `dataclasses.replace` calls its `__init__` each time.
 For classes with a `__dict__` (no slots) and without `__post_init__`; everything else is refused.
+
+An immutable mapping of texts that is cheap to extend, for an agent's file digests. Pure.
+
+Copying a plain dict costs as much as its size, for each file that a long session reads. Here the newest entries are
+separate, and only they are copied, until there are enough of them to justify a copy of all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 T = TypeVar("T")
 
 
 def replace(value: T, **changes: Any) -> T:
-    """A copy of `value` with `changes`. Raises `TypeError` for a name that is no field."""
+    """Return a copy of `value` with `changes`. Raises `TypeError` for a name that is not a field."""
     kind = type(value)
     copy = kind.__new__(kind)
     fields = copy.__dict__
@@ -23,3 +33,42 @@ def replace(value: T, **changes: Any) -> T:
         unknown = sorted(set(changes) - set(value.__dict__))
         raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
     return copy
+
+
+_NEWEST = 64
+"""Maximum number of separate entries."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Keyed(Mapping[str, str]):
+    """Equal to every mapping with the same entries. Keys are in insertion order, as in a dict."""
+
+    _old: Mapping[str, str] = field(default_factory=dict[str, str])
+    _new: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def having(self, key: str, value: str) -> Keyed:
+        """Return a copy with this entry."""
+        if len(self._new) < _NEWEST:
+            return Keyed(self._old, {**self._new, key: value})
+        return Keyed({**self._old, **self._new, key: value})
+
+    def __getitem__(self, key: str) -> str:
+        return self._new[key] if key in self._new else self._old[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._old
+        yield from (key for key in self._new if key not in self._old)
+
+    def __len__(self) -> int:
+        return len(self._old) + sum(key not in self._old for key in self._new)
+
+    def __repr__(self) -> str:
+        return f"Keyed({dict(self)!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Serialise as an object in a snapshot."""
+        plain = handler(dict[str, str])
+        return core_schema.no_info_after_validator_function(
+            Keyed, plain, serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=plain)
+        )

@@ -1,63 +1,80 @@
-"""Read this first: how an agent lives. `live` asks `decide` for the next step and begins it, until it is done.
+"""The life of an agent; read this first. `live` asks `decide` for the next step and begins it, until the life is over.
 
-The loop decides nothing and never does long work. What a step asks for becomes an operation in the agent's task group
-(`callboard.engine.world`); its end is an event; an event is journalled before it changes the state (`record`). So an
-agent hears its mail, interrupts and answers while a tool runs for ten minutes.
+The loop decides nothing and never does long work. Each step starts an operation in the agent's task group
+(`callboard.engine.step_handlers`). The end of an operation is an event, which is journalled before it changes the state
+(`record`). So an agent receives mail, interrupts and answers while a tool runs for ten minutes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 
-from callboard.core.apply import apply
-from callboard.core.budget.limits import BUDGET
-from callboard.core.decide import decide
-from callboard.core.names import agent_key, journal, snapshot_key
-from callboard.core.snapshot import due, dump
-from callboard.core.state import AgentState, Facts
-from callboard.core.team.lives import row_after
-from callboard.engine.host import Host
-from callboard.engine.model.cache_watch import CacheWatch
+from callboard.core.agent.apply import apply
+from callboard.core.agent.decide import decide
+from callboard.core.agent.rules.limits import BUDGET
+from callboard.core.agent.snapshot import due, dump
+from callboard.core.agent.state import AgentState, Facts, without_history
+from callboard.core.keys import agent_key, journal, snapshot_key
+from callboard.core.reports.transcript_pages import TranscriptProgress
+from callboard.core.team.lifecycle import row_after
+from callboard.engine.cache_watch import CacheWatch
+from callboard.engine.runtime import Host
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
-from callboard.words.errors import Conflict, Fenced
-from callboard.words.events import Event, WaitBegan
-from callboard.words.steps import Done, Step, Wait
-from callboard.words.values import AgentRow
+from callboard.types.errors import Conflict, Fenced
+from callboard.types.events import Event, WaitBegan
+from callboard.types.records import AgentRow
+from callboard.types.steps import Done, Step, Wait
 
-Begin = Callable[["Agent", Step], Awaitable[None]]
+Begin = Callable[["AgentRuntime", Step], Awaitable[None]]
 
 SENT = frozenset({"model", "summary"})
-"""Operations that wait for their turn at the service before their time counts."""
+"""Operations that may wait for the service before they are sent; their time counts from then on."""
 
 
-async def live(agent: Agent) -> Done:
-    """Live one agent's life: until `decide` says that it is done."""
+async def live(agent: AgentRuntime) -> Done:
+    """Run an agent's life until `decide` returns `Done`."""
     while not isinstance(step := agent.next_step(), Done):
         await agent.begin(step)
     return step
 
 
-class Agent:
-    """One agent: its state, its journal, and what it has under way in this process."""
+class Since(NamedTuple):
+    """Start time of an operation, on two clocks."""
+
+    at: float
+    """Unix seconds."""
+    awake: float
+    """The same moment on the clock for time limits."""
+
+
+class AgentRuntime:
+    """One agent: its state, its journal, and its running operations in this process."""
 
     def __init__(self, host: Host, row: AgentRow, state: AgentState, begin: Begin) -> None:
         self.host = host
         self.row: AgentRow = row
         self.state = state
         self.operations: dict[str, anyio.CancelScope] = {}
-        """What runs now, by name; the scope ends it."""
-        self.since: dict[str, float] = {}
-        """When each operation began (Unix seconds); a model call: when it was sent, absent while it waits for that."""
+        """Running operations by name, each with the scope that cancels it."""
+        self.since: dict[str, Since] = {}
+        """Start time of each operation. For a model call: the time when it was sent; absent while it waits to
+        be sent."""
+        self.urge: Callable[[], None] = lambda: None
+        """Function that lets a model call waiting for the rate limits try a parked key, because the user sent a
+        prompt."""
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
         self.watch = CacheWatch(host.cache_news)
         self.servers_seen = -1
-        """The revision of the MCP servers at which the agent was last told of them."""
+        """Revision of the MCP servers at which the agent was last informed about them."""
         self.on_wake: Callable[[], None] = lambda: None
+        self.written = TranscriptProgress()
+        self.transcribing = anyio.Lock()
         self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
         self._unwritten: tuple[Event, ...] = ()
         self._begin = begin
@@ -65,16 +82,16 @@ class Agent:
         self._recording = anyio.Lock(fast_acquire=True)
         self._retired = False
         self._changes = self._seen = 0
-        """Changes so far, and how many there were when `decide` last looked."""
+        """Number of changes so far, and that number when `decide` last ran."""
         self._changed: anyio.Event | None = None
-        """Set at the next change; there is one only while somebody waits for it."""
+        """Event that is set at the next change; None while nothing waits for it."""
 
     @property
     def name(self) -> str:
         return self.row.name
 
     def next_step(self) -> Step:
-        """What `decide` says now."""
+        """Return the step that `decide` chooses now."""
         self._seen = self._changes
         return decide(self.state, self.facts())
 
@@ -95,17 +112,18 @@ class Agent:
             await self._begin(self, step)
 
     def _untold(self, step: Wait) -> bool:
-        """A call waits that its journal does not say yet to wait; a retry that is planned stands there already."""
+        """Return True if a call waits and the journal does not say so yet. A planned retry is already in the
+        journal."""
         if step.what not in ("rate", BUDGET) or self.state.waits.held:
             return False
         return step.what == BUDGET or self.state.recovery.waiting_until <= self.host.clock.now()
 
     def facts(self) -> Facts:
-        """A frozen snapshot of what is not in the journal."""
+        """Return a frozen snapshot of the facts that are not in the journal."""
         return self.host.facts(self.state, frozenset(self.operations))
 
     def wake(self) -> None:
-        """Something changed: the loop looks again."""
+        """Let the loop look for the next step, because something changed."""
         self._changes += 1
         if self._changed is not None:
             self._changed.set()
@@ -113,22 +131,23 @@ class Agent:
         self.on_wake()
 
     async def change(self) -> None:
-        """Wait for the next record, or the next end of an operation."""
+        """Wait for the next record or the next end of an operation."""
         if self._changed is None:
             self._changed = anyio.Event()
         await self._changed.wait()
 
     async def prompt_bytes(self) -> tuple[bytes, bytes]:
-        """System prompt and tool list in use, as the journal names them."""
+        """Return the system prompt and the tool list in use, by the digests in the journal."""
         state = self.state
         if self._prompt[0] != state.system + state.tools:
             store = self.host.ports.store
-            system, tools = await store.get_blob(state.system), await store.get_blob(state.tools)
+            system = await store.get_blob(state.system)
+            tools = await store.get_blob(state.tools)
             self._prompt = (state.system + state.tools, system, tools)
         return self._prompt[1], self._prompt[2]
 
     def has_prompt(self, system: bytes, tools: bytes) -> None:
-        """What the journal names as the prompt in use is at hand: nobody reads it from the store."""
+        """Cache the prompt in use, so that it is not read from the store."""
         self._prompt = (self.state.system + self.state.tools, system, tools)
 
     async def record(
@@ -137,9 +156,11 @@ class Agent:
         writes: Sequence[Write] = (),
         unless: Callable[[AgentState], bool] | None = None,
     ) -> bool:
-        """Journal first, then state; events and writes are one commit. Shielded from cancellation, one at a time.
+        """Journal events, then update the state. Events and writes are one commit. Shielded from cancellation, one at a
+        time.
 
-        `unless(state)` true: it has become void, and nothing is recorded (False). Raises what `Store.commit` raises.
+        If `unless(state)` is true, the events have become void: nothing is recorded, and the result is False. Raises
+        the exceptions of `Store.commit`.
         """
         if self._retired:
             await anyio.sleep_forever()  # until its operation is cancelled: another one writes its journal
@@ -152,8 +173,8 @@ class Agent:
         return True
 
     async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
-        """Record decisions that nobody outside can have seen: they are written with the next commit, at the latest
-        before the loop waits. After a crash in between `decide` takes them again."""
+        """Record decisions without an outside effect. They are written with the next commit, at the latest before the
+        loop waits. After a crash in between, `decide` takes them again."""
         if self._recording.locked():  # a commit is under way, and its events come first
             return await self.record(*events, unless=unless)
         if unless is not None and unless(self.state):
@@ -168,13 +189,36 @@ class Agent:
         return True
 
     def retire(self) -> None:
-        """Record nothing any more: its life goes on, or ends, without this object."""
+        """Stop recording: the agent's life continues or ends without this object."""
         self._retired = True
 
+    def release(self) -> None:
+        """Free the memory of an ended life: its conversation, prompt and file digests, which its journal keeps. Its
+        usage and outcome stay."""
+        self.retire()
+        self.state = without_history(self.state)
+        self.watch = CacheWatch(self.host.cache_news)
+        self._prompt = ("", b"", b"")
+        self.spawner = None
+
     async def flush(self) -> None:
-        """Write what was only noted."""
+        """Write the noted decisions."""
         if self._unwritten:
             await self.record()
+
+    @property
+    def retired(self) -> bool:
+        """Return True if the agent no longer records."""
+        return self._retired
+
+    async def keep(self) -> None:
+        """Write a snapshot of the state, so that later damage to older records does not affect the agent. Raises the
+        exceptions of `Store.commit`."""
+        async with self._recording:
+            if self._retired or self.state.spec is None or self.state.ended is not None:
+                return
+            key = snapshot_key(self.host.session, self.name, self.row.incarnation)
+            await self._write((), [Put(key, dump(self.state))])
 
     def _after(self, events: Sequence[Event]) -> AgentState:
         state = self.state
@@ -183,7 +227,7 @@ class Agent:
         return state
 
     async def _write(self, events: Sequence[Event], writes: Sequence[Write]) -> None:
-        """One commit of all that is not written yet, the agent's row and `writes`; then the state follows."""
+        """Write all pending records, the agent's row and `writes` in one commit, then update the state."""
         state = self._after(events)
         stream = journal(self.host.session, self.name, self.row.incarnation)
         first = self.state.seq - len(self._unwritten)
@@ -197,7 +241,9 @@ class Agent:
         if due(first, state):
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes])
-        self._unwritten, self.state, self.row = (), state, row
+        self._unwritten = ()
+        self.state = state
+        self.row = row
         self.host.budgets.follow(state)
 
     def _tell(self, events: Sequence[Event]) -> None:
@@ -215,7 +261,7 @@ class Agent:
             raise
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Start an operation in this agent's task group. A second one of a name that runs is a bug."""
+        """Start an operation in this agent's task group. Starting one with the name of a running operation is a bug."""
         assert self.group is not None, "operations start inside `run`"
         assert name not in self.operations, f"{name} runs already"
         scope = anyio.CancelScope()
@@ -234,8 +280,8 @@ class Agent:
             self.wake()
 
     def begun(self, name: str) -> None:
-        """An operation begins now, as far as its time-out is concerned."""
-        self.since[name] = self.host.clock.now()
+        """Start the timeout of an operation now."""
+        self.since[name] = Since(self.host.clock.now(), self.host.awake.now())
         self.host.on_operation(self.name, self.row.incarnation, name)
 
     async def _wait(self, until: float | None) -> None:

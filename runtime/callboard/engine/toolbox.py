@@ -1,7 +1,7 @@
-"""The tools of a session: those of the runtime, which stay, and those of MCP servers, which come and go.
+"""Tools of a session: those of the runtime, which stay, and those of MCP servers, which change.
 
-A live mapping: what is looked up is what there is now. A tool that a server had a moment ago is no longer *in* it, but
-who is in the middle of a call of it still gets an answer: that it is gone.
+A live mapping: a lookup finds the tools of this moment. A tool whose server is gone is no longer *in* it, but a running
+call of it still gets an answer: that the tool is gone.
 """
 
 from __future__ import annotations
@@ -10,71 +10,73 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from callboard.core.mcp.rights import PREFIX
+from callboard.core.mcp.tool_names import PREFIX
 from callboard.ports.mcp import Servers
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
-from callboard.words.errors import ToolRefused
-from callboard.words.values import Json
+from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Json
 
 Wrap = Callable[[Tool], Tool]
 
 
 @dataclass(frozen=True, slots=True)
 class GoneTool:
-    """Stands where a server's tool was; what is asked of it is told that it is not there."""
+    """Replacement for a server's tool that is gone. Each call gets that answer."""
 
     spec: ToolSpec
 
-    def key(self, given: Json) -> str:
+    def key(self, tool_input: Json, folders: Folders) -> str:
         return ""
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
-        raise ToolRefused(self._why)
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        raise ToolRefused(self._reason)
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
-        raise ToolRefused(self._why)
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        raise ToolRefused(self._reason)
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
-        """It may have done what it was asked for: nobody knows, and it is not run again."""
-        raise ToolRefused(f"{self._why}. The call was under way when the process ended: its outcome is unknown")
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Answer a call that was cut off. Its effect is unknown, and it does not run again."""
+        raise ToolRefused(f"{self._reason}. The call was under way when the process ended: its outcome is unknown")
 
     @property
-    def _why(self) -> str:
+    def _reason(self) -> str:
         return f"{self.spec.name} is not there any more: its server has gone, or has taken it back"
 
 
 class Toolbox(Mapping[str, Tool]):
-    """All tools by name, the runtime's own first. `wrap` is put round each."""
+    """All tools by name, the runtime's first. `wrap` wraps each of them."""
 
     def __init__(self, own: Mapping[str, Tool], servers: Servers | None = None, wrap: Wrap = lambda tool: tool) -> None:
-        self._given, self._servers, self._wrap = own, servers, wrap
+        self._given = own
+        self._servers = servers
+        self._wrap = wrap
         self._own = {name: wrap(tool) for name, tool in own.items()}
         self._wrapped: dict[str, tuple[Tool, Tool]] = {}
 
     def wrapped(self, wrap: Wrap) -> Toolbox:
-        """The same tools, each in one more wrapping."""
+        """Return the same tools, each in one more wrapper."""
         inner = self._wrap
         return Toolbox(self._given, self._servers, lambda tool: wrap(inner(tool)))
 
     def of_servers(self) -> Mapping[str, Tool]:
-        """Those of MCP servers as they stand now."""
+        """Return the current tools of MCP servers."""
         return self._servers.tools() if self._servers is not None else {}
 
     def __getitem__(self, name: str) -> Tool:
         if name in self._own:
             return self._own[name]
-        found = self.of_servers().get(name)
-        if found is not None:
-            return self._kept(name, found)
+        tool = self.of_servers().get(name)
+        if tool is not None:
+            return self._wrapped_tool(name, tool)
         if name.startswith(PREFIX):
             return GoneTool(ToolSpec(name, "", {"type": "object"}, "read", "shared"))
         raise KeyError(name)
 
-    def _kept(self, name: str, tool: Tool) -> Tool:
-        kept = self._wrapped.get(name)
-        if kept is None or kept[0] is not tool:
-            kept = self._wrapped[name] = (tool, self._wrap(tool))
-        return kept[1]
+    def _wrapped_tool(self, name: str, tool: Tool) -> Tool:
+        wrapped = self._wrapped.get(name)
+        if wrapped is None or wrapped[0] is not tool:
+            wrapped = self._wrapped[name] = (tool, self._wrap(tool))
+        return wrapped[1]
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in self.of_servers()
@@ -88,11 +90,11 @@ class Toolbox(Mapping[str, Tool]):
 
 
 def wrapped(tools: Mapping[str, Tool], wrap: Wrap) -> Mapping[str, Tool]:
-    """All tools in one more wrapping, live where they are."""
+    """Return all tools in one more wrapper, as a live mapping if they are one."""
     return tools.wrapped(wrap) if isinstance(tools, Toolbox) else {name: wrap(tool) for name, tool in tools.items()}
 
 
 def near(name: str, names: Sequence[str]) -> str:
-    """A hint to names that look like this one; else all names, where they are few."""
-    found = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f" Did you mean {', '.join(found)}?" if found else f" Your tools: {', '.join(names)}."
+    """Return a hint to similar names; otherwise all names, if they are few."""
+    similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f" Did you mean {', '.join(similar)}?" if similar else f" Your tools: {', '.join(names)}."

@@ -1,4 +1,4 @@
-"""The contracts between the engine and the world: Protocols only, one file a family. Nothing here does anything.
+"""Contracts between the engine and the world: protocols only, one file for each family.
 
-Each port has an adapter for the real thing and an in-memory twin, and both pass one conformance suite.
+Each port has a real adapter and an in-memory twin. One conformance suite tests both.
 """

@@ -1,68 +1,68 @@
-"""The port of hooks that are no Python callables (commands, addresses), and on what terms any hook is registered."""
+"""Port of hooks that are not Python callables (commands, URLs), and the terms of a registration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from callboard.words.hooks import Caller, HandlerResult
-from callboard.words.values import Json
+from callboard.types.hook_answers import Caller, HandlerResult
+from callboard.types.records import Json
 
 
 class HookHandler(Protocol):
-    """One handler that speaks JSON in the compatible form (docs/hooks.md, "Commands")."""
+    """Handler that exchanges JSON in the compatible form (docs/hooks.md, "Commands")."""
 
     @property
     def name(self) -> str:
-        """One line for people: what it runs."""
+        """Return the name for users, one line: the command or the URL."""
         ...
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that its file gives it; None: the registry's."""
+        """Return the time limit of its file in seconds; None: that of the registry."""
         ...
 
     async def run(self, event_json: Json, timeout: float) -> HandlerResult:
-        """Tell it the event and return what it answers, within `timeout` seconds; never changes `event_json`.
+        """Send the event and return the answers, within `timeout` seconds. Never changes `event_json`.
 
-        A crash, a time-out and an answer that is none are `HandlerResult.fault`. Cancelled: nothing of it goes on.
-        Raises nothing; if it does all the same, that counts as its fault.
+        A crash, a timeout and an invalid answer are `HandlerResult.fault`. If cancelled, it leaves nothing running.
+        Raises nothing; an exception counts as a fault of the handler.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a hook's file says about it, besides what it runs."""
+    """Terms of a hook in its file, beside the code that it runs."""
 
     fail_open: bool = False
-    """Its faults stop nothing: they are told."""
+    """True if a fault of the hook blocks nothing and is only reported."""
     background: bool = False
-    """Nobody waits for it, and it decides nothing. For handlers only."""
+    """True if the hook runs in the background and decides nothing. For handlers only."""
     wakes: bool = False
-    """In the background: exit code 2 wakes its agent."""
+    """True if exit code 2 of a background hook wakes its agent."""
     once: bool = False
-    """Heard once in this process."""
+    """True if the hook runs only once in this process."""
     agent_type: str = ""
-    """Only agents of this type hear it; empty: all."""
+    """Agent type that the hook applies to; empty: all."""
     skill: str = ""
-    """Only agents that have loaded this skill hear it; empty: all."""
+    """The hook applies only to agents that have loaded this skill; empty: all agents."""
 
     def heard_by(self, by: Caller) -> bool:
-        """Whether what happens to that agent concerns the hook."""
+        """Return True if the hook applies to events of this agent."""
         return (not self.agent_type or self.agent_type == by.agent_type) and (not self.skill or self.skill in by.skills)
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What a hook that ran in the background has to say, when nobody waits for it any more."""
+    """Output of a background hook, available after its event has passed."""
 
     hook: str
     """`hook NAME (SOURCE)`."""
     by: Caller
-    """The agent that it is about."""
+    """Agent of the event."""
     context: tuple[str, ...] = ()
-    """For the model: at its next turn."""
+    """Text for the model, for its next turn."""
     notices: tuple[str, ...] = ()
     wake: bool = False
-    """Now, even when it rests."""
+    """True if the agent is to be woken."""

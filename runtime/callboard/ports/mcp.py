@@ -1,7 +1,9 @@
-"""The MCP port: the servers that a session may reach, as they stand now.
+"""Port of the MCP servers that a session may use.
 
-Connecting never delays a session beyond its own time-out, and a server that dies, hangs or talks nonsense costs its own
-calls and nothing else.
+Connecting never delays a session longer than its timeout. A server that crashes, hangs or sends garbage affects only
+its own calls.
+
+Also the port of external prompts that users type as slash commands: those of MCP servers.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from callboard.ports.tool import Tool
-from callboard.words.mcp import AnsweredBack, Asked, ServerEntry, ServerNow
-from callboard.words.values import Json
+from callboard.types.mcp import AnsweredBack, Elicitation, ServerEntry, ServerNow
+from callboard.types.records import Json
+from callboard.types.skills import PersonCommand
 
-Elicit = Callable[[Asked], Awaitable[AnsweredBack]]
-"""Puts what a server asks in the middle of a call to the person who may answer, as a durable request. Never raises."""
+Elicit = Callable[[Elicitation], Awaitable[AnsweredBack]]
+"""Puts a server's question during a call to the user, as a durable request. Never raises."""
 Bridge = Callable[[Json], Awaitable[Json | None]]
-"""Carries one JSON-RPC message to a server of transport `sdk`; its answer, None for a notification. Raises any
-exception where the other end has gone."""
+"""Sends one JSON-RPC message to a server of transport `sdk` and returns its answer; None for a notification. Raises any
+exception if the other end is gone."""
 
 
 class Servers(Protocol):
@@ -25,49 +28,65 @@ class Servers(Protocol):
 
     @property
     def revision(self) -> int:
-        """Counts changes: of a state, of a list of tools, prompts or resources."""
+        """Return a counter of changes to states and to lists of tools, prompts and resources."""
         ...
 
     def now(self) -> Sequence[ServerNow]:
-        """Every server that is configured, by name, also those that are off or untrusted."""
+        """Return every configured server by name, including servers that are off or untrusted."""
         ...
 
     def tools(self) -> Mapping[str, Tool]:
-        """The tools of all connected servers, by the name that a model calls them by. One object for each tool for as
-        long as its declaration does not change; `ToolContext.elicit` carries what it may ask the person."""
+        """Return the tools of all connected servers, by the name under which a model calls them. A tool keeps its
+        object as long as its declaration is unchanged; `ToolContext.elicit` carries its questions to the user."""
         ...
 
     async def changed(self, since: int) -> int:
-        """Wait until the revision is another one than `since`; the new one."""
+        """Wait until the revision differs from `since`, and return it."""
         ...
 
     async def ready(self) -> None:
-        """Wait until each server that is to be connected at the start is connected or has failed: their own time-outs
-        bound it."""
+        """Wait until each server to be connected at the start is connected or has failed. Their timeouts bound the
+        wait."""
         ...
 
     async def connect(self, name: str) -> ServerNow:
-        """Connect, reconnect, or switch on again. Raises `ToolRefused` for an unknown name (with those there are), an
-        untrusted one, or one that cannot be reached (with why)."""
+        """Connect, reconnect, or switch on a server. Raises `ToolRefused` for an unknown name (with a list), an
+        untrusted server, or one that cannot be reached (with the reason)."""
         ...
 
     async def switch_off(self, name: str) -> ServerNow:
-        """End its connection and do not connect again by ourselves. Raises `ToolRefused` for an unknown name."""
+        """Disconnect a server and do not reconnect it automatically. Raises `ToolRefused` for an unknown name."""
         ...
 
     async def add(self, entry: ServerEntry) -> None:
-        """Have one more server, in the place of one of that name, and begin to connect it; its tools come when it has
+        """Add a server, replacing one with the same name, and start to connect it. Its tools appear once it is
         connected."""
         ...
 
     async def remove(self, name: str) -> None:
-        """End its connection and forget it; nothing, if there is none of that name."""
+        """Disconnect and remove a server. Does nothing for an unknown name."""
         ...
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
-        """A prompt's messages as content blocks (text, image), in order. Raises `ToolRefused`."""
+        """Return the messages of a prompt as content blocks (text, image), in order. Raises `ToolRefused`."""
         ...
 
     async def read(self, server: str, uri: str) -> Sequence[Json]:
-        """A resource as content blocks (text, image). Raises `ToolRefused`."""
+        """Return a resource as content blocks (text, image). Raises `ToolRefused`."""
+        ...
+
+
+class PromptSource(Protocol):
+    """Prompts by the names that users type (`mcp__server__prompt`)."""
+
+    def prompts(self) -> Sequence[PersonCommand]:
+        """Return the available prompts, of kind `prompt`."""
+        ...
+
+    async def prompt(self, name: str, arguments: str) -> Sequence[Json]:
+        """Return the messages of a prompt as content blocks (text, image), in order.
+
+        `arguments`: the text after the name, split as a shell would. Raises `ToolRefused` that names the fault or the
+        missing argument.
+        """
         ...

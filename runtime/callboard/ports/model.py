@@ -1,7 +1,7 @@
-"""The model port: one request, one whole reply or one fault.
+"""Port of the model: one request, one complete reply or one fault.
 
-An adapter streams always, never retries, and returns only after the service said that the message is complete. Whatever
-goes wrong is raised as `CallFault` with a `Fault` value; no exception of a library leaves it.
+An adapter always streams, never retries, and returns only after the service declared the message complete. Every
+failure is raised as `CallFault` with a `Fault` value; no exception of a library leaves the adapter.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from callboard.words.errors import RuntimeCanAct
-from callboard.words.rates import Rates
-from callboard.words.values import Fault, Json, Usage
+from callboard.types.errors import RuntimeCanAct
+from callboard.types.rate_limits import Rates
+from callboard.types.records import Fault, Json, Usage
 
 OnHead = Callable[[Rates], None]
-"""Gets what the head of an answer told of the key's rate limits. Never blocks, never raises."""
+"""Receives the rate limits from the headers of a response. Must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ModelRequest:
 
     session: str
     agent: str
-    """`lead`, `alice`, ...: the name in the session."""
+    """Name of the agent in the session: `lead`, `alice`, ..."""
     ordinal: int
     attempt: int
     model: str
@@ -41,32 +41,33 @@ class ModelRequest:
     first_byte_timeout: float = 120.0
     """Seconds until the first event."""
     idle_timeout: float = 60.0
-    """Seconds between two events that carry content; pings do not count."""
+    """Seconds between two events that carry content. Pings do not count."""
     total_timeout: float = 900.0
     effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
-    """How hard the model is asked to think; empty: as the service does by itself."""
+    """Thinking effort requested from the model; empty: the service's default."""
     on_head: OnHead | None = field(default=None, compare=False, repr=False)
-    """Told once, as soon as the head of a good answer has come, if it says anything; that of a refusal comes with its
-    `CallFault`. It is who listens, and no part of what is asked."""
+    """Called once, as soon as the headers of a successful response have arrived with rate limits. Those of a refusal
+    are in the `CallFault`. Not part of the request itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a reply as it streams: shown, never journalled."""
+    """Part of a reply while it streams: displayed, never journalled."""
 
     kind: Literal["text", "thinking", "tool", "dropped", "notice", "event"]
     text: str
     """The text; for `tool` the tool's name or a piece of its input; for `dropped` why the
     partial reply is void; for `notice` what a hook tells the person; empty for `event`."""
     event: Json | None = None
-    """For `event`: what the service sent, as it came, beside the pieces that are made of it. Not to be changed."""
+    """For `event`: the unchanged event of the service, in addition to the parts derived from it. Must not be
+    mutated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole reply. `blocks` are in the API's form, fit to be sent back as they are.
+    """Complete reply. `blocks` have the form of the API and can be sent back unchanged.
 
-    `bad_inputs` maps the index of a tool_use block to the reason why its input cannot be used (not valid JSON, doubled
+    `bad_inputs` maps the index of a tool_use block to the reason why its input is unusable (not valid JSON, duplicate
     keys, not an object); its `input` in the block is then `{}`.
     """
 
@@ -76,42 +77,47 @@ class Reply:
     model: str
     message_id: str = ""
     bad_inputs: dict[int, str] = field(default_factory=dict[int, str])
+    cut_call: tuple[str, int] | None = None
+    """Call that was cut off at the end of the reply: its tool, and the number of characters of its input."""
 
 
 class CallFault(RuntimeCanAct):
-    """A model call failed; `fault` says how. `partial` is the text that had been streamed (it may be shown). `rates` is
-    what a refusal told of the key's rate limits, None where it told nothing."""
+    """A model call failed; `fault` says how. `partial` is the text that was streamed (it may be displayed). `rates` has
+    the rate limits from the headers of the refusal; None if there were none."""
 
     def __init__(self, fault: Fault, partial: str = "", rates: Rates | None = None) -> None:
         super().__init__(f"{fault.kind}: {fault.message}")
-        self.fault, self.partial, self.rates = fault, partial, rates
+        self.fault = fault
+        self.partial = partial
+        self.rates = rates
 
 
 class CannotCount(RuntimeCanAct):
-    """The service did not say how long a request is. The estimate must do. `fault`: how this try failed; None: it has
-    no way to say."""
+    """The service did not count the tokens of a request, so the estimate applies. `fault`: the fault of this attempt;
+    None: the service cannot count."""
 
-    def __init__(self, why: str, fault: Fault | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, fault: Fault | None = None) -> None:
+        super().__init__(reason)
         self.fault = fault
 
 
 OnDelta = Callable[[Delta], None]
-"""Never blocks, never raises: a slow screen drops deltas, it does not hold a call."""
+"""Receives parts of a reply. Must not block or raise: a slow screen drops deltas and never delays a call."""
 
 
 class Model(Protocol):
     """A model service."""
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
-        """Make one call. Raises `CallFault` and nothing else (cancellation apart, which ends the connection)."""
+        """Make one call. Raises only `CallFault`. Cancellation ends the connection."""
         ...
 
     async def count(self, request: ModelRequest) -> int:
-        """Input tokens of a request, as the service counts them; nothing is generated, `max_tokens` is not sent.
+        """Return the input tokens of a request as counted by the service. Generates nothing and does not send
+        `max_tokens`.
 
-        `ordinal` and `attempt` are those of the next call and of the view's revision. Raises `CannotCount` and nothing
-        else (cancellation apart).
+        `ordinal` and `attempt` are those of the next call and of the view's revision. Raises only `CannotCount`, apart
+        from cancellation.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What the permission judge needs to know of the world: how a script parses, and where a path leads.
+"""Facts that the permission judge needs from the world: how a script parses, and where a path leads.
 
 Both ports are synchronous and quick: they are called from a worker thread, or directly for short plain commands.
 Neither decides anything, and neither raises: what cannot be found out is a value that asks (`Unparsed`, `malformed`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from callboard.core.permission.values import Parsed, PathFact, PathQuery
+from callboard.core.permissions.values import Parsed, PathFact, PathQuery
 
 
 class ShellParser(Protocol):
@@ -29,7 +29,7 @@ class PathFacts(Protocol):
 
     @property
     def root(self) -> str:
-        """The agent's folder, absolute and without links."""
+        """Return the agent's folder, absolute and without links."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class PathFacts(Protocol):
 
     @property
     def git_quiet(self) -> bool:
-        """Whether the workspace's own git configuration runs no program."""
+        """Return True if the workspace's own git configuration runs no program."""
         ...
 
     def look(self, queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:

@@ -1,8 +1,8 @@
-"""The tool port: what a tool declares, what it is given, what it returns.
+"""Port of a tool: its declaration, its context, and its outcome.
 
-A tool returns what it wants written to the store, it does not write: its writes and its agent's events commit together
-with its `ToolFinished`, so that effect and event cannot part. It raises `ToolRefused` for whatever the model can mend;
-any other exception becomes an error result with its type and message, and the trace goes to the log.
+A tool returns its writes instead of writing to the store. The writes and the events of its agent are committed together
+with `ToolFinished`, so that effect and event never separate. A tool raises `ToolRefused` for faults that the model can
+fix. Any other exception becomes an error result with its type and message; the traceback is logged.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from typing import Literal, Protocol, runtime_checkable
 
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
-from callboard.words.errors import ToolRefused
-from callboard.words.events import BudgetReached, Event
-from callboard.words.mcp import AnsweredBack, Asked
-from callboard.words.schedules import Schedule
-from callboard.words.skills import PersonCommand, SkillText
-from callboard.words.specs import AgentSpec
-from callboard.words.values import AgentRow, Budget, Cause, Json, Request, Task
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.events import BudgetReached, Event
+from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.records import AgentRow, Budget, Cause, Grant, Json, Request, Task
+from callboard.types.schedules import Schedule
+from callboard.types.skills import PersonCommand, SkillText
 
 Effect = Literal["read", "store", "reconcile", "attach", "unknown"]
-"""What a cut leaves behind (docs/design.md, "The loop"): read again; nothing; told by digests; found again; unknown."""
+"""Recovery of a call that was cut off (docs/design.md, "The loop"): run again; nothing to do; decided by digests; found
+again; unknown."""
 
-Concurrency = Literal["shared", "keyed", "exclusive"]
+Concurrency = Literal["shared", "keyed", "store", "own", "exclusive"]
+"""Overlap of a call with others of a reply (`core.call_order`). `shared`: in parallel with other shared calls; `keyed`:
+one after another for the same path; `store`: changes only rows of the session; `own`: changes only the agent's own
+notes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What the model is told, and how the engine may run it."""
+    """Description of a tool for the model, and how the engine may run it."""
 
     name: str
     description: str
@@ -38,37 +42,48 @@ class ToolSpec:
     effect: Effect
     concurrency: Concurrency = "exclusive"
     barrier: bool = False
-    """Calls before it in a reply finish first, calls after it are not run (`submit_plan`, `compact`)."""
+    """True if earlier calls of the reply finish first and later ones do not run (`submit_plan`, `compact`)."""
     destructive: bool = False
     person_only: bool = False
-    """Only a person lets a call of it run, whatever rules and modes say."""
+    """True if only the user may allow a call, whatever rules and modes say."""
     always_load: bool = False
-    """Never deferred behind a search."""
+    """True if the tool is never deferred behind the search."""
     watches: bool = False
-    """It only looks at what others do: asking it again and again while they are at work is no repetition."""
+    """True if the tool only observes others. Calling it repeatedly while they work does not count as repetition."""
     seconds: float | None = 600.0
-    """How long one call may take before its agent counts as stalled, where its input says nothing else (`timeout_s`).
-    None: however long, since it waits for others."""
+    """Seconds after which an agent in one call counts as stalled, unless the input sets them (`timeout_s`). None: no
+    limit, because the tool waits for others."""
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Accepted alternative names of input fields, each with the name in the schema."""
+
+    def named_as_shown(self, tool_input: Json) -> Json:
+        """Return the input with the field names of the schema. A field that is present under both names stays twice."""
+        return {
+            name if (visible := self.aliases.get(name, name)) in tool_input else visible: value
+            for name, value in tool_input.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What a tool did. `content` is a text, or blocks in the API's form (text, image)."""
+    """Outcome of a tool call. `content` is a text, or blocks in the form of the API (text, image)."""
 
     content: str | Sequence[Json]
     is_error: bool = False
     writes: tuple[Write, ...] = ()
-    """Commit together with the result. Lost a compare-and-swap: the tool runs again, on fresh rows."""
+    """Writes to commit together with the result. If a compare-and-swap fails, the tool runs again on fresh rows."""
     events: tuple[Event, ...] = ()
     """Changes of its agent's own state (`TodosSet`, `FileSeen`, ...), in the same commit."""
     data: Json = field(default_factory=dict[str, object])
     """The structured result, for hooks."""
     ends_turn: bool = False
+    notices: tuple[str, ...] = ()
+    """Texts for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTask:
-    """A background command of this agent, as its journal and its process tell."""
+    """Background command of this agent, from its journal and its process."""
 
     id: str
     command: str
@@ -78,11 +93,11 @@ class BackgroundTask:
     status: Literal["running", "completed", "failed", "stopped", "timed_out", "lost"]
     exit_code: int | None = None
     boot: str = ""
-    """The boot of the machine in which `pid` and `started` count; empty: not known."""
+    """Boot id of the machine to which `pid` and `started` refer; empty: unknown."""
 
 
 class Board(Protocol):
-    """The session's rows as this process knows them, with the revision that a write must expect. Reads only."""
+    """Rows of the session as known to this process, with the revision that a write must expect. Read-only."""
 
     def task(self, task_id: str) -> tuple[Task, int] | None: ...
     def tasks(self) -> Sequence[Task]: ...
@@ -96,120 +111,153 @@ class Board(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a process ended. `output` is what it wrote, both streams in order, cut in the middle when too long."""
+    """Result of a process. `output` holds both streams in order, cut in the middle if too long."""
 
     exit_code: int | None
     output: str
     cut: bool
     characters: int
-    """How many there were before the cut."""
+    """Number of characters before the cut."""
     timed_out: bool = False
     whole: str = ""
-    """The file with the whole output, when it was cut."""
+    """File with the full output, if the output was cut."""
+    report: str = ""
+    """Report on the sandbox, also for the user: protected paths that were moved aside, a network that was off. It is
+    also at the end of `output`."""
 
 
 SKILL_OUTPUT = ".skill.txt"
-"""How the file of the output of a command in a skill's text ends, which no tool call asked for."""
+"""Suffix of the file that holds the output of a command in a skill's text, which no tool call requested."""
 
 
 class Launcher(Protocol):
-    """Starts the processes of tools at the sandbox level in force. Each has its own session and process group."""
+    """Starter of processes for tools, at the sandbox level in force. Each process has its own session and process
+    group."""
 
     @property
     def boot(self) -> str:
-        """The boot of this machine: a pid and a start time name a process within one boot. Empty where nothing is known
-        of that."""
+        """Return the boot id of this machine. A pid and a start time identify a process within one boot. Empty if
+        unknown."""
         ...
 
-    async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
-        """Run a shell command to its end. `keep` gets the whole output when it is long, and tells who runs while it
-        does. Cancelled, out of time, or our own death: the whole group is ended."""
+    async def run(
+        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
+    ) -> Finished:
+        """Run a shell command to its end.
+
+        `grants`: what it may use outside its folder. `keep` receives long output, and reports the running processes. If
+        the call is cancelled or exceeds its time, or this process dies, the whole process group is ended.
+        """
         ...
 
-    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
-        """Start one that outlives the call, its output going to a file; its pid and process start time. Its exit
-        code stands in `<output>.exit` when it has ended, also when we have died in between."""
+    async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
+        """Start a command that outlives the call and writes its output to a file. Return its pid and start time.
+
+        After its end `<output>.exit` holds its exit code, even if this process died in between.
+        """
         ...
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:
-        """Wait for such a process without polling; its exit code, None when that is not known: it was killed with who
-        watched it, the machine went down, its file is gone. A pid of 0 stands for no process: the file alone tells."""
+        """Wait for such a process without polling and return its exit code; None if it is unknown: the process was
+        killed together with its watcher, the machine went down, or the file is gone. With a pid of 0 only the file is
+        read."""
+        ...
+
+    def report(self, output: Path) -> str:
+        """Return, once, what `Finished.report` says of such a process after its end."""
+        ...
+
+    def allow(self, paths: Sequence[Path]) -> None:
+        """Allow commands to create these protected paths: the user approved it."""
         ...
 
     async def end(self, pid: int, started: float) -> bool:
-        """End the group of a process that may be ours: TERM, 2 s, KILL. False when that process is gone already."""
+        """End the process group: TERM, after 2 s KILL. Return False if the process is already gone."""
         ...
 
 
 class Spawner(Protocol):
-    """How a tool makes agents. Both are idempotent by name: after a crash the same call finds the same agent."""
+    """Creation of agents by a tool. Idempotent by name: after a crash the same call finds the same agent."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        """The spec of a new agent of that type. Raises `ToolRefused` with the known types for an unknown one."""
+        """Return the spec of a new agent of this type. Raises `ToolRefused`, with the known types, for an
+        unknown one."""
         ...
 
-    def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | BudgetReached:
-        """The spec with its budget: what its type has, narrowed by what its caller asks for it. From now on the agent
-        counts where budgets limit agents; or the event that tells which of these has no room. Raises `ToolRefused` for
-        more than its parent has left. Idempotent by name."""
+    def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | BudgetReached:
+        """Return the spec with its budget: that of its type, narrowed by the request of the caller. The agent then
+        counts against limits on agents. If a budget has no room, return the event that says so.
+
+        Raises `ToolRefused` for more than the parent has left. Idempotent by name.
+        """
         ...
 
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
-        """Row, spec and first envelope of a teammate, to be committed with the tool's result; the supervisor then
-        starts it. Raises `ToolRefused` when the name is taken or the team is full."""
+        """Return the row, spec and first envelope of a teammate, to be committed with the tool's result. The supervisor
+        then starts it. Raises `ToolRefused` if the name is taken or the team is full."""
         ...
 
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
-        """Run (or find again) the subagent of this call to its end: (outcome, final text)."""
+        """Run (or find again) the subagent of this call until it ends, and return (outcome, final text)."""
         ...
 
 
 class Skills(Protocol):
-    """The skills that this session has."""
+    """Skills of this session."""
 
     def catalogue(self, window: int = 0) -> Sequence[SkillText]:
-        """Those that a model may load, without their bodies, as its prompt shows them: a description that has no room
-        in a window of so many tokens is empty; 0: all have."""
+        """Return the skills that a model may load, without their bodies, as shown in its prompt.
+
+        A description that does not fit into a window of this many tokens is empty; 0: all fit.
+        """
         ...
 
     def load(self, name: str) -> SkillText:
-        """One that a model may load, with its body. Raises `ToolRefused` naming those there are."""
+        """Return a skill that a model may load, with its body. Raises `ToolRefused` that lists the available skills."""
         ...
 
     def commands(self) -> Sequence[PersonCommand]:
-        """What a person may start with a slash."""
+        """Return the slash commands that a person may start."""
         ...
 
     def command(self, name: str) -> SkillText | None:
-        """One that a person may start, with its body; None where there is none of that name. Raises `ToolRefused` for
-        one that cannot be read."""
+        """Return a command that the user may start, with its body; None for an unknown name. Raises `ToolRefused` if it
+        cannot be read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where this agent may put things. All absolute, resolved."""
+    """Folders that this agent may use. All paths are absolute and resolved."""
 
     root: Path
-    """Its workspace or worktree: relative paths start here, writes stay inside."""
+    """Workspace or worktree of the agent. Relative paths start here, and writes stay inside."""
     tool_results: Path
-    """Large results of this agent, readable by it."""
+    """Folder of large results of this agent, which it may read."""
     transcripts: Path
     own_state: tuple[Path, ...] = ()
-    """Never shown, never written by tools."""
+    """Folders of Callboard's own state: never shown to tools, never written by them."""
     git: Path | None = None
-    """Git's own folder where that lies outside the root: of a worktree. Commands of git use it; to write in it asks."""
+    """Git directory of a worktree, if it is outside the root. Git commands use it; writing in it needs permission."""
+    skills: tuple[Path, ...] = ()
+    """Folders of skills and plugins outside the root, which the agent may read."""
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Return the folders outside the root that may be read."""
+        return (self.tool_results, self.transcripts, *self.skills)
 
 
 @dataclass(frozen=True, slots=True)
 class SkillUse:
-    """A skill that was started for a model."""
+    """Skill that was started for a model."""
 
     text: str
-    """What it reads: the body, its arguments and the output of its commands in their places; or a subagent's answer."""
+    """Text for the model: the body with its arguments and the output of its commands filled in, or a subagent's
+    answer."""
     events: tuple[Event, ...] = ()
     is_error: bool = False
-    """The subagent that it ran as did not end well."""
+    """True if the skill ran as a subagent that failed."""
     data: Json = field(default_factory=dict[str, object])
 
 
@@ -221,20 +269,29 @@ async def _no_commit() -> str:
     return ""
 
 
-async def _declined(asked: Asked) -> AnsweredBack:
+async def _declined(elicitation: Elicitation) -> AnsweredBack:
     return AnsweredBack("decline")
 
 
 @dataclass(frozen=True, slots=True)
 class MailLoad:
-    """How much waits in a mailbox."""
+    """Load of a mailbox."""
 
     waiting: int = 0
-    """Envelopes that its owner has not read yet."""
+    """Unread envelopes in the mailbox."""
     limit: int | None = None
-    """How many may wait; None: any number."""
+    """Most unread envelopes; None: no limit."""
     since: float | None = None
-    """When the oldest of them was sent (Unix seconds); None where that is not known."""
+    """Time at which the oldest waiting envelope was sent (Unix seconds); None if it is not known."""
+    mine: int = 0
+    """Number of waiting envelopes that the caller sent."""
+    most_of_one: int | None = None
+    """Most unread envelopes of one sender; None: no limit."""
+
+    @property
+    def closed(self) -> bool:
+        """Return True if the mailbox accepts no more envelopes of the caller now."""
+        return self.full or (self.most_of_one is not None and self.mine >= self.most_of_one)
 
     @property
     def full(self) -> bool:
@@ -246,14 +303,14 @@ def _no_load(to: AgentRow) -> MailLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolContext:
-    """Everything that a tool may touch, and nothing else."""
+class CallContext:
+    """Everything that a tool may use."""
 
     session: str
     spec: AgentSpec
     incarnation: int
     call: str
-    """The id of this call: stable over a crash, so ids made from it are found again."""
+    """Id of this call. It is stable over a crash, so that ids derived from it are found again."""
     depth: int
     now: float
     folders: Folders
@@ -266,34 +323,37 @@ class ToolContext:
     background: Mapping[str, BackgroundTask]
     progress: Callable[[str], None]
     authority: Cause = "person"
-    """Of its turn: what its envelopes, requests and agents may claim at most (docs/authority.md)."""
+    """Authority of the turn: the most that its envelopes, requests and agents may claim (docs/authority.md)."""
     caused_by: str = ""
-    """The envelope that began its turn."""
+    """Envelope that began the turn."""
     read: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Whose messages it has read and not answered -> the newest of them."""
+    """Senders of messages that the agent has read but not answered -> the newest message of each."""
     assignment: str = ""
-    """The envelope that gave this agent its piece of work; empty: it has none."""
+    """Envelope with the agent's assignment; empty: it has none."""
     mail_of: Callable[[AgentRow], MailLoad] = _no_load
-    """How much waits in an agent's mailbox."""
+    """Function that returns the load of an agent's mailbox."""
     lease: Fence | None = None
-    """The lease of the process that this agent lives in, which its claims are held under."""
+    """Lease of the process in which the agent lives. Its claims are held under this lease."""
     commit: Callable[[], Awaitable[str]] = _no_commit
-    """What is checked out in the root of its folders (40 hex digits); empty: nothing, or not known."""
+    """Function that returns the commit checked out in the agent's root folder (40 hex digits); empty: none or
+    unknown."""
     worktrees: WorktreeKeeper | None = None
-    """None: this session has none."""
+    """Keeper of worktrees; None: the session has none."""
     use_skill: Callable[[str, str], Awaitable[SkillUse]] = _no_skill
-    """(name, arguments) -> the skill as this agent is to read it. Raises `ToolRefused`."""
-    elicit: Callable[[Asked], Awaitable[AnsweredBack]] = _declined
-    """Puts what an MCP server asks in the middle of this call to the person, as a durable request."""
+    """Function (name, arguments) that returns the skill in the form for this agent. Raises `ToolRefused`."""
+    grants: tuple[Grant, ...] = ()
+    """Paths outside the folders that were approved for this call."""
+    elicit: Callable[[Elicitation], Awaitable[AnsweredBack]] = _declined
+    """Function that puts the question of an MCP server during this call to the user, as a durable request."""
 
 
 @runtime_checkable
 class Previews(Protocol):
-    """A tool that can show what a call would change, before anybody is asked to allow it."""
+    """Tool that can show the change of a call before the permission question."""
 
-    async def preview(self, given: Json, context: ToolContext) -> str:
-        """The change as lines: `+` and `-` before those that come and go. Raises `ToolRefused` where the call would be
-        refused anyway: then nobody is asked."""
+    async def preview(self, tool_input: Json, context: CallContext) -> str:
+        """Return the change as lines that begin with `+` or `-`. Raises `ToolRefused` if the call would be refused
+        anyway; then the user is not asked."""
         ...
 
 
@@ -303,17 +363,18 @@ class Tool(Protocol):
     @property
     def spec(self) -> ToolSpec: ...
 
-    def key(self, given: Json) -> str:
-        """For keyed concurrency: what two calls must not touch at once (a path). Else the empty text."""
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return the absolute path, without links, that a keyed call reads or changes; otherwise empty."""
         ...
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
-        """Before the effect: marks for `ToolStarted`. May raise `ToolRefused`. No effect of its own."""
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Return the marks for `ToolStarted`, before the effect. Has no effect itself. May raise `ToolRefused`."""
         ...
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome: ...
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome: ...
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
-        """After a crash, for `reconcile`, `attach` and `unknown`: the outcome of the run that was cut, or None to
-        run it anew. A tool of effect `unknown` ends what still runs and never returns None."""
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Decide after a crash, for the effects `reconcile`, `attach` and `unknown`: return the outcome of the run that
+        was cut off, or None to run the call again. A tool of effect `unknown` ends processes that still run and never
+        returns None."""
         ...

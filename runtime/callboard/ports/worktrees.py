@@ -1,7 +1,7 @@
-"""The worktree port: folders of their own for agents, each on a branch `wt/<name>`, and the way back.
+"""Port of worktrees: separate folders for agents, each on a branch `wt/<name>`, and the merge back.
 
-Laws: nothing that is not in a commit of another branch is deleted without a person; no commit is ever deleted; what
-was cut is finished or taken back by whoever comes next; no call does its work twice.
+Rules: nothing that no other branch contains is deleted without the user; no commit is ever deleted; an act that was cut
+off is finished or reverted by the next process; no call does its work twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from callboard.core.team.worktrees import Worktree
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who does something to a worktree, for the record. `call` makes a tool's act one that is never done twice."""
+    """Author of an act on a worktree, for the record. `call` identifies a tool's act, so that it is never done
+    twice.
+    """
 
     name: str
     session: str = ""
@@ -26,68 +28,69 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What would be gone if the folder were: nothing else holds it. Paths are relative to the worktree."""
+    """Work that would be lost with the folder, because nothing else contains it. Paths are relative to the worktree."""
 
     changed: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    """Ignored by git, and new: a worktree begins without any. Caches that tools make anew are left out."""
+    """New files that git ignores, without caches that tools recreate. A new worktree has none."""
     commits: tuple[str, ...] = ()
-    """`id subject` of each commit that no other branch has: these stay on the branch, which is kept."""
+    """`id subject` of each commit that no other branch has. They stay on the branch, which is kept."""
     under_way: str = ""
-    """A merge or rebase that is not finished."""
+    """True if a merge or rebase is unfinished."""
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.untracked or self.ignored or self.commits or self.under_way)
 
     def lines(self) -> tuple[str, ...]:
-        """Each of them in a line: all of them, so that equal lines are equal losses."""
+        """Return one line for each loss. Equal lines mean equal losses."""
         parts = (("changed", self.changed), ("untracked", self.untracked), ("ignored", self.ignored))
-        found = [f"{what}: {_line(one)}" for what, names in parts for one in names]
-        found += [f"unmerged: {one}" for one in self.commits]
-        return tuple(found + ([f"under way: {self.under_way}"] if self.under_way else []))
+        lines = [f"{state}: {_line(name)}" for state, names in parts for name in names]
+        lines += [f"unmerged: {commit}" for commit in self.commits]
+        return tuple(lines + ([f"under way: {self.under_way}"] if self.under_way else []))
 
 
 def _line(name: str) -> str:
-    """A file's name in one line, whole."""
+    """Return the full name of a file in one line."""
     return name if name.isprintable() and name == name.strip() else ascii(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A worktree is gone. `branch`: kept, with commits that no other branch has; empty: it went too."""
+    """Result of removing a worktree. `branch`: the branch that is kept because of its commits; empty: it was removed as
+    well."""
 
     branch: str
     tasks: tuple[str, ...] = ()
-    """Tasks that were bound to it and are bound to the workspace again."""
+    """Tasks that were bound to the worktree and are bound to the workspace again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """How the test command of a merge ended."""
+class MergeCheck:
+    """Result of the test command of a merge."""
 
     passed: bool
     output: str = ""
 
 
-Check = Callable[[Path], Awaitable[Checked]]
-"""Runs the test command in a folder that holds the merged result."""
+Check = Callable[[Path], Awaitable[MergeCheck]]
+"""Function that runs the test command in a folder with the merged result."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeEnd:
-    """How a merge ended. In all cases but `merged` the workspace is as it was."""
+    """Result of a merge. Unless it is `merged`, the workspace is unchanged."""
 
     how: Literal["merged", "nothing", "conflict", "failed"]
     onto: str
-    """The branch of the workspace."""
+    """Branch of the workspace."""
     commit: str = ""
     files: tuple[str, ...] = ()
-    """`merged`: what it changed; `conflict`: where both sides changed the same lines."""
+    """`merged`: changed files; `conflict`: files in which both sides changed the same lines."""
     output: str = ""
-    """`failed`: what the test command said."""
+    """`failed`: output of the test command."""
     dirty: tuple[str, ...] = ()
-    """Uncommitted changes of the workspace, which were left as they are."""
+    """Uncommitted changes of the workspace, left unchanged."""
     saved: tuple[str, ...] = ()
     """Uncommitted work of the worktree that was committed to its branch first."""
 
@@ -101,57 +104,60 @@ class WorktreeFacts:
     missing: bool = False
     ahead: int = 0
     behind: int = 0
-    """Commits beside those of the workspace's branch."""
+    """Commits compared with the branch of the workspace."""
     dirty: int = 0
-    """Files changed, untracked or ignored and new; -1: git did not tell."""
+    """Number of changed, untracked, or new ignored files; -1: git gave no answer."""
     bytes: int = 0
 
 
 class WorktreeKeeper(Protocol):
-    """Makes, merges and removes worktrees. Every method raises `ToolRefused` with what to do instead."""
+    """Manager of worktrees. Every method raises `ToolRefused` that says what to do instead."""
 
     def path(self, name: str) -> Path:
-        """Where the worktree of that name stands, or would."""
+        """Return the path that the worktree of that name has, or would have."""
         ...
 
-    async def known(self) -> Sequence[Worktree]:
-        """Those that there are, oldest first."""
+    async def worktrees(self) -> Sequence[Worktree]:
+        """Return all worktrees, oldest first."""
         ...
 
-    async def name_for(self, wanted: str, call: str) -> str:
-        """A free name like `wanted`; for a call that made one already, that one's."""
+    async def name_for(self, requested: str, call: str) -> str:
+        """Return a free name like `requested`; for a call that made a worktree already, the name of that one."""
         ...
 
-    async def create(self, name: str, who: Who, base: str = "") -> Worktree:
-        """A new worktree from `base` (a branch or commit; default: what the workspace has checked out). The same call
-        finds its own again."""
+    async def create(self, name: str, author: Who, base: str = "") -> Worktree:
+        """Create a worktree from `base` (a branch or commit; default: the workspace's current commit). The same call
+        finds its own worktree again."""
         ...
 
     async def open(self, name: str) -> tuple[Path, str]:
-        """Its folder, made anew from its branch when it is missing; and what was done to have it, if anything."""
+        """Return the folder, recreated from its branch if it is missing, and a description of any such repair."""
         ...
 
-    async def keep(self, name: str, who: Who) -> Worktree: ...
+    async def keep(self, name: str, author: Who) -> Worktree: ...
 
     async def losses(self, name: str) -> Losses: ...
 
-    async def remove(self, name: str, who: Who, agreed: Sequence[str] | None = None) -> Removed:
-        """Remove the folder, and the branch unless it has commits that no other branch has. Refused while something
-        would be lost; `agreed`: the lines of the losses that a person agreed to, which are then all that is lost."""
+    async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
+        """Remove the folder, and the branch unless it has commits that no other branch has.
+
+        Refused if something would be lost. `agreed`: lines of the losses that the user agreed to, which must be all of
+        them.
+        """
         ...
 
-    async def merge(self, name: str, who: Who, check: Check | None = None) -> MergeEnd:
-        """Bring its branch into the branch of the workspace, if `check` passes on the merged result."""
+    async def merge(self, name: str, author: Who, check: Check | None = None) -> MergeEnd:
+        """Merge its branch into the branch of the workspace if `check` passes on the merged result."""
         ...
 
     async def outcome(self, call: str) -> str:
-        """The act that a call completed (`made`, `merged`, `removed`); empty for none."""
+        """Return the act that a call completed (`made`, `merged`, `removed`); empty for none."""
         ...
 
     async def recover(self) -> Sequence[str]:
-        """Finish or take back what processes that died left behind; a line for each."""
+        """Finish or revert acts of processes that died. Return one line for each."""
         ...
 
     async def facts(self) -> Sequence[WorktreeFacts]:
-        """All of them, for a list."""
+        """Return all worktrees, for a list."""
         ...

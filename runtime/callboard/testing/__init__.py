@@ -1,12 +1,11 @@
-"""What users need to test their own teams, and what our own tests of the engine run on: a world in memory
-(docs/testing.md).
+"""Test kit for users' own teams, also used by Callboard's tests of the engine: a world in memory (docs/testing.md).
 
-    from callboard.testing import Rehearsal, assert_that, run_virtual, say, use
+from callboard.testing import Rehearsal, assert_that, run_virtual, say, use
 
-    def test_the_lead_looks_before_it_answers() -> None:
-        team = Rehearsal({"lead": [use("weather", {"city": "Oslo"}), say("Take a coat.")]}, tools=[weather])
-        record = run_virtual(team.run, "What should I wear in Oslo?")
-        assert_that(record).lead.called("weather", city="Oslo").ended_with("coat")
+def test_the_lead_looks_before_it_answers() -> None:
+    team = Rehearsal({"lead": [use("weather", {"city": "Oslo"}), say("Take a coat.")]}, tools=[weather])
+    record = run_virtual(team.run, "What should I wear in Oslo?")
+    assert_that(record).lead.called("weather", city="Oslo").ended_with("coat")
 """
 
 from callboard.testing.asserting import ThatAgent, ThatSession, assert_that
@@ -15,7 +14,8 @@ from callboard.testing.clock import run_virtual
 from callboard.testing.records import Called, Recorded, recorded
 from callboard.testing.rehearsing import Rehearsal, RehearsedSession, pretend
 from callboard.testing.scripts import Played, ScenarioModel, ScriptedModel, fault, say, use
-from callboard.testing.world import AllowAll, HostedSession, MemoryArchive, NoLauncher, SeededDice, SteadyClock, World
+from callboard.testing.world import AllowAll, MemoryArchive, NoLauncher, SeededDice, SteadyClock, World
+from callboard.testing.world import WorldSession as HostedSession
 
 __all__ = [
     "AllowAll",

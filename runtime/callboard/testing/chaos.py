@@ -1,5 +1,5 @@
-"""A rehearsal in bad weather: calls of the model fail, the process is killed at its commits and begins again from what
-its store holds. All of it is drawn from one seed, so that the same seed is the same run."""
+"""A rehearsal with injected faults: model calls fail, and the process is killed at its commits and started again from
+its store. One seed determines everything, so that the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -7,41 +7,43 @@ import random
 from dataclasses import dataclass
 from typing import cast
 
-from callboard.adapters.memory import Crashed, MemoryStore
+from callboard.adapters.storage.memory import Crashed, MemoryStore
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
 from callboard.testing.records import Recorded, read_record
 from callboard.testing.rehearsing import Rehearsal, RehearsedSession
 from callboard.testing.scripts import ScriptedModel
 from callboard.testing.world import SteadyClock
-from callboard.words.values import Fault, FaultKind
+from callboard.types.records import Fault, FaultKind
 
 KINDS: tuple[FaultKind, ...] = ("overloaded", "server", "connection", "silence", "rate_limited", "bad_reply")
-"""What befalls a call: all that goes away by trying again."""
+"""Kinds of injected faults: those that pass when the call is repeated."""
 IN_A_ROW = 2
-"""Faults of one call, at most: each run comes to its end."""
+"""Most faults of one call, so that each run comes to its end."""
 SPAN = 30
-"""Commits after which a kill has come at the latest; a small run of a team makes about a hundred."""
+"""Most commits before a kill; a small run of a team makes about a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """A run with what befell it."""
+    """A run with its kills and faults."""
 
     record: Recorded
     kills: int
-    """How often its process was killed."""
+    """Number of times that the run's process was killed."""
     faults: int
-    """Calls of the model that failed."""
+    """Number of model calls that failed."""
     text: str
-    """The lead's last words."""
+    """The lead's final text."""
 
 
 class _Stormy(ScriptedModel):
-    """Another model, whose calls fail now and then. What is said of a call does not depend on its faults."""
+    """Model whose calls fail at random. The replies do not depend on the faults."""
 
     def __init__(self, inner: ScriptedModel, seed: int, share: float) -> None:
         super().__init__({})
-        self._inner, self._seed, self._share = inner, seed, share
+        self._inner = inner
+        self._seed = seed
+        self._share = share
         self.requests = inner.requests
         self._tried: dict[tuple[str, int, str], int] = {}
         self.faults = 0
@@ -59,28 +61,31 @@ class _Stormy(ScriptedModel):
 async def survive(
     team: Rehearsal, prompt: str, *, seed: int, kills: int = 2, faults: float = 0.2, session: str = "rehearsal"
 ) -> Survived:
-    """Say this to the lead of a new session, and bring it to its end through faults and kills.
+    """Send a prompt to the lead of a new session and run it to its end through faults and kills.
 
-    `kills`: how often the process dies, before or after a commit, and a new one takes the session up from its store.
-    `faults`: the share of calls of the model that fail, from 0 to 1. Run it on a virtual clock (`run_virtual`): it
+    `kills`: number of times that the process dies, before or after a commit, and a new one takes over the session from
+    its store. `faults`: share of model calls that fail, from 0 to 1. Run it on a virtual clock (`run_virtual`): it
     waits as long as the runtime does.
     """
     draw = random.Random(seed)  # noqa: S311  # reproducible, not secret
     inner = team.model if isinstance(team.model, ScriptedModel) else ScriptedModel(team.model)
     model = _Stormy(inner, seed, faults)
-    store, clock, killed = MemoryStore(), SteadyClock(team.start), 0
+    store = MemoryStore()
+    clock = SteadyClock(team.start)
+    killed = 0
     while True:
         store = store.reopen(
             crash_after=draw.randint(2, SPAN) if killed < kills else None,
             crash_point=draw.choice(("before", "after")),
         )
         world = team.world(store)
-        world.model, world.clock = model, clock
+        world.model = model
+        world.clock = clock
         begun = await _has_begun(store, session)
         try:
             async with world.session(session, resume=begun) as hosted:
-                here = RehearsedSession(hosted.world, hosted.team, session)
-                result = await here.run(prompt)
+                rehearsed = RehearsedSession(hosted.world, hosted.team, session)
+                result = await rehearsed.run(prompt)
                 record = await read_record(store, session)
                 return Survived(record, killed, model.faults, result.text)
         except BaseException as ended:
@@ -94,7 +99,7 @@ async def _has_begun(store: MemoryStore, session: str) -> bool:
 
 
 def _is_kill(ended: BaseException) -> bool:
-    """Nothing but the store's death ended the process."""
+    """Return True if only the end of the store ended the process."""
     if isinstance(ended, BaseExceptionGroup):
         return all(map(_is_kill, cast("BaseExceptionGroup[BaseException]", ended).exceptions))
     return isinstance(ended, Crashed)

@@ -1,4 +1,4 @@
-"""A clock that jumps to whatever is due next: a night of waiting passes in milliseconds."""
+"""Clock that jumps to the next due timer: a night of waiting passes in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import anyio
 
-from callboard.words.errors import UsageError
+from callboard.types.errors import UsageError
 
 T = TypeVar("T")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Looks at what is ready, and instead of waiting for a timer moves the clock on to it."""
+    """Selector that advances the clock instead of waiting for a timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class _Jumping(selectors.DefaultSelector):
         return []
 
 
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is what its selector has passed over."""
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Event loop whose time is that of its selector."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -43,15 +43,15 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Callable[..., Awaitable[T]], *args: object) -> T:
-    """Run `main(*args)` to its end on an event loop of its own, whose clock jumps over every wait; what it returns.
+    """Run `main(*args)` on a new event loop whose clock jumps over every wait, and return its result.
 
-    For what runs in memory: a thread, a process or a socket is not waited for while there is a timer to jump to, so
-    time-outs of such things are over at once. `Rehearsal` uses none. On asyncio; under trio `trio.testing.MockClock`
-    with `autojump_threshold=0` does the same. Raises what `main` raises, and `UsageError` inside a running loop.
+    For code in memory: threads, processes and sockets are not awaited while a timer can be jumped to, so their timeouts
+    pass at once. `Rehearsal` uses none. On asyncio; under trio, use `trio.testing.MockClock` with
+    `autojump_threshold=0`. Raises the exceptions of `main`, and `UsageError` inside a running loop.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        options: dict[str, Any] = {"loop_factory": _VirtualLoop}
+        options: dict[str, Any] = {"loop_factory": VirtualLoop}
         return anyio.run(main, *args, backend="asyncio", backend_options=options)
     raise UsageError("run_virtual makes an event loop of its own: call it from a test that is not async")

@@ -1,4 +1,4 @@
-"""What a session has recorded, read back from its store as plain values to look at in a test."""
+"""Records of a session, read back from its store as plain values to inspect in a test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from callboard.assembly import find_places, open_store
-from callboard.core.names import journal, mailbox, rows_prefix
-from callboard.engine.memory import events_of
+from callboard.core.keys import journal, mailbox, rows_prefix
+from callboard.engine.recall import events_of
 from callboard.ports.store import Store
-from callboard.words.errors import UsageError
-from callboard.words.events import (
+from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.types.errors import UsageError
+from callboard.types.events import (
     AnswerTaken,
     CallJudged,
     EnvelopesDelivered,
@@ -22,7 +22,7 @@ from callboard.words.events import (
     ToolFinished,
     ToolStarted,
 )
-from callboard.words.values import AgentRow, Envelope, Json, Request, SessionRow, Task, Usage
+from callboard.types.records import AgentRow, Envelope, Json, Request, SessionRow, Task, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class Called:
     name: str
     input: Json
     result: str | None
-    """The text of its result; None: it has none."""
+    """Text of the result; None if there is none."""
     is_error: bool
     started: bool
-    """It ran; False: it was refused, or not run for another reason."""
+    """True if the call ran; False if it was refused, or did not run for another reason."""
     seq: int
-    """The place in the agent's journal of the reply that asked for it, from 1."""
+    """Journal position of the reply with the call, from 1."""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in self.input.items())
-        return f"{self.agent}: {self.name}({told})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.input.items())
+        return f"{self.agent}: {self.name}({arguments})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,58 +52,61 @@ class AgentRecord:
 
     name: str
     row: AgentRow | None
-    """Its row, if this is the newest life of its name."""
+    """Row of the agent, if this is its newest life."""
     events: tuple[Event, ...]
     mail: tuple[Envelope, ...]
-    """All that came into its mailbox."""
+    """All envelopes of its mailbox."""
 
     @property
     def calls(self) -> tuple[Called, ...]:
-        """Its tool calls, in the order in which the model asked for them."""
-        finished = {one.call: one for one in self.events if isinstance(one, ToolFinished)}
-        refused = {one.call: one.why for one in self.events if isinstance(one, CallJudged) and one.verdict == "deny"}
-        started = {one.call for one in self.events if isinstance(one, ToolStarted)}
-        found: list[Called] = []
+        """Return its tool calls in the order of the model's replies."""
+        finished = {event.call: event for event in self.events if isinstance(event, ToolFinished)}
+        refused = {
+            event.call: event.why for event in self.events if isinstance(event, CallJudged) and event.verdict == "deny"
+        }
+        started = {event.call for event in self.events if isinstance(event, ToolStarted)}
+        calls: list[Called] = []
         for seq, event in enumerate(self.events, 1):
             for call in event.calls if isinstance(event, ModelReplied) else ():
-                end, no = finished.get(call.id), refused.get(call.id)
+                end = finished.get(call.id)
+                no = refused.get(call.id)
                 text = no if end is None else text_of(end.content)
                 failed = no is not None if end is None else end.is_error
-                found.append(Called(self.name, call.id, call.name, call.input, text, failed, call.id in started, seq))
-        return tuple(found)
+                calls.append(Called(self.name, call.id, call.name, call.input, text, failed, call.id in started, seq))
+        return tuple(calls)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What it said: the text of each reply that has some."""
-        said = (text_of(one.blocks) for one in self.events if isinstance(one, ModelReplied))
-        return tuple(text for text in said if text)
+        """Return the text of each reply that has some."""
+        texts = (text_of(event.blocks) for event in self.events if isinstance(event, ModelReplied))
+        return tuple(text for text in texts if text)
 
     @property
     def answers(self) -> tuple[AnswerTaken, ...]:
-        """The answers to what it asked for, as it took them."""
-        return tuple(one for one in self.events if isinstance(one, AnswerTaken))
+        """Return the answers to its requests, as it received them."""
+        return tuple(event for event in self.events if isinstance(event, AnswerTaken))
 
     @property
     def delivered(self) -> tuple[str, ...]:
-        """The ids of the envelopes that entered its conversation, in that order."""
-        return tuple(id for one in self.events if isinstance(one, EnvelopesDelivered) for id in one.ids)
+        """Return the ids of the envelopes that entered its conversation, in order."""
+        return tuple(id for event in self.events if isinstance(event, EnvelopesDelivered) for id in event.ids)
 
     @property
     def usage(self) -> Usage:
-        """What its replies used: tokens, and US dollars in `cost_usd`."""
+        """Return the usage of the agent's replies: tokens, and US dollars in `cost_usd`."""
         total = Usage()
-        for one in self.events:
-            total = total.plus(one.usage) if isinstance(one, ModelReplied) else total
+        for event in self.events:
+            total = total.plus(event.usage) if isinstance(event, ModelReplied) else total
         return total
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A session as it stands in its store."""
+    """Session as stored."""
 
     session: str
     agents: Mapping[str, AgentRecord]
-    """By name, the lead first; an earlier life of a name as `NAME.1`."""
+    """Agents by name, the lead first; an earlier life of a name as `NAME.1`."""
     requests: tuple[Request, ...]
     tasks: tuple[Task, ...]
 
@@ -111,20 +114,20 @@ class Recorded:
         return iter(self.agents.values())
 
     def agent(self, name: str) -> AgentRecord:
-        """An agent by its name. Raises `AssertionError`, which says who there is."""
-        found = self.agents.get(name)
-        if found is None:
+        """Return an agent by name. Raises `AssertionError` that lists the agents."""
+        match = self.agents.get(name)
+        if match is None:
             raise AssertionError(f"there was no agent {name!r}; there were: {', '.join(self.agents)}")
-        return found
+        return match
 
     @property
     def calls(self) -> tuple[Called, ...]:
-        """The tool calls of all agents, agent by agent."""
+        """Return the tool calls of all agents, agent by agent."""
         return tuple(call for agent in self for call in agent.calls)
 
     @property
     def usage(self) -> Usage:
-        """What all agents used: tokens, and US dollars in `cost_usd`."""
+        """Return the usage of all agents: tokens, and US dollars in `cost_usd`."""
         total = Usage()
         for agent in self:
             total = total.plus(agent.usage)
@@ -132,12 +135,12 @@ class Recorded:
 
 
 def text_of(blocks: Sequence[Mapping[str, object]]) -> str:
-    """The text of blocks, without what else they hold."""
+    """Return the text of blocks without their other content."""
     return "\n".join(str(block["text"]) for block in blocks if block.get("type") == "text")
 
 
 async def read_record(store: Store, session: str) -> Recorded:
-    """What a store holds of a session, at this moment."""
+    """Read the records of a session from a store, as of this moment."""
     prefix = rows_prefix(session)
     values = {row.key.removeprefix(prefix): cast("bytes", row.value) for row in await store.keys(prefix)}
     rows = [AgentRow.model_validate_json(value) for key, value in values.items() if key.startswith("agent/")]
@@ -148,7 +151,7 @@ async def read_record(store: Store, session: str) -> Recorded:
             newest = life == row.incarnation
             events = tuple(await events_of(store, journal(session, row.name, life)))
             mail = await store.read(mailbox(session, row.name, life))
-            envelopes = tuple(Envelope.model_validate_json(one.data) for one in mail)
+            envelopes = tuple(Envelope.model_validate_json(record.data) for record in mail)
             name = row.name if newest else f"{row.name}.{life}"
             agents[name] = AgentRecord(name, row if newest else None, events, envelopes)
     requests = tuple(Request.model_validate_json(value) for key, value in values.items() if key.startswith("request/"))
@@ -157,17 +160,17 @@ async def read_record(store: Store, session: str) -> Recorded:
 
 
 async def recorded(workspace: str | Path = ".", session: str | None = None) -> Recorded:
-    """What a session on disk has recorded, beside a running one too. `session`: its id; None: the newest.
+    """Read the records of a session on disk, even while it is running. `session`: its id; None: the newest.
 
     Raises `UsageError` where the workspace has no such session.
     """
     async with _opened(Path(workspace)) as store:
         rows = [row for row in await store.keys("s/") if row.key.count("/") == 1 and row.value is not None]
-        known = sorted((SessionRow.model_validate_json(cast("bytes", row.value)) for row in rows), key=_since)
-        found = [one.id for one in known if session is None or one.id == session]
-        if not found:
+        session_rows = sorted((SessionRow.model_validate_json(cast("bytes", row.value)) for row in rows), key=_since)
+        ids = [row.id for row in session_rows if session is None or row.id == session]
+        if not ids:
             raise UsageError(f"{workspace} has no session {session or ''}".rstrip())
-        return await read_record(store, found[-1])
+        return await read_record(store, ids[-1])
 
 
 def _since(row: SessionRow) -> float:
@@ -176,7 +179,7 @@ def _since(row: SessionRow) -> float:
 
 @asynccontextmanager
 async def _opened(workspace: Path) -> AsyncGenerator[Store]:
-    store = await open_store(find_places(workspace, writable=False), "process")
+    store = await open_store(find_places(workspace, writable=False), "process", log_notice)
     try:
         yield store
     finally:

@@ -1,5 +1,4 @@
-"""A team in memory, played by a scripted model: what a program gives to `callboard.Session`, without files, processes,
-network and waiting.
+"""A team in memory, driven by a scripted model: like `callboard.Session`, without files, processes, network or waiting.
 
     team = Rehearsal({"lead": [use("weather", {"city": "Oslo"}), say("Take a coat.")]}, tools=[weather])
 
@@ -11,8 +10,8 @@ network and waiting.
 
     run_virtual(main)
 
-The engine, the store's laws, the mail, the board, plans, requests, schedules and hooks are the real ones. Tools that
-touch the machine (files, shell) are not there: `pretend` stands in for one.
+The engine and the rules of the store, mail, board, plans, requests, schedules and hooks are real. Tools that touch the
+machine (files, shell) do not exist: `pretend` replaces one.
 """
 
 from __future__ import annotations
@@ -28,33 +27,32 @@ from typing import Any
 
 import anyio
 
-from callboard.adapters.memory import MemoryStore
+from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.control import control_tools
 from callboard.adapters.tools.cron import cron_tools
 from callboard.adapters.tools.plan import plan_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.todo import todo_tools
-from callboard.api.agents import Agent
-from callboard.api.asking import ApproverFunction, Said, answer_of, approver_of
-from callboard.api.errors import UsageError
-from callboard.api.in_process import InProcessTool
-from callboard.api.results import Result, result_of
-from callboard.api.tools import AnyTool
-from callboard.api.tools import Tool as FunctionTool
-from callboard.core.names import request_key
-from callboard.core.toolset import tools_for
-from callboard.ending import AgentSummary, End, exit_code_of, summarise
-from callboard.engine.asking.requests import answer_request
+from callboard.core.keys import request_key
+from callboard.core.tool_access import tools_for
+from callboard.engine.approvals.requests import answer_request
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.host import Host
-from callboard.engine.supervision.team import Team
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
+from callboard.engine.runtime import Host
+from callboard.engine.team.supervisor import Team
+from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
+from callboard.sdk.agents import Agent
+from callboard.sdk.approvers import ApproverFunction, Said, answer_of, approver_of
+from callboard.sdk.errors import UsageError
+from callboard.sdk.function_tool import InProcessTool
+from callboard.sdk.results import Result, result_of
+from callboard.sdk.tools import AnyTool, FunctionTool
+from callboard.sessions.result import AgentSummary, RunEnd, outcome_of, summarise
 from callboard.testing.records import Recorded, read_record
 from callboard.testing.scripts import Played, ScriptedModel
-from callboard.testing.world import AllowAll, HostedSession, SteadyClock, World
-from callboard.words.specs import AgentSpec
-from callboard.words.values import Budget, Json, Request, Task, Usage
+from callboard.testing.world import AllowAll, SteadyClock, World, WorldSession
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import Budget, Json, Request, Task, Usage
 
 _STORE_TOOLS = (board_tools, control_tools, cron_tools, plan_tools, team_tools, todo_tools)
 Pretended = str | Callable[[Json], str]
@@ -62,32 +60,33 @@ Pretended = str | Callable[[Json], str]
 
 @dataclass(frozen=True, slots=True)
 class Pretender:
-    """A tool that only says what a test wants. The port `Tool`."""
+    """Tool that returns a fixed result. Implements the port `Tool`."""
 
     spec: ToolSpec
     says: Pretended
 
-    def key(self, given: Json) -> str:
-        """No two calls of it touch one thing."""
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return an empty key: no two calls touch the same thing."""
         return ""
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
-        """Nothing to look at."""
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Return no marks."""
         return {}
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
-        """What the test wants; an exception of its function is the engine's to tell."""
-        return ToolOutcome(self.says if isinstance(self.says, str) else self.says(given))
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Return the test's result. The engine handles an exception of its function."""
+        return ToolOutcome(self.says if isinstance(self.says, str) else self.says(tool_input))
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
-        """A call that was cut off is answered with that, as a command is."""
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Answer a call that was cut off with that fact, as for a command."""
         return ToolOutcome("The call was cut off: its outcome is not known.", is_error=True)
 
 
 def pretend(name: str, says: Pretended, *, reads: bool = False) -> Pretender:
-    """A stand-in for a tool that touches the machine (`bash`, `read_file`, a tool of an MCP server), with any input.
+    """Make a replacement, with any input, for a tool that touches the machine (`bash`, `read_file`, a tool of an MCP
+    server).
 
-    `says`: its result, or a function of the input that returns it. `reads`: it changes nothing, so a plan that waits
+    `says`: its result, or a function of the input that returns it. `reads`: it changes nothing, so that a waiting plan
     does not hold it back.
     """
     schema: Json = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -96,39 +95,41 @@ def pretend(name: str, says: Pretended, *, reads: bool = False) -> Pretender:
 
 @dataclass
 class Rehearsal:
-    """A team and its script. One rehearsal may open any number of sessions, one after the other, each a new one."""
+    """A team and its script. A rehearsal may open any number of new sessions, one after the other."""
 
     model: ScriptedModel | Mapping[str, Sequence[Played]]
-    """What the model says, by agent: replies in their order (`say`, `use`, `fault`), or a model."""
+    """Replies of the model by agent, in order (`say`, `use`, `fault`), or a model."""
     tools: Sequence[AnyTool | Tool] = ()
-    """Functions with `@tool`, and stand-ins; everybody has them. They run in the event loop, also those not async."""
+    """Functions with `@tool`, and replacements, for all agents. They run in the event loop, also those that are not
+    async."""
     hooks: Sequence[Callable[..., Any]] = ()
-    """Functions with `@hook`; they run in the event loop too."""
+    """Functions with `@hook`. They run in the event loop too."""
     agents: Sequence[Agent] = ()
-    """Agent types, beside any others that a call names: their prompt, and the tools that they name."""
+    """Agent types, with their prompt and tools, in addition to any others that a call names."""
     ask: Sequence[str] = ()
-    """Names of tools whose every call asks for permission."""
+    """Names of tools whose calls all need permission."""
     deny: Sequence[str] = ()
-    """Names of tools whose every call is refused."""
+    """Names of tools whose calls are all denied."""
     approver: ApproverFunction | None = None
-    """Who answers plans, permissions and questions. None: `session.answer` does, while `answerable`."""
+    """Approver of plans, permissions and questions. None: `session.answer` answers them, while `answerable`."""
     answerable: bool = False
-    """What is asked waits for `session.answer` up to 30 minutes; else it is refused at once."""
+    """True if requests wait for `session.answer` up to 30 minutes; otherwise they are rejected at once."""
     budget: Budget = field(default_factory=Budget)
-    """Of each session."""
+    """Budget of each session."""
     start: float = 1_800_000_000.0
-    """The time at which a session begins, in Unix seconds (2027-01-15 08:00 UTC)."""
+    """Start time of a session, in Unix seconds (2027-01-15 08:00 UTC)."""
     seed: int = 0
-    """Decides every draw: jitter, waits between tries."""
+    """Seed of all random draws: jitter, waits between attempts."""
 
     def world(self, store: MemoryStore | None = None) -> World:
-        """The world of one process on this store. Its model starts anew; share `ScriptedModel` objects to go on."""
-        kept = [_registered(one) for one in self.tools]
+        """Return the world of one process on this store. Its model starts from the beginning; share `ScriptedModel`
+        objects to continue."""
+        registered = [_registered(tool) for tool in self.tools]
         tools = {tool.spec.name: tool for family in _STORE_TOOLS for tool in family()}
-        own = {tool.spec.name: tool for tool in kept}
+        own = {tool.spec.name: tool for tool in registered}
         hooks = HookRegistry()
-        for one in self.hooks:
-            hooks.include(_in_the_loop(one))
+        for hook in self.hooks:
+            hooks.include(_in_the_loop(hook))
         waits = self.answerable or self.approver is not None
         return _RehearsedWorld(
             model=self.model if isinstance(self.model, ScriptedModel) else ScriptedModel(self.model),
@@ -141,54 +142,55 @@ class Rehearsal:
             spec={"ask_deadline": 1_800.0 if waits else 0},
             budget=self.budget,
             seed=self.seed,
-            types={one.name: one for one in self.agents},
+            types={agent.name: agent for agent in self.agents},
             own=frozenset(own),
         )
 
     @asynccontextmanager
     async def session(self, session: str = "rehearsal") -> AsyncGenerator[RehearsedSession]:
-        """A new session, hosted until the block ends."""
+        """Open a new session, hosted until the block ends."""
         async with self.world().session(session) as hosted:
             yield RehearsedSession(hosted.world, hosted.team, session)
 
     async def run(self, prompt: str) -> Recorded:
-        """Say this to the lead of a new session, wait until nothing is left to do, and read what was recorded."""
+        """Send a prompt to the lead of a new session, wait until nothing is left to do, and return the records."""
         async with self.session() as session:
             await session.run(prompt)
             return await session.record()
 
 
-class RehearsedSession(HostedSession):
-    """A session in memory, with the methods of `callboard.Session` that make sense there."""
+class RehearsedSession(WorldSession):
+    """Session in memory, with the methods of `callboard.Session` that apply there."""
 
     def __init__(self, world: World, team: Team, session: str) -> None:
         super().__init__(world, team, session)
 
     async def run(self, prompt: str) -> Result[None]:
-        """Say something to the lead and wait until it and its team have nothing left to do."""
+        """Send a prompt to the lead and wait until it and its team have nothing left to do."""
         await self.say(prompt)
         return await self.rest()
 
     async def say(self, text: str, to: str = "lead") -> None:
-        """A person's words to an agent. Does not wait for what comes of it."""
+        """Send a message from the user to an agent. Does not wait for the effect."""
         await self.prompt(text, to)
 
     async def rest(self) -> Result[None]:
         """Wait until nothing is left to do."""
         await self.quiet()
-        found = [m.agent for (name, _), m in self.team.members.items() if name == "lead" and m.agent]
-        lead = found[-1].state if found else None
+        leads = [m.agent for (name, _), m in self.team.members.items() if name == "lead" and m.agent]
+        lead = leads[-1].state if leads else None
         record = await self.record()
-        code, why = exit_code_of(record.agent("lead").row, lead, record.requests)
+        outcome = outcome_of(record.agent("lead").row, lead, record.requests)
         text = lead.last_text if lead is not None else ""
-        return result_of(End(code, text, why, self.cost(), list(self.team_now())), self.id, None)
+        end = RunEnd(outcome.exit_code, text, outcome.why, self.cost(), list(self.team_now()), limit=outcome.limit)
+        return result_of(end, self.id, None)
 
     async def requests(self) -> Sequence[Request]:
-        """What waits for an answer."""
-        return [one for one in (await self.record()).requests if one.status == "pending"]
+        """Return the requests that wait for an answer."""
+        return [request for request in (await self.record()).requests if request.status == "pending"]
 
     async def asked(self) -> Request:
-        """A request that waits, once there is one."""
+        """Wait for a request that is pending, and return it."""
         async with self.world.store.watch(request_key(self.id, "")) as changes:
             async for row in changes:
                 request = Request.model_validate_json(row.value) if row.value is not None else None
@@ -197,29 +199,29 @@ class RehearsedSession(HostedSession):
         raise UsageError("the session ended, and nothing waits for an answer")
 
     async def answer(self, request: Request | str, said: Said, reason: str = "") -> None:
-        """Answer as the person: True or False, a text to a question, or an `Answer`. Raises `UsageError` when the
-        answer does not count, with why."""
-        wanted = request if isinstance(request, str) else request.id
-        known = {one.id: one for one in (await self.record()).requests}
-        if wanted not in known:
-            raise UsageError(f"there is no request {wanted!r}; there are: {', '.join(known) or 'none'}")
-        answer = answer_of(known[wanted], said, reason)
+        """Answer as the user: True or False, a string for a question, or an `Answer`. Raises `UsageError`, with the
+        reason, if the answer is not accepted."""
+        request_id = request if isinstance(request, str) else request.id
+        requests = {row.id: row for row in (await self.record()).requests}
+        if request_id not in requests:
+            raise UsageError(f"there is no request {request_id!r}; there are: {', '.join(requests) or 'none'}")
+        answer = answer_of(requests[request_id], said, reason)
         if answer is None:
             raise UsageError("None is no answer: say True, False, or a text")
-        lost = await answer_request(self.world.store, self.id, wanted, answer, self.world.clock.now())
+        lost = await answer_request(self.world.store, self.id, request_id, answer, now=self.world.clock.now())
         if lost is not None:
-            raise UsageError(f"the answer to {wanted} does not count: {lost}")
+            raise UsageError(f"the answer to {request_id} does not count: {lost}")
 
     async def tasks(self) -> Sequence[Task]:
-        """The task board."""
+        """Return the task board."""
         return (await self.record()).tasks
 
     async def record(self) -> Recorded:
-        """What has been recorded up to now, for assertions."""
+        """Return the records up to now, for assertions."""
         return await read_record(self.world.store, self.id)
 
     def cost(self) -> Usage:
-        """What all agents have used so far: tokens, and US dollars in `cost_usd`."""
+        """Return the usage of all agents so far: tokens, and US dollars in `cost_usd`."""
         total = Usage()
         for member in self.team.members.values():
             total = total.plus(member.agent.state.usage) if member.agent else total
@@ -228,7 +230,7 @@ class RehearsedSession(HostedSession):
     def team_now(self) -> Sequence[AgentSummary]:
         """Every agent that lived in this process: name, kind, life, outcome, what it used."""
         members = self.team.members.values()
-        return [summarise(one.agent.row, one.agent.state) for one in members if one.agent is not None]
+        return [summarise(member.agent.row, member.agent.state) for member in members if member.agent is not None]
 
 
 @dataclass
@@ -246,10 +248,11 @@ class _RehearsedWorld(World):
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
         made = re.fullmatch(rf"{re.escape(agent_type)}-[a-z2-7]{{12}}", name) is not None
         kind = "lead" if parent is None else "subagent" if made else "teammate"
-        given = self.types.get(agent_type)
-        tools, own = {*tools_for(kind, None).names} & set(self.tools), None
-        if given is not None and given.tools is not None:
-            named = {one if isinstance(one, str) else one.name for one in given.tools}
+        agent = self.types.get(agent_type)
+        tools = {*tools_for(kind, None).names} & set(self.tools)
+        own = None
+        if agent is not None and agent.tools is not None:
+            named = {tool if isinstance(tool, str) else tool.name for tool in agent.tools}
             tools, own = tools & named, tuple(sorted(self.own & named))
         base = super().spec_of(agent_type, name, parent)
         changed: Json = {
@@ -257,16 +260,16 @@ class _RehearsedWorld(World):
             "tools": tuple(sorted(tools)),
             "own": own,
             "claims_tasks": kind == "teammate",
-            "instructions": given.prompt if given is not None else base.instructions,
+            "instructions": agent.prompt if agent is not None else base.instructions,
         }
         return AgentSpec.model_validate({**base.model_dump(), **changed})
 
 
-def _registered(given: AnyTool | Tool) -> Tool:
+def _registered(tool: AnyTool | Tool) -> Tool:
     """The engine's tool of a function; one that is no tool of ours is the engine's already."""
-    if not isinstance(given, FunctionTool):
-        return given
-    made = copy.copy(given)
+    if not isinstance(tool, FunctionTool):
+        return tool
+    made = copy.copy(tool)
     made.function = _in_the_loop(made.function)
     return InProcessTool(made, anyio.CapacityLimiter(1))
 
@@ -278,7 +281,7 @@ def _in_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     async def called(*args: Any, **kwargs: Any) -> Any:
-        found = function(*args, **kwargs)
-        return await found if inspect.isawaitable(found) else found
+        value = function(*args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
 
     return called

@@ -10,13 +10,12 @@ from typing import cast
 import anyio
 import anyio.lowlevel
 
-from callboard.adapters.rehearsal.api import ApiError
-from callboard.adapters.rehearsal.player import Player
-from callboard.adapters.rehearsal.replies import Fault as Planned
-from callboard.adapters.rehearsal.replies import Request as Asked
-from callboard.adapters.rehearsal.scenario_file import load_scenario
+from callboard.adapters.models.rehearsal.api import ApiError
+from callboard.adapters.models.rehearsal.player import Player
+from callboard.adapters.models.rehearsal.replies import SimulatedFault, SimulatedRequest
+from callboard.adapters.models.rehearsal.scenario_file import load_scenario
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
-from callboard.words.values import Fault, FaultKind, Json, Usage
+from callboard.types.records import Fault, FaultKind, Json, Usage
 
 Played = Reply | Fault | Callable[[ModelRequest], "Reply | Fault"]
 
@@ -30,7 +29,9 @@ def use(name: str, given: Json | None = None, *more: tuple[str, Json], text: str
     """A reply that calls tools: one, or several at once."""
     calls = [(name, given or {}), *more]
     blocks: list[Json] = [{"type": "text", "text": text}] if text else []
-    blocks += [{"type": "tool_use", "id": "", "name": one, "input": what} for one, what in calls]
+    blocks += [
+        {"type": "tool_use", "id": "", "name": tool_name, "input": tool_input} for tool_name, tool_input in calls
+    ]
     return Reply(tuple(blocks), "tool_use", Usage(input_tokens=10, output_tokens=5), "scripted")
 
 
@@ -119,11 +120,11 @@ class ScenarioModel(ScriptedModel):
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         self.requests.append(request)
         await anyio.lowlevel.checkpoint()
-        asked = _as_asked(request, self._player)
-        played = await self._player.play(asked)
+        call = _as_asked(request, self._player)
+        played = await self._player.play(call)
         if isinstance(played, ApiError):
             raise CallFault(Fault(kind="invalid", status=played.status, message=played.message))
-        planned = self._player.fault(asked, played)
+        planned = self._player.fault(call, played)
         if planned is not None and planned.kind != "slow_s":
             raise CallFault(Fault(kind=_kind_of(planned), status=planned.status, message=planned.message))
         blocks = cast("tuple[Json, ...]", tuple(dict(block) for block in played.blocks))
@@ -133,7 +134,7 @@ class ScenarioModel(ScriptedModel):
         return Reply(blocks, played.stop_reason or "end_turn", Usage(input_tokens=10, output_tokens=5), request.model)
 
 
-def _as_asked(request: ModelRequest, player: Player) -> Asked:
+def _as_asked(request: ModelRequest, player: Player) -> SimulatedRequest:
     """The call as a scenario sees it."""
     body: Json = {
         "model": request.model,
@@ -142,13 +143,13 @@ def _as_asked(request: ModelRequest, player: Player) -> Asked:
         "tools": json.loads(request.tools),
         "messages": json.loads(b"[" + b",".join(request.messages) + b"]"),
     }
-    who = (request.session, request.agent, str(request.ordinal))
+    caller = (request.session, request.agent, str(request.ordinal))
     attempt = player.attempt(request.session, request.agent, request.purpose, str(request.ordinal))
-    return Asked(*who, attempt, request.purpose, "", body)
+    return SimulatedRequest(*caller, attempt, request.purpose, "", body)
 
 
-def _kind_of(planned: Planned) -> FaultKind:
-    """What a client of the service makes of such a fault (docs/model.md)."""
+def _kind_of(planned: SimulatedFault) -> FaultKind:
+    """Return the fault kind that a client of the service derives from such a fault (docs/model.md)."""
     if planned.status is not None:
         by_status: dict[int, FaultKind] = {429: "rate_limited", 529: "overloaded", 401: "credentials", 413: "too_long"}
         return by_status.get(planned.status, "server" if planned.status >= 500 else "invalid")

@@ -1,34 +1,37 @@
-"""A session's world in memory: every port has its twin here or in `callboard.adapters.memory`; nothing touches a file,
-a process or the network."""
+"""A session's world in memory: every port has its twin here or in `callboard.adapters.storage.memory`; nothing touches
+a file, a process or the network."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 
-from callboard.adapters.memory import MemoryStore
-from callboard.core.context.prompt import SERVERS
-from callboard.core.permission.lifts import Lift
-from callboard.core.state import AgentState
+from callboard.adapters.storage.memory import MemoryStore
+from callboard.core.agent.state import AgentState
+from callboard.core.context.system_prompt import SERVERS
+from callboard.core.permissions.values import Lift
+from callboard.engine.commands import Action, AgentCommand, create_session, send_command, send_prompt
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.host import Host, Ports
-from callboard.engine.memory import events_of
-from callboard.engine.sessions import Action, Command, create_session, send_command, send_prompt
-from callboard.engine.supervision.team import Team
+from callboard.engine.recall import events_of
+from callboard.engine.runtime import Host, Ports
+from callboard.engine.team.supervisor import Team
+from callboard.ports.environment import Approver, Observer, PromptParts, Ruling
 from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
-from callboard.ports.world import Approver, Observer, PromptParts, Ruling
 from callboard.testing.scripts import ScriptedModel
-from callboard.words.errors import ToolRefused
-from callboard.words.skills import PersonCommand, SkillText
-from callboard.words.specs import AgentSpec
-from callboard.words.values import Budget, Cause, Json, SessionRow, ToolCall
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Budget, Cause, Grant, Json, SessionRow, ToolCall
+from callboard.types.skills import PersonCommand, SkillText
+
+T = TypeVar("T")
 
 
 class SteadyClock:
@@ -42,6 +45,9 @@ class SteadyClock:
         if self._zero is None:
             self._zero = anyio.current_time()
         return self._start + anyio.current_time() - self._zero
+
+    def steady(self) -> float:
+        return anyio.current_time()
 
     async def sleep_until(self, when: float) -> None:
         await anyio.sleep(max(0.0, when - self.now()))
@@ -61,13 +67,16 @@ class AllowAll:
     """A judge that allows everything, but for the tools it is told to ask about or deny."""
 
     def __init__(self, ask: Sequence[str] = (), deny: Sequence[str] = (), reads: Sequence[str] = ()) -> None:
-        self.ask, self.deny, self.reads = set(ask), set(deny), set(reads)
+        self.ask = set(ask)
+        self.deny = set(deny)
+        self.reads = set(reads)
 
     async def judge(
         self,
         call: ToolCall,
         tool: ToolSpec,
         spec: AgentSpec,
+        *,
         folders: Folders,
         authority: Cause,
         lifts: Sequence[Lift] = (),
@@ -75,7 +84,7 @@ class AllowAll:
         reads = tool.effect == "read" or call.name in self.reads
         if call.name in self.deny:
             return Ruling("deny", "rule", f"{call.name} is denied", reads)
-        lift = next((one for one in lifts if one.rule == call.name), None)
+        lift = next((lift for lift in lifts if lift.rule == call.name), None)
         if call.name in self.ask and lift is None:
             return Ruling("ask", "mode default", f"{call.name} asks", reads)
         return Ruling("allow", lift.by if lift and call.name in self.ask else "rule", "", reads)
@@ -85,6 +94,7 @@ class AllowAll:
         call: ToolCall,
         tool: ToolSpec,
         spec: AgentSpec,
+        *,
         folders: Folders,
         authority: Cause,
         lifts: Sequence[Lift] = (),
@@ -101,14 +111,22 @@ class MemoryArchive:
         self._folders: dict[str, Folders] = {}
 
     def folders(self, spec: AgentSpec) -> Folders:
-        found = self._folders.get(spec.name)  # asked before every step
-        if found is None or found.root is not self.root:
-            found = Folders(self.root, Path("/data/tool-results") / spec.name, Path("/data/transcripts"))
-            self._folders[spec.name] = found
-        return found
+        folders = self._folders.get(spec.name)  # asked before every step
+        if folders is None or folders.root is not self.root:
+            folders = Folders(self.root, Path("/data/tool-results") / spec.name, Path("/data/transcripts"))
+            self._folders[spec.name] = folders
+        return folders
 
     async def keep(self, path: str, text: str) -> None:
         self.files.setdefault(path, text)
+
+    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
+        text = self.files.get(path, "")
+        new = lines[max(0, text.count("\n") - first) :]
+        self.files[path] = text + b"".join(new).decode()
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def ends_of(self, path: str) -> str:
         return self.files.get(path, "")
@@ -121,10 +139,12 @@ class NoLauncher:
     def boot(self) -> str:
         return ""
 
-    async def run(self, command: str, folder: Path, timeout: float, keep: Path) -> Finished:
+    async def run(
+        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
+    ) -> Finished:
         raise ToolRefused("this world has no processes")
 
-    async def start(self, command: str, folder: Path, output: Path) -> tuple[int, float]:
+    async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         raise ToolRefused("this world has no processes")
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:
@@ -133,6 +153,12 @@ class NoLauncher:
     async def end(self, pid: int, started: float) -> bool:
         return False
 
+    def report(self, output: Path) -> str:
+        return ""
+
+    def allow(self, paths: Sequence[Path]) -> None:
+        return None
+
 
 class PlainPrompts:
     """The instructions as the system prompt, the tools as they declare themselves."""
@@ -140,7 +166,7 @@ class PlainPrompts:
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         blocks: list[Json] = [{"type": "text", "text": f"You are {spec.name}. {spec.instructions}"}]
         if servers:
-            blocks.append({"type": "text", "text": "\n".join([f"# {SERVERS}", *(f"- {one}" for one in servers)])})
+            blocks.append({"type": "text", "text": "\n".join([f"# {SERVERS}", *(f"- {server}" for server in servers)])})
         system = json.dumps(blocks).encode()
         listed = [{"name": t.name, "description": t.description, "input_schema": t.input_schema} for t in tools]
         return PromptParts(system, json.dumps(listed).encode(), 100)
@@ -178,7 +204,7 @@ class World:
     spec: Json = field(default_factory=dict[str, object])
     """Changes of every agent's spec."""
     budget: Budget = Budget()
-    """Of the whole session."""
+    """Budget of the whole session."""
     seed: int = 0
 
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
@@ -216,48 +242,52 @@ class World:
         return Host(session, ports, None, self.spec_of, budget=self.budget)
 
     @asynccontextmanager
-    async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[HostedSession]:
+    async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[WorldSession]:
         """A hosted session: new, or taken up again from the store."""
         host = self.host(session)
         if not resume:
             row = SessionRow(id=session, workspace=str(self.archive.root), created_at=self.clock.now())
-            await create_session(self.store, row, self.spec_of("lead", "lead", None), None)
+            await create_session(self.store, row, self.spec_of("lead", "lead", None), fence=None)
         team = Team(host, pid=1)
         async with anyio.create_task_group() as group:
             group.start_soon(team.run)
             try:
-                yield HostedSession(self, team, session)
+                yield WorldSession(self, team, session)
             finally:
                 await team.informer.end()
             group.cancel_scope.cancel()
 
 
-class HostedSession:
+class WorldSession:
     """A hosted session, as a test drives it."""
 
     def __init__(self, world: World, team: Team, session: str) -> None:
-        self.world, self.team, self.id = world, team, session
+        self.world = world
+        self.team = team
+        self.id = session
         self._said = 0
 
     async def prompt(self, text: str, to: str = "lead") -> None:
         """A person's words. The same words in the same place of a test are the same envelope."""
         self._said += 1
-        now, store = self.world.clock.now(), self.world.store
+        now = self.world.clock.now()
+        store = self.world.store
         await send_prompt(store, self.id, text, to=to, now=now, nonce=str(self._said))
 
     async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
         self._said += 1
-        now, store = self.world.clock.now(), self.world.store
-        await send_command(store, self.id, Command(action, to, text), now=now, nonce=str(self._said))
+        now = self.world.clock.now()
+        store = self.world.store
+        await send_command(store, self.id, AgentCommand(action, to, text), now=now, nonce=str(self._said))
 
     async def quiet(self) -> None:
         await self.team.quiet()
 
     def state(self, name: str) -> AgentState:
         """The state of an agent of that name, its newest incarnation."""
-        found = [m for (who, _), m in self.team.members.items() if who == name]
-        assert found, f"{name} never lived here"
-        agent = found[-1].agent
+        matches = [m for (agent_name, _), m in self.team.members.items() if agent_name == name]
+        assert matches, f"{name} never lived here"
+        agent = matches[-1].agent
         assert agent is not None, f"{name} has not begun"
         return agent.state
 

@@ -1,7 +1,7 @@
-"""Reads which MCP servers a session has: of the command line, the person, the workspace, plugins and agents' files.
+"""Reader of the MCP servers of a session: of the command line, the user, the workspace, plugins and agents' files.
 
-What a workspace brings comes as the text that was trusted, or is listed as untrusted and never started. Of two servers
-by one name the whole entry of the first source counts: `run`, `local`, `workspace`, `person`, `plugin`. Loads no SDK.
+A workspace's servers have the text that was trusted, or are listed as untrusted and never started. Of two servers with
+one name, the whole entry of the first source counts: `run`, `local`, `workspace`, `person`, `plugin`. Loads no SDK.
 """
 
 from __future__ import annotations
@@ -13,65 +13,74 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from callboard.adapters.files import Note
-from callboard.core.mcp.approvals import KEYS, Approval, off_by
-from callboard.core.mcp.entries import Entries, Fault, read_document, read_servers_node
-from callboard.core.mcp.expansion import expanded
-from callboard.core.trust.nodes import Node, json_node, node_of
-from callboard.words.errors import UsageError
-from callboard.words.mcp import ServerEntry, ServerScope, ServerState
-from callboard.words.plugins import Plugin
+from callboard.adapters.extensions.discovery import DiscoveryNote
+from callboard.adapters.system.regular_files import read_regular
+from callboard.core.mcp.config_entries import (
+    KEYS,
+    Approval,
+    Entries,
+    EntryFault,
+    expanded,
+    off_by,
+    read_document,
+    read_servers_node,
+)
+from callboard.core.trust.yaml_nodes import YamlNode, json_node, node_of
+from callboard.types.errors import UsageError
+from callboard.types.mcp import ServerEntry, ServerScope, ServerState
+from callboard.types.skills import Plugin
 
 WORKSPACE_FILE = ".mcp.json"
 PERSON_FILE = "mcp.json"
-"""In the person's own folder (`~/.config/callboard`)."""
+"""File in the user's own folder (`~/.config/callboard`)."""
 LARGEST = 64_000_000
-"""Bytes of a file: `~/.claude.json` grows with what its program remembers."""
+"""Most bytes of a file: `~/.claude.json` grows with the memory of its program."""
 UNTRUSTED = "the workspace brings it, and nobody has trusted what this workspace brings: `callboard trust` decides"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSources:
-    """Where servers may stand. What is left out brings none."""
+    """Sources of server entries. An omitted source has none."""
 
     workspace: Path
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The person's: values of `${VAR}`."""
+    """The user's environment, for the values of `${VAR}`."""
     config: Path | None = None
-    """The person's own folder (`~/.config/callboard`)."""
+    """The user's own folder (`~/.config/callboard`)."""
     home: Path | None = None
-    """For `~/.claude.json`."""
+    """The user's home folder, for `~/.claude.json`."""
     brought: str | None = None
-    """The text of the workspace's `.mcp.json`; None: there is none."""
+    """Text of the workspace's `.mcp.json`; None: there is none."""
     trusted: bool = False
-    """A person trusted that text."""
+    """True if the user trusted that text."""
     plugins: tuple[Plugin, ...] = ()
-    given: tuple[str, ...] = ()
-    """Of `--mcp-config`: JSON texts, and paths of files relative to `folder`."""
+    command_line: tuple[str, ...] = ()
+    """Values of `--mcp-config`: JSON texts, and paths of files relative to `folder`."""
     folder: Path | None = None
-    """Where the command was given; None: the workspace."""
+    """Folder in which the command was run; None: the workspace."""
     strict: bool = False
-    """Only what is `given` counts (`--strict-mcp-config`)."""
+    """True: use only `command_line` (`--strict-mcp-config`)."""
     approvals: tuple[Approval, ...] = ()
-    """Of settings files; those of `~/.claude.json` are read here."""
+    """Approvals of settings files; those of `~/.claude.json` are read here."""
     off: tuple[str, ...] = ()
-    """Names that our own settings switch off (`mcp.off`)."""
+    """Names of servers that Callboard's settings switch off (`mcp.off`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The servers of a session, in order of precedence, variables expanded."""
+    """The servers of a session in order of precedence, with expanded variables."""
 
     entries: tuple[ServerEntry, ...] = ()
     held: Mapping[str, tuple[ServerState, str]] = field(default_factory=dict[str, tuple[ServerState, str]])
-    """Those that are not to be connected -> (`off` or `untrusted`, why)."""
-    notes: tuple[Note, ...] = ()
+    """Servers that must not be connected -> `off` or `untrusted`, and the reason."""
+    notes: tuple[DiscoveryNote, ...] = ()
 
 
 def read_servers(sources: ServerSources) -> Configured:
-    """All servers there are. Raises `UsageError` for a `--mcp-config` that cannot be read; all else is a note."""
+    """Return all configured servers. Raises `UsageError` for an unreadable `--mcp-config`; any other problem is
+    a note."""
     reading = _Reading(sources)
-    reading.run(sources.given)
+    reading.run(sources.command_line)
     if not sources.strict:
         claude = reading.claude_file()
         reading.local(claude)
@@ -85,24 +94,24 @@ def read_servers(sources: ServerSources) -> Configured:
 def inline_servers(
     listed: Iterable[object], path: str, workspace: Path, environment: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Configured]:
-    """The `mcpServers` of an agent's file: names of servers that are configured, and entries written out there."""
+    """Return the `mcpServers` of an agent's file: names of configured servers, and entries written there."""
     names: list[str] = []
     reading = _Reading(ServerSources(workspace, environment))
-    for one in listed:
-        if isinstance(one, str):
-            names.append(one)
-        elif isinstance(one, dict):
-            node = node_of(cast("object", one), {})
+    for entry in listed:
+        if isinstance(entry, str):
+            names.append(entry)
+        elif isinstance(entry, dict):
+            node = node_of(cast("object", entry), {})
             reading.take(read_servers_node(node, path, "agent"), path)
         else:
             reading.notes.append(
-                Note(path, "mcpServers", "refused", f"a name, or a name with an entry, not {one!r:.80}")
+                DiscoveryNote(path, "mcpServers", "refused", f"a name, or a name with an entry, not {entry!r:.80}")
             )
     return tuple(names), reading.done()
 
 
 class _Reading:
-    """One look at all sources."""
+    """One pass over all sources."""
 
     def __init__(self, sources: ServerSources) -> None:
         self._sources = sources
@@ -110,22 +119,22 @@ class _Reading:
         self._entries: dict[str, ServerEntry] = {}
         self._held: dict[str, tuple[ServerState, str]] = {}
         self._untrusted: Entries | None = None
-        self.notes: list[Note] = []
+        self.notes: list[DiscoveryNote] = []
 
-    def run(self, given: Sequence[str]) -> None:
-        for value in given:
-            path, text = _given(value, self._sources.folder or self._sources.workspace)
+    def run(self, values: Sequence[str]) -> None:
+        for value in values:
+            path, text = _config_text(value, self._sources.folder or self._sources.workspace)
             try:
                 node = json_node(text)
             except (ValueError, RecursionError) as error:
                 where = "" if path == "--mcp-config" else f" {path}"
                 raise UsageError(f"--mcp-config:{where} is not valid JSON: {error}") from None
-            if not any(name == "mcpServers" and one.members is not None for name, one in node.members or ()):
+            if not any(name == "mcpServers" and member.members is not None for name, member in node.members or ()):
                 raise UsageError("--mcp-config has an object `mcpServers`: the name of each server -> its entry")
             self.take(read_document(node, path, "run"), path)
 
-    def claude_file(self) -> Node | None:
-        """`~/.claude.json`, where it says anything of servers."""
+    def claude_file(self) -> YamlNode | None:
+        """Return `~/.claude.json` if it mentions servers."""
         if self._sources.home is None:
             return None
         path = self._sources.home / ".claude.json"
@@ -134,8 +143,8 @@ class _Reading:
             return None
         return self._node(text, str(path))
 
-    def local(self, claude: Node | None) -> None:
-        """What `~/.claude.json` says of this workspace."""
+    def local(self, claude: YamlNode | None) -> None:
+        """Read the part of `~/.claude.json` about this workspace."""
         project = _project(claude, self._sources.workspace)
         if project is None or self._sources.home is None:
             return
@@ -153,15 +162,15 @@ class _Reading:
         node = self._node(text, WORKSPACE_FILE)
         if node is None:
             return
-        found = read_document(node, WORKSPACE_FILE, "workspace")
+        entries = read_document(node, WORKSPACE_FILE, "workspace")
         if self._sources.trusted:
-            self.take(found, WORKSPACE_FILE)
+            self.take(entries, WORKSPACE_FILE)
         else:
-            self._untrusted = found
-            self._tell(found.faults, WORKSPACE_FILE)
+            self._untrusted = entries
+            self._tell(entries.faults, WORKSPACE_FILE)
 
-    def person(self, claude: Node | None) -> None:
-        """Ours first, then what `~/.claude.json` has for all folders."""
+    def person(self, claude: YamlNode | None) -> None:
+        """Read Callboard's own file, then the entries of `~/.claude.json` for all folders."""
         if self._sources.config is not None:
             path = self._sources.config / PERSON_FILE
             self._file(path, "person")
@@ -172,7 +181,7 @@ class _Reading:
                 self.take(read_servers_node(servers, str(path), "person"), str(path))
 
     def plugin(self, plugin: Plugin) -> None:
-        """Its servers go by `plugin:NAME:SERVER`; they know the plugin's folder."""
+        """Read a plugin's servers. They are named `plugin:NAME:SERVER` and know the plugin's folder."""
         for path in plugin.mcp:
             text = self._text(path)
             node = None if text is None else self._node(text, str(path))
@@ -186,38 +195,39 @@ class _Reading:
             path = str(plugin.root / ".claude-plugin" / "plugin.json")
             self.take(_of_plugin(read_servers_node(node, path, "plugin"), plugin), path, _root(plugin))
 
-    def take(self, found: Entries, path: str, more: Mapping[str, str] | None = None) -> None:
-        """Take what one source says: entries that no source before it has, and what was wrong with it."""
-        self._tell(found.faults, path)
-        variables = {**self._sources.environment, "CLAUDE_PROJECT_DIR": str(self._sources.workspace), **(more or {})}
-        for name, entry in found.entries.items():
-            line, at = found.lines.get(name, 0), f"mcpServers.{name}"
+    def take(self, entries: Entries, path: str, extra: Mapping[str, str] | None = None) -> None:
+        """Add the result of one source: entries whose names no earlier source has, and its mistakes."""
+        self._tell(entries.faults, path)
+        variables = {**self._sources.environment, "CLAUDE_PROJECT_DIR": str(self._sources.workspace), **(extra or {})}
+        for name, entry in entries.entries.items():
+            line = entries.lines.get(name, 0)
+            at = f"mcpServers.{name}"
             if name in self._entries:
-                why = f"the server of that name in {self._entries[name].path} counts"
-                self.notes.append(Note(path, at, "ignored", why, line))
+                reason = f"the server of that name in {self._entries[name].path} counts"
+                self.notes.append(DiscoveryNote(path, at, "ignored", reason, line))
                 continue
             filled, unset = expanded(entry, variables)
             for variable in unset:
-                why = f"the variable {variable} is not set and has no default: it stays as it is written"
-                self.notes.append(Note(path, at, "ignored", why, line))
-            env = {**(more or {}), **filled.env} if filled.transport == "stdio" else filled.env
+                reason = f"the variable {variable} is not set and has no default: it stays as it is written"
+                self.notes.append(DiscoveryNote(path, at, "ignored", reason, line))
+            env = {**(extra or {}), **filled.env} if filled.transport == "stdio" else filled.env
             self._entries[name] = replace(filled, env=env)
-            if name in found.off:
-                self._held[name] = "off", found.off[name]
+            if name in entries.off:
+                self._held[name] = "off", entries.off[name]
 
     def done(self) -> Configured:
-        """What came of it. Untrusted servers are listed where nobody else brings their names."""
+        """Return the result. Untrusted servers are listed if no other source brings their names."""
         if self._untrusted is not None:
             for name, entry in self._untrusted.entries.items():
                 if name not in self._entries:
                     self._entries[name] = entry
                     self._held[name] = "untrusted", UNTRUSTED
         for name, entry in self._entries.items():
-            why = off_by(entry, self._approvals) if entry.transport != "sdk" else ""
+            reason = off_by(entry, self._approvals) if entry.transport != "sdk" else ""
             if name in self._sources.off:
-                why = "settings switch it off (mcp.off)"
-            if why and name not in self._held:
-                self._held[name] = "off", why
+                reason = "settings switch it off (mcp.off)"
+            if reason and name not in self._held:
+                self._held[name] = "off", reason
         return Configured(tuple(self._entries.values()), self._held, tuple(self.notes))
 
     def _file(self, path: Path, scope: ServerScope) -> None:
@@ -227,66 +237,61 @@ class _Reading:
             self.take(read_document(node, str(path), scope), str(path))
 
     def _text(self, path: Path) -> str | None:
-        """A file's text; None, and a note for what is there and cannot be read."""
+        """Return a file's text; None if it does not exist, or cannot be read, which adds a note."""
         try:
             return _read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            self.notes.append(Note(str(path), "", "refused", f"cannot be read: {why}"))
+            reason = getattr(error, "strerror", None) or str(error)
+            self.notes.append(DiscoveryNote(str(path), "", "refused", f"cannot be read: {reason}"))
             return None
 
-    def _node(self, text: str, path: str) -> Node | None:
+    def _node(self, text: str, path: str) -> YamlNode | None:
         try:
             return json_node(text)
         except json.JSONDecodeError as error:
-            self.notes.append(Note(path, "", "refused", f"is not valid JSON: {error.msg}", error.lineno))
+            self.notes.append(DiscoveryNote(path, "", "refused", f"is not valid JSON: {error.msg}", error.lineno))
         except (ValueError, RecursionError) as error:
-            self.notes.append(Note(path, "", "refused", f"cannot be understood: {error}"))
+            self.notes.append(DiscoveryNote(path, "", "refused", f"cannot be understood: {error}"))
         return None
 
-    def _tell(self, faults: Iterable[Fault], path: str) -> None:
-        self.notes += [Note(path, one.field, one.verdict, one.why, one.line) for one in faults]
+    def _tell(self, faults: Iterable[EntryFault], path: str) -> None:
+        self.notes += [DiscoveryNote(path, fault.field, fault.verdict, fault.why, fault.line) for fault in faults]
 
 
-def _given(value: str, folder: Path) -> tuple[str, str]:
-    """Where a `--mcp-config` stands, and its text. Raises `UsageError`."""
+def _config_text(value: str, folder: Path) -> tuple[str, str]:
+    """Return the location and the text of a `--mcp-config` value. Raises `UsageError`."""
     if value.lstrip().startswith("{"):
         return "--mcp-config", value
     path = folder / Path(value).expanduser()
     try:
         return str(path), _read(path)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--mcp-config: {path} cannot be read: {why}") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--mcp-config: {path} cannot be read: {reason}") from None
 
 
 def _read(path: Path) -> str:
-    """A regular file as text. Raises OSError, ValueError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        raw = file.read(LARGEST + 1)
-    if len(raw) > LARGEST:
-        raise ValueError(f"is larger than {LARGEST:,} bytes")
-    return raw.decode("utf-8-sig")
+    """Return a regular file as text. Raises OSError, ValueError."""
+    return read_regular(path, LARGEST).decode("utf-8-sig")
 
 
-def _project(claude: Node | None, workspace: Path) -> Node | None:
+def _project(claude: YamlNode | None, workspace: Path) -> YamlNode | None:
     projects = dict((claude.members if claude is not None else None) or ()).get("projects")
     named = dict((projects.members if projects is not None else None) or ())
     return named.get(str(workspace)) or named.get(os.path.realpath(workspace))
 
 
-def _of_plugin(found: Entries, plugin: Plugin) -> Entries:
-    """The same under the names of a plugin's servers."""
+def _of_plugin(source: Entries, plugin: Plugin) -> Entries:
+    """Return the entries under the names of a plugin's servers."""
 
     def named(name: str) -> str:
         return f"plugin:{plugin.name}:{name}"
 
-    entries = {named(name): replace(entry, name=named(name)) for name, entry in found.entries.items()}
-    lines = {named(name): line for name, line in found.lines.items()}
-    return Entries(entries, found.faults, lines, {named(name): why for name, why in found.off.items()})
+    entries = {named(name): replace(entry, name=named(name)) for name, entry in source.entries.items()}
+    lines = {named(name): line for name, line in source.lines.items()}
+    return Entries(entries, source.faults, lines, {named(name): reason for name, reason in source.off.items()})
 
 
 def _root(plugin: Plugin) -> dict[str, str]:

@@ -5,8 +5,8 @@
         await manager.ready()
         manager.tools()["mcp__time__get_current_time"]
 
-Each server has one task that owns its connection, in the task group of `running()`. Leaving that ends every server,
-with all that came from it.
+One task for each server owns its connection, in the task group of `running()`. Leaving that block ends every server and
+all its processes.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from typing import Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from callboard.adapters.mcp.link import LEAVING, Around, Link
-from callboard.adapters.mcp.offer import Offer
-from callboard.adapters.mcp.telling import words_of_sdk
+from callboard.adapters.mcp.capabilities import ServerCapabilities
+from callboard.adapters.mcp.connection import LEAVING, ConnectionContext, Link
+from callboard.adapters.mcp.stdio import words_of_sdk
 from callboard.adapters.mcp.transports import Place
-from callboard.core.mcp.limits import Limits
-from callboard.core.mcp.names import clashes_with
+from callboard.core.mcp.limits import McpLimits
 from callboard.core.mcp.results import blocks_of, resource_blocks
+from callboard.core.mcp.tool_names import clashes_with
 from callboard.ports.mcp import Bridge
 from callboard.ports.tool import Tool
-from callboard.words.errors import ToolRefused
-from callboard.words.mcp import ServerEntry, ServerNow, ServerState
-from callboard.words.values import Json
+from callboard.types.errors import ToolRefused
+from callboard.types.mcp import ServerEntry, ServerNow, ServerState
+from callboard.types.records import Json
 
 
 class Manager:
-    """See the module. Entries come in the order of precedence; of two by one name the first counts."""
+    """Servers of a session; see the module. Entries are in order of precedence: of two with one name the first
+    counts."""
 
     def __init__(
         self,
         entries: Sequence[ServerEntry],
         place: Place,
         *,
-        limits: Limits | None = None,
+        limits: McpLimits | None = None,
         held: Mapping[str, tuple[ServerState, str]] | None = None,
         bridges: Mapping[str, Bridge] | None = None,
     ) -> None:
-        """`held`: servers that are not to be connected -> (`off` or `untrusted`, why). `bridges`: of servers whose
-        transport is `sdk`, by name."""
-        self._around = Around(place, limits or Limits(), self._clashes, self._moved)
+        """Store the servers. `held`: those that must not be connected -> `off` or `untrusted`, and the reason.
+        `bridges`: those of servers whose transport is `sdk`, by name."""
+        self._around = ConnectionContext(place, limits or McpLimits(), self._clashes, self._moved)
         self._bridges: Mapping[str, Bridge] = bridges if bridges is not None else {}
-        self._revision, self._news = 0, anyio.Event()
+        self._revision = 0
+        self._news = anyio.Event()
         self._tools: Mapping[str, Tool] | None = None
         self._group: TaskGroup | None = None
         self._links: dict[str, Link] = {}
@@ -60,7 +62,7 @@ class Manager:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Connect all that are on, and hold them until the end of the block."""
+        """Connect all enabled servers, and hold them until the end of the block."""
         with words_of_sdk():
             async with anyio.create_task_group() as group, self._held_in(group):
                 yield
@@ -88,7 +90,7 @@ class Manager:
         return [self._links[name].now for name in sorted(self._links)]
 
     def tools(self) -> Mapping[str, Tool]:
-        """Also those of a server that is lost for now, and that a call would connect again."""
+        """Return the usable tools, including those of a lost server that a call would reconnect."""
         if self._tools is None:
             usable = [link for link in self._links.values() if link.usable]
             self._tools = MappingProxyType({name: tool for link in usable for name, tool in link.offer.tools.items()})
@@ -111,7 +113,8 @@ class Manager:
         if link.state == "connected":
             link.leave("waiting", "")
         elif link.state == "off":
-            link.state, link.why = "waiting", ""
+            link.state = "waiting"
+            link.why = ""
         link.want()
         await link.settled()
         if link.state != "connected":
@@ -125,18 +128,18 @@ class Manager:
         return link.now
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
-        found = await self._link(server).ask("prompts/get", {"name": name, "arguments": dict(arguments)})
-        messages = found.get("messages")
+        result = await self._link(server).ask("prompts/get", {"name": name, "arguments": dict(arguments)})
+        messages = result.get("messages")
         content = [
-            cast("Json", one).get("content")
-            for one in (cast("list[Any]", messages) if isinstance(messages, list) else [])
-            if isinstance(one, dict)
+            cast("Json", message).get("content")
+            for message in (cast("list[Any]", messages) if isinstance(messages, list) else [])
+            if isinstance(message, dict)
         ]
         return blocks_of(content)
 
     async def read(self, server: str, uri: str) -> Sequence[Json]:
-        found = await self._link(server).ask("resources/read", {"uri": uri})
-        contents = found.get("contents")
+        result = await self._link(server).ask("resources/read", {"uri": uri})
+        contents = result.get("contents")
         return resource_blocks(cast("list[Any]", contents) if isinstance(contents, list) else [])
 
     async def add(self, entry: ServerEntry) -> None:
@@ -157,7 +160,7 @@ class Manager:
         return Link(entry, self._around, self._bridges.get(entry.name))
 
     def _hold(self, link: Link) -> None:
-        """Have a server owned by a task of its own, while this runs."""
+        """Start the task that owns the server, if this runs."""
         if self._group is not None:
             self._group.start_soon(link.own)
             if link.state == "waiting":
@@ -165,20 +168,20 @@ class Manager:
 
     def _link(self, name: str) -> Link:
         if name not in self._links:
-            there = ", ".join(sorted(self._links)) or "none is configured"
-            raise ToolRefused(f"there is no MCP server {name!r}; there are: {there}")
+            names = ", ".join(sorted(self._links)) or "none is configured"
+            raise ToolRefused(f"there is no MCP server {name!r}; there are: {names}")
         return self._links[name]
 
-    def _clashes(self, link: Link, offer: Offer) -> str:
-        """The tools of an earlier entry win; a later server that took their names gives way."""
+    def _clashes(self, link: Link, offer: ServerCapabilities) -> str:
+        """Return the conflict with the tools of an earlier entry, which win."""
         names = list(self._links)
-        mine = names.index(link.entry.name) if link.entry.name in names else len(names)
+        position = names.index(link.entry.name) if link.entry.name in names else len(names)
         standing = {name: other.offer.tools for name, other in self._links.items() if other.state == "connected"}
-        earlier = {name: tools for name, tools in standing.items() if names.index(name) < mine}
+        earlier = {name: tools for name, tools in standing.items() if names.index(name) < position}
         if wrong := clashes_with(link.entry.name, offer.tools, earlier):
             return wrong
         for name, tools in standing.items():
-            if names.index(name) > mine and (wrong := clashes_with(name, tools, {link.entry.name: offer.tools})):
+            if names.index(name) > position and (wrong := clashes_with(name, tools, {link.entry.name: offer.tools})):
                 self._links[name].leave("failed", wrong)
         return ""
 

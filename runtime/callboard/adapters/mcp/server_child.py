@@ -1,11 +1,11 @@
-"""The process between the runtime and an MCP server: it starts the server, keeps what that says on standard error, and
-ends it with all that came from it when the runtime says so or is gone.
+"""Process between the runtime and an MCP server. It starts the server, keeps its standard error, and ends it with all
+its processes when the runtime asks for that or is gone.
 
-Run as a script by `process.py` with nothing but the standard library. It is the leader of a session of its own and the
-reaper of all that the server leaves behind. Standard input and output are the server's, this process never touches
-them. The server stands behind no walls: a person trusted its command (docs/mcp.md).
+Run as a script by `transports.py` with only the standard library. It leads its own session and reaps all processes that
+the server leaves. Standard input and output belong to the server, and this process never uses them. The server is not
+sandboxed: the user trusted its command (docs/mcp.md).
 
-argv: LOG LIMIT FOLDER PROGRAM WORDS... Descriptor 3: its end means that the host wants the server gone, or is gone
+argv: LOG LIMIT FOLDER PROGRAM WORDS... The end of descriptor 3 means that the host wants the server to end, or is gone
 itself. The environment is the server's.
 """
 # ruff: noqa: PTH100, PTH120
@@ -24,20 +24,22 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.sandbox.watching import CONTROL, Watch, descendants, signal_all
+from callboard.adapters.processes.sandbox.watching import CONTROL, Watch, descendants, signal_all
+from callboard.adapters.processes.tool_mark import mark_process
+from callboard.adapters.system import release
 
 GRACE = 2.0
 """Seconds between TERM and KILL."""
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+PR_SET_CHILD_SUBREAPER = 36
 OPEN_FILES = 4096
 NOT_RUN = 126
 
 
 def prepare() -> None:
-    """Level L0 but for the umask, which is the person's: no new privileges, no core, orphans come to us."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    """Set up level L0 except for the umask, which is the user's: the mark of tools, no new privileges, no core dumps,
+    and adoption of orphans."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    mark_process()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.closerange(CONTROL + 1, 1 << 16)
 
@@ -60,7 +62,7 @@ def become_server(watch: Watch) -> None:
 
 
 def end_all(watch: Watch) -> None:
-    """TERM, a grace, KILL, until nothing is left."""
+    """Send TERM, wait, send KILL, until no process is left."""
     signal_all(signal.SIGTERM)
     signal_all(signal.SIGCONT)
     if watch.until_quiet(GRACE):
@@ -71,19 +73,22 @@ def end_all(watch: Watch) -> None:
             return
 
 
-def heard(number: int, frame: object) -> None:
-    """Only wakes the poll: a signal without a handler would not be written to the wake-up descriptor."""
+def on_signal(number: int, frame: object) -> None:
+    """Do nothing except wake the poll: a signal without a handler is not written to the wake-up descriptor."""
 
 
 def main() -> int:
-    """See the server through to its end; its exit code."""
+    """Run the server to its end and return its exit code."""
     prepare()
     for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, heard)
+        signal.signal(number, on_signal)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    watch = Watch(*os.pipe(), log, int(sys.argv[2]), True)
+    if differs := release.parent_differs():
+        os.write(log, differs.encode())
+        return NOT_RUN
+    watch = Watch(*os.pipe(), log, limit=int(sys.argv[2]), hold=True)
     watch.shell = os.fork()
     if not watch.shell:
         become_server(watch)

@@ -1,6 +1,11 @@
-"""How a server is reached: a process of ours, streamable HTTP, or the older HTTP with server-sent events.
+"""Transports to a server: a process of the runtime, streamable HTTP, or the older HTTP with server-sent events.
 
-Each is entered and left in the one task that owns the connection (`link.py`), as the SDK's task groups want it.
+Each is entered and left in the one task that owns the connection (`connection.py`), as the SDK's task groups require.
+
+Each server process has its own session behind `server_child.py`, which ends all its processes with it.
+
+The runtime holds three descriptors: the server's input, its output, and one whose end ends the server. So a killed
+runtime leaves no server behind. Standard error goes to a file of limited size.
 """
 
 from __future__ import annotations
@@ -9,73 +14,86 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.to_thread
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from callboard.adapters.mcp import process
-from callboard.adapters.mcp.lines import LONGEST, read_lines, write_lines
-from callboard.adapters.programs import clean_environment
-from callboard.words.errors import ToolRefused
-from callboard.words.mcp import ServerEntry
+from callboard.adapters.mcp.starting import check_code, environment_away, folder_of, words_away
+from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
+from callboard.adapters.processes.pids import kill_session, reap
+from callboard.adapters.processes.programs import clean_environment
+from callboard.adapters.system import release
+from callboard.adapters.system.open_files import give_back
+from callboard.types.errors import ToolRefused
+from callboard.types.mcp import ServerEntry
 
 PACKED = 2 * 1024 * 1024
-"""Bytes of an answer that came compressed all the same; nobody knows what it unpacks to."""
+"""Most bytes of a response that is compressed although that was not requested: its unpacked size is unknown."""
 Streams = tuple[Any, Any]
-"""What the SDK's dispatcher reads from and writes to."""
+"""Streams that the SDK's dispatcher reads from and writes to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a session's servers are started."""
+    """Workspace, environment and log folder of a session's servers."""
 
     workspace: Path
     environment: Mapping[str, str]
-    """The person's, before the allow-list."""
+    """The user's environment, before the allow-list."""
     logs: Path
-    """The folder for what they say on standard error."""
+    """Folder for servers' standard error."""
+    digests: Mapping[str, str] | None = None
+    """Trusted digests of the workspace's files that servers run: other files are not run. None: no check."""
+
+    @property
+    def empty(self) -> Path:
+        """Return a folder of Callboard without programs and packages."""
+        return self.logs / "empty"
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was seen of one connection, for the words when it fails."""
+class ConnectionObservations:
+    """Observations of one connection, for the error message if it fails."""
 
     statuses: list[int] = field(default_factory=list[int])
     """HTTP statuses of 400 and above, the newest last."""
     refused: int = 0
-    """Lines that were no message."""
+    """Number of lines that were not messages."""
     ended: bool = False
-    """Its process writes no more."""
+    """True if its process has closed its output."""
     exit_code: int | None = None
     log: Path | None = None
 
-    def words(self) -> list[str]:
-        """Why it failed, as far as that was seen."""
-        told: list[str] = []
+    def reasons(self) -> list[str]:
+        """Return the observed reasons for the failure of the connection."""
+        reasons: list[str] = []
         if self.statuses:
-            told.append(f"the server answered with HTTP {self.statuses[-1]}")
+            reasons.append(f"the server answered with HTTP {self.statuses[-1]}")
         if self.exit_code is not None:
-            told.append(f"its process ended with exit code {self.exit_code}")
+            reasons.append(f"its process ended with exit code {self.exit_code}")
         if self.refused:
-            told.append(f"{self.refused} line{'s' if self.refused > 1 else ''} of its output were no messages")
-        if self.log is not None and (last := process.last_words(self.log)):
-            told.append(f"it last said: {last}")
-        return told
+            reasons.append(f"{self.refused} line{'s' if self.refused > 1 else ''} of its output were no messages")
+        if self.log is not None and (last := last_words(self.log)):
+            reasons.append(f"it last said: {last}")
+        return reasons
 
 
 class Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, which may not be longer than so many bytes."""
+    """The body of a response, limited to this number of bytes."""
 
     def __init__(self, body: httpx2.AsyncByteStream, most: int) -> None:
-        self._body, self._most = body, most
+        self._body = body
+        self._most = most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
@@ -90,29 +108,34 @@ class Bounded(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def stdio(entry: ServerEntry, place: Place, seen: Seen, ended: Callable[[], None]) -> AsyncGenerator[Streams]:
-    """Start the server's process and talk over its pipes. `ended`: called when it writes no more.
+async def stdio(
+    entry: ServerEntry, place: Place, seen: ConnectionObservations, ended: Callable[[], None]
+) -> AsyncGenerator[Streams]:
+    """Start the server's process and communicate over its pipes. `ended`: called when it closes its output.
 
-    Raises `ToolRefused` for a command that is not there, OSError.
+    Raises `ToolRefused` for a command that does not exist, OSError.
     """
-    environment = environment_of(entry, place)
+    environment = await anyio.to_thread.run_sync(prepare, entry, place)
     program = program_of(entry.command, place.workspace, environment["PATH"])
     log = place.logs / f"{_file_name(entry.name)}.log"
-    started = process.start(program, [entry.command, *entry.args], place.workspace, environment, log)
+    folder = folder_of(entry, place.workspace, place.empty)
+    started = start(program, words_away(entry, place.empty), folder=folder, environment=environment, log=log)
     seen.log = log
     try:
         async with _pumping(started, seen, ended) as streams:
             yield streams
     finally:
-        seen.exit_code = await process.end(started, died=seen.ended)
+        seen.exit_code = await end(started, died=seen.ended)
 
 
 @asynccontextmanager
-async def _pumping(started: process.Started, seen: Seen, ended: Callable[[], None]) -> AsyncGenerator[Streams]:
+async def _pumping(
+    started: ServerProcess, seen: ConnectionObservations, ended: Callable[[], None]
+) -> AsyncGenerator[Streams]:
     into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write, given = anyio.create_memory_object_stream[SessionMessage](0)
+    write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
-    def refused(what: str) -> None:
+    def refused(text: str) -> None:
         seen.refused += 1
 
     async def pump() -> None:
@@ -120,10 +143,10 @@ async def _pumping(started: process.Started, seen: Seen, ended: Callable[[], Non
         seen.ended = True
         ended()
 
-    with into, read, write, given:
+    with into, read, write, outgoing:
         async with anyio.create_task_group() as group:
             group.start_soon(pump)
-            group.start_soon(write_lines, started.stdin, given)
+            group.start_soon(write_lines, started.stdin, outgoing)
             try:
                 yield read, write
             finally:
@@ -131,8 +154,10 @@ async def _pumping(started: process.Started, seen: Seen, ended: Callable[[], Non
 
 
 @asynccontextmanager
-async def remote(entry: ServerEntry, headers: Mapping[str, str], seen: Seen) -> AsyncGenerator[Streams]:
-    """Reach a server by HTTP. Raises what httpx2 does."""
+async def remote(
+    entry: ServerEntry, headers: Mapping[str, str], seen: ConnectionObservations
+) -> AsyncGenerator[Streams]:
+    """Connect to a server over HTTP. Raises the exceptions of httpx2."""
 
     async def noted(response: httpx2.Response) -> None:
         if response.status_code >= 400:
@@ -166,29 +191,159 @@ async def remote(entry: ServerEntry, headers: Mapping[str, str], seen: Seen) -> 
         yield streams
 
 
-def environment_of(entry: ServerEntry, place: Place) -> dict[str, str]:
-    """What a server's process is told: the allow-list, the folder of the project, and what its entry names."""
-    own = {"CLAUDE_PROJECT_DIR": str(place.workspace), "PWD": str(place.workspace)}
-    return clean_environment(place.environment) | own | entry.env
+def prepare(entry: ServerEntry, place: Place) -> dict[str, str]:
+    """Return the environment of a server's process: the allow-list without the workspace on any path, the folder of the
+    project, and the variables of its entry.
+
+    Raises `ToolRefused` if the entry runs a file that is not the trusted one. Reads the disk.
+    """
+    if place.digests is not None:
+        check_code(entry, place.workspace, place.digests)
+    place.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = folder_of(entry, place.workspace, place.empty)
+    own = {"CLAUDE_PROJECT_DIR": str(place.workspace), "PWD": str(folder)}
+    return environment_away(clean_environment(place.environment), entry, place.workspace) | own | entry.env
 
 
 def program_of(command: str, workspace: Path, path: str) -> str:
-    """The program that a command names: a path (relative to the workspace), or a name on PATH. Raises `ToolRefused`."""
+    """Return the program of a command: a path (relative to the workspace), or a name on PATH. Raises `ToolRefused`."""
     if "/" in command:
-        found = os.path.join(workspace, os.path.expanduser(command))  # noqa: PTH111, PTH118 - a text of a file
-        if os.access(found, os.X_OK) and not os.path.isdir(found):  # noqa: PTH112
-            return found
+        candidate = os.path.join(workspace, os.path.expanduser(command))  # noqa: PTH111, PTH118 - a text of a file
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
+            return candidate
         raise ToolRefused(f"its command {command} is no program that can be run (seen from {workspace})")
     for entry in path.split(os.pathsep):
-        found = os.path.join(entry, command)  # noqa: PTH118
-        if os.access(found, os.X_OK) and not os.path.isdir(found):  # noqa: PTH112
-            return found
+        candidate = os.path.join(entry, command)  # noqa: PTH118
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
+            return candidate
     raise ToolRefused(f"its command `{command}` was not found on PATH: install it, or write its whole path")
 
 
 def _file_name(server: str) -> str:
-    """A file's name for a server, another one for each of them."""
+    """Return a unique file name for a server."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:100]
     if plain == server:
         return plain
     return f"{plain}-{hashlib.blake2b(server.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+
+
+LOG_BYTES = 2_000_000
+"""Most bytes of standard error that are kept of one start."""
+POLITE = 1.0
+"""Seconds that a server has to end by itself after its input is closed, before it is signalled."""
+PATIENCE = 6.0
+"""Seconds that Callboard's own process has to end the server (TERM, 2 s, KILL) before it is killed itself."""
+_CHILD = str(Path(__file__).with_name("server_child.py"))
+_CONTROL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A server's process. `pid`: that of Callboard's process that watches it. The owner closes the descriptors."""
+
+    pid: int
+    watched: int
+    control: int
+    stdin: int
+    stdout: int
+    log: Path
+
+
+def start(
+    program: str, program_arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path
+) -> ServerProcess:
+    """Start a program as a server. Raises OSError. Blocks for one or two milliseconds."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_suffix(".old"))
+    if replaced := release.OURS.replaced():
+        raise OSError(replaced)
+    arguments = [*release.child_python(), _CHILD, str(log), str(LOG_BYTES), str(folder), program, *program_arguments]
+    ends: list[int] = []
+    try:
+        for _ in range(3):
+            ends += os.pipe()
+        server_in, stdin, stdout, server_out, control_read, control = ends
+        # Above the numbers that the child gets, so that none of them is overwritten before it is used.
+        child_ends = [os.dup(end) if end < 4 else end for end in (server_in, server_out, control_read)]
+        ends += [end for end in child_ends if end not in ends]
+        pid = _spawn(arguments, environment, child_ends)
+    except BaseException:
+        for end in ends:
+            os.close(end)
+        raise
+    for end in ends:
+        if end not in (stdin, stdout, control):
+            os.close(end)
+    for end in (stdin, stdout):
+        os.set_blocking(end, False)
+    return ServerProcess(pid, os.pidfd_open(pid), control, stdin, stdout, log)
+
+
+def _spawn(arguments: list[str], environment: Mapping[str, str], child_ends: Sequence[int]) -> int:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pairs = zip((*child_ends, null), (0, 1, _CONTROL, 2), strict=True)
+        pid = os.posix_spawn(
+            arguments[0],
+            arguments,
+            dict(environment),
+            file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for source, number in pairs],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    finally:
+        os.close(null)
+    give_back(pid)
+    return pid
+
+
+async def end(started: ServerProcess, *, died: bool = False) -> int | None:
+    """End the server and all its processes. Return its exit code if it ended by itself. Closes every descriptor.
+
+    Its input is closed first, as the protocol requires; then TERM, 2 s, KILL. `died`: it has closed its output, so it
+    is about to end by itself. Must not be interrupted.
+    """
+    code = None
+    alone = False
+    with anyio.CancelScope(shield=True):
+        alone = died and await _over(started.watched, POLITE)
+        os.close(started.stdin)
+        ended = alone or await _over(started.watched, POLITE)
+        os.close(started.control)
+        if not ended and not await _over(started.watched, PATIENCE):
+            _kill(started.watched)
+            await anyio.wait_readable(started.watched)
+        code = reap(started.pid)
+        await anyio.to_thread.run_sync(kill_session, started.pid)
+        os.close(started.watched)
+        os.close(started.stdout)
+    return code if alone else None
+
+
+def last_words(log: Path, most: int = 400) -> str:
+    """Return the end of a server's standard error as one line, to explain a failure to the user."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 4_000))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    text_lines = [line.strip() for line in lines if line.strip()]
+    return " | ".join(text_lines[-3:])[-most:]
+
+
+async def _over(watched: int, seconds: float) -> bool:
+    """Return True if the process ended within this number of seconds."""
+    with anyio.move_on_after(seconds) as scope:
+        await anyio.wait_readable(watched)
+    return not scope.cancelled_caught
+
+
+def _kill(watched: int) -> None:
+    try:
+        signal.pidfd_send_signal(watched, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it has just ended

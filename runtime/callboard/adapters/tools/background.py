@@ -1,6 +1,6 @@
-"""`task_output` and `task_stop`: what a background command has written so far, and its end when asked for.
+"""`task_output` and `task_stop`: read a background command's output so far, and end the command.
 
-Only the agent's own background commands are known here. The notification at the end is the engine's.
+They accept only the agent's own background commands. The engine sends the notification at the end.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from pathlib import Path
 import anyio.to_thread
 from pydantic import Field
 
-from callboard.adapters.launcher import exit_code, find_process
-from callboard.adapters.processes import is_same
-from callboard.adapters.tools.base import GivenTool
-from callboard.adapters.tools.store_tool import Input
-from callboard.core.team.exits import LOST, exit_words, process_of
-from callboard.ports.tool import BackgroundTask, Tool, ToolContext, ToolOutcome
-from callboard.words.errors import ToolRefused
-from callboard.words.events import BackgroundEnded
+from callboard.adapters.processes.launcher import exit_code, find_process
+from callboard.adapters.processes.pids import is_same
+from callboard.adapters.tools.base import GivenTool, Input
+from callboard.core.team.exit_status import LOST, exit_words, process_of
+from callboard.ports.tool import BackgroundTask, CallContext, Tool, ToolOutcome
+from callboard.types.errors import ToolRefused
+from callboard.types.events import BackgroundEnded
 
 PART = 50_000
-"""Bytes that one call returns at most."""
+"""Most bytes that one call returns."""
 
 
 class OutputWanted(Input):
@@ -33,7 +32,7 @@ class OutputWanted(Input):
 
 
 class TaskOutput(GivenTool[OutputWanted]):
-    """Reads a background command's output in parts."""
+    """Tool that reads a background command's output in parts."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -46,39 +45,39 @@ class TaskOutput(GivenTool[OutputWanted]):
             watches=True,
         )
 
-    async def act(self, given: OutputWanted, context: ToolContext) -> ToolOutcome:
-        task = _known(given.id, context)
-        found = await anyio.to_thread.run_sync(_part, Path(task.output), given.offset)
+    async def act(self, arguments: OutputWanted, context: CallContext) -> ToolOutcome:
+        task = _task_named(arguments.id, context)
+        part = await anyio.to_thread.run_sync(_part, Path(task.output), arguments.offset)
         status = _status(task, context.launcher.boot)
-        if found is None:
+        if part is None:
             text = f"[{task.id}: {status}]\n[There is no output file {task.output} (any more).]"
             return ToolOutcome(text, data={"status": task.status, "offset": 0, "size": 0})
-        text, start, end, size = found
+        text, start, end, size = part
         lines = [f"[{task.id}: {status}]"]
         if text:
             lines.append(text.rstrip("\n"))
-        more = f" Read on with offset {end}." if end < size else f" Later output starts at offset {end}."
-        lines.append(f"[Bytes {start}-{end} of {size}.{more}]" if size else "[No output yet.]")
+        hint = f" Read on with offset {end}." if end < size else f" Later output starts at offset {end}."
+        lines.append(f"[Bytes {start}-{end} of {size}.{hint}]" if size else "[No output yet.]")
         return ToolOutcome("\n".join(lines), data={"status": task.status, "offset": end, "size": size})
 
 
-class Wanted(Input):
+class TaskStopInput(Input):
     id: str = Field(description="The id of the background task, bg_...")
 
 
-class TaskStop(GivenTool[Wanted]):
-    """Ends a background command and all that it started."""
+class TaskStop(GivenTool[TaskStopInput]):
+    """Tool that ends a background command and all processes that it started."""
 
     def __init__(self) -> None:
         super().__init__(
             "task_stop",
             "End a background task with all that it started. Its output stays readable.",
-            Wanted,
+            TaskStopInput,
             effect="reconcile",
         )
 
-    async def act(self, given: Wanted, context: ToolContext) -> ToolOutcome:
-        task = _known(given.id, context)
+    async def act(self, arguments: TaskStopInput, context: CallContext) -> ToolOutcome:
+        task = _task_named(arguments.id, context)
         boot = context.launcher.boot
         if task.status != "running":
             return ToolOutcome(f"{task.id} has ended already: {_status(task, boot)}.")
@@ -91,15 +90,15 @@ class TaskStop(GivenTool[Wanted]):
 
 
 def background_tools() -> tuple[Tool, ...]:
-    """The tools of this file."""
+    """Return the tools of this module."""
     return (TaskOutput(), TaskStop())
 
 
-def _known(name: str, context: ToolContext) -> BackgroundTask:
+def _task_named(name: str, context: CallContext) -> BackgroundTask:
     task = context.background.get(name)
     if task is None:
-        there = ", ".join(context.background) or "none"
-        raise ToolRefused(f"You have no background task {name!r}. There are: {there}")
+        names = ", ".join(context.background) or "none"
+        raise ToolRefused(f"You have no background task {name!r}. There are: {names}")
     return task
 
 
@@ -115,8 +114,8 @@ def _status(task: BackgroundTask, boot: str) -> str:
 
 
 def _part(path: Path, offset: int) -> tuple[str, int, int, int] | None:
-    """A part of the file as text, where it starts and ends (bytes), and the file's size. Ends between characters.
-    None when there is no such file."""
+    """Return a part of the file as text, its start and end in bytes, and the file's size; None if there is no file. It
+    ends between characters."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -1,72 +1,197 @@
-"""How a class of inputs becomes a tool that waits for something outside the store: files, searches, processes.
+"""Base of tools with a class of inputs: tools that wait for something outside the store (files, searches, processes),
+and tools that are one function.
 
-A tool states its input once, as an `Input` class; the schema that the model sees and the check are both made from it.
-Refuses an input that does not fit, naming the field.
+A tool states its input once, as an `Input` class, from which both the model's schema and the check are made. An input
+that does not fit is refused with the name of the field.
+
+A store tool is one function of its input and its context: it reads rows, returns writes, and waits for nothing. Its
+changes commit together with its result, so that a crash leaves no traces and it simply runs again. The input is a
+frozen model that defines both the schema for the model and the arguments of the function.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
-from callboard.adapters.tools.store_tool import Input, read_input, schema_of
-from callboard.core.schema import check_input
-from callboard.ports.tool import Concurrency, Effect, ToolContext, ToolOutcome, ToolSpec
-from callboard.words.errors import ToolRefused
-from callboard.words.values import Json
+from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError
+
+from callboard.core.json_schema import check_input
+from callboard.ports.tool import CallContext, Concurrency, Effect, Folders, ToolOutcome, ToolSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Json
+
+
+class Input(BaseModel):
+    """Base of the inputs. Unknown fields are refused by name, so that a misspelt field is not ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+InputT = TypeVar("InputT", bound=Input)
+Act = Callable[[InputT, CallContext], ToolOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTool(Generic[InputT]):
+    """A `Tool` made from a function by `store_tool`."""
+
+    spec: ToolSpec
+    input_type: type[InputT]
+    act: Act[InputT]
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return an empty key: the tool only uses the store, whose rows have their own guards."""
+        return ""
+
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Refuse an invalid input before the start is recorded."""
+        read_input(self.input_type, tool_input)
+        return {}
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Apply the function. Raises `ToolRefused`."""
+        return self.act(read_input(self.input_type, tool_input), context)
+
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Run it again: without a result it has had no effect."""
+        return None
+
+
+def store_tool(
+    name: str,
+    description: str,
+    input_type: type[InputT],
+    act: Act[InputT],
+    *,
+    effect: Effect = "store",
+    concurrency: Concurrency = "store",
+) -> StoreTool[InputT]:
+    """Return a tool with this name. `concurrency`: `exclusive` for a tool that also changes what its agent may
+    do next."""
+    spec = ToolSpec(name, description, schema_of(input_type), effect, concurrency, aliases=aliases_of(input_type))
+    return StoreTool(spec, input_type, act)
+
+
+def look_tool(name: str, description: str, input_type: type[InputT], act: Act[InputT]) -> StoreTool[InputT]:
+    """Return a tool that changes nothing, not even its agent's own state: it runs concurrently with other tools and can
+    watch them."""
+    return StoreTool(
+        ToolSpec(name, description, schema_of(input_type), "read", "shared", watches=True), input_type, act
+    )
+
+
+def read_input(kind: type[InputT], tool_input: Json) -> InputT:
+    """Return the validated input. Raises `ToolRefused` with each invalid field."""
+    try:
+        return kind.model_validate(tool_input)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise ToolRefused("; ".join(faults)) from error
+
+
+def aliases_of(kind: type[Input]) -> dict[str, str]:
+    """Return the aliases of the input's fields, each with the name that the model sees."""
+    choices = {name: field.validation_alias for name, field in kind.model_fields.items()}
+    return {
+        str(other): name
+        for name, alias in choices.items()
+        if isinstance(alias, AliasChoices)
+        for other in alias.choices
+        if other != name
+    }
+
+
+def schema_of(kind: type[Input]) -> Json:
+    """Return the JSON schema for the model: that of pydantic, with references inlined and titles removed."""
+    return cast("Json", json.loads(_schema_text(kind)))
+
+
+@functools.cache
+def _schema_text(kind: type[Input]) -> str:
+    """Return the schema as text. Cached, because a session has forty tools, and a process may open many sessions."""
+    schema = kind.model_json_schema()
+    return json.dumps(_plain(schema, schema.get("$defs", {})))
+
+
+def _plain(node: Any, definitions: Json) -> Any:
+    if isinstance(node, list):
+        return [_plain(item, definitions) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    schema = cast("Json", node)
+    if "$ref" in schema:
+        return _plain(definitions[str(schema["$ref"]).rsplit("/", 1)[-1]], definitions)
+    plain: Json = {}
+    for key, value in schema.items():
+        if key == "properties":
+            plain[key] = {name: _plain(field, definitions) for name, field in value.items()}
+        elif not _is_ours_alone(key, schema):
+            plain[key] = _plain(value, definitions)
+    return plain
+
+
+def _is_ours_alone(key: str, schema: Json) -> bool:
+    """Return True for keys that pydantic adds for Python readers: titles, definitions, and a model's docstring."""
+    return key in {"$defs", "title"} or (key == "description" and "properties" in schema)
+
 
 G = TypeVar("G", bound=Input)
 
 
 class GivenTool(ABC, Generic[G]):
-    """A tool whose input is an `Input` class: it says what it is, and does it in `act`."""
+    """A tool whose input is an `Input` class, and whose work is `act`."""
 
     def __init__(
         self,
         name: str,
         description: str,
-        given: type[G],
+        input_type: type[G],
+        *,
         effect: Effect,
         concurrency: Concurrency = "exclusive",
-        *,
         watches: bool = False,
     ) -> None:
-        self._given = given
-        self._spec = ToolSpec(name, description, schema_of(given), effect, concurrency, watches=watches)
+        self._input_type = input_type
+        self._spec = ToolSpec(name, description, schema_of(input_type), effect, concurrency, watches=watches)
 
     @property
     def spec(self) -> ToolSpec:
         return self._spec
 
-    def read(self, given: Json) -> G:
-        """The input as its class. Raises `ToolRefused` naming the field that does not fit."""
-        problem = check_input(self._spec.input_schema, given)
+    def read(self, tool_input: Json) -> G:
+        """Return the input as its class. Raises `ToolRefused` with the invalid field."""
+        problem = check_input(self._spec.input_schema, tool_input)
         if problem:
             raise ToolRefused(problem)
-        return read_input(self._given, given)
+        return read_input(self._input_type, tool_input)
 
-    def key(self, given: Json) -> str:
-        """No two calls of this tool touch one thing, unless the tool says otherwise."""
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return an empty key, unless overridden: no two calls use the same object."""
         return ""
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
-        """Nothing to note before the effect, unless the tool says otherwise."""
-        self.read(given)
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Record nothing before the effect, unless overridden."""
+        self.read(tool_input)
         return {}
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
-        return await self.act(self.read(given), context)
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        return await self.act(self.read(tool_input), context)
 
     @abstractmethod
-    async def act(self, given: G, context: ToolContext) -> ToolOutcome:
-        """Do it. Raises `ToolRefused`."""
+    async def act(self, arguments: G, context: CallContext) -> ToolOutcome:
+        """Do the work. Raises `ToolRefused`."""
         ...
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
-        """Run it anew: right for reads, and for what commits with its result."""
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Run it again: correct for reads, and for effects that commit with the result."""
         return None
 
 
 def failed(text: str, **data: Any) -> ToolOutcome:
-    """An outcome that tells the model of a failure."""
+    """Return an outcome that reports a failure to the model."""
     return ToolOutcome(text, is_error=True, data=dict(data))

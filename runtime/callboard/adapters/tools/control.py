@@ -1,7 +1,12 @@
-"""Tools about the agent's own run: compact its context, ask the person, give work to a subagent.
+"""Tools for the agent's own run: compact its context, ask the user, delegate work to a subagent.
 
-`ask_person` does not wait: the answer comes as mail, so that a question outlives the process. `task` waits for its
-subagent and finds it again after a crash, since the subagent's id follows from the call.
+`ask_person` does not wait: the answer arrives as mail, so that a question outlives the process. `task` waits for its
+subagent and finds it again after a crash, because the subagent's id is derived from the call.
+
+The input may contain a budget for the new agent.
+
+No agent gives more than it has left: a larger budget is refused with the remaining amount. If a budget above has no
+room for the new agent, the call is refused with the name of that budget and its event.
 """
 
 from __future__ import annotations
@@ -11,17 +16,41 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from callboard.adapters.tools.granting import Grant, granted
-from callboard.adapters.tools.store_tool import Input, read_input, schema_of, store_tool
-from callboard.core.asking.requests import asked
-from callboard.core.names import request_key, short_id, subagent_suffix
-from callboard.core.toolset import tools_for
+from callboard.adapters.tools.base import Input, read_input, schema_of, store_tool
+from callboard.core.approvals.requests import open_request
+from callboard.core.budgets.tree import used_up
+from callboard.core.keys import request_key, short_id, subagent_suffix
+from callboard.core.tool_access import tools_for
 from callboard.ports.store import Put
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
-from callboard.words.errors import ToolRefused
-from callboard.words.events import CompactAsked
-from callboard.words.specs import AgentSpec
-from callboard.words.values import Json, Request
+from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.events import BudgetReached, CompactAsked
+from callboard.types.records import Budget, Json, Request
+
+
+class Grant(Input):
+    """Total limits of the new agent, including all agents that it starts."""
+
+    cost_usd: float | None = Field(default=None, ge=0)
+    tokens: int | None = Field(default=None, ge=0, description="Of all its model calls, input and output")
+    steps: int | None = Field(default=None, ge=0, description="Model calls")
+    seconds: float | None = Field(default=None, ge=0)
+
+    def value(self) -> Budget:
+        """Return the limits as a budget."""
+        return Budget.model_validate(self.model_dump())
+
+
+def granted(spec: AgentSpec, grant: Grant, context: CallContext) -> AgentSpec | ToolOutcome:
+    """Return the spec of the new agent with its budget, or the refusal as a result. Raises `ToolRefused`."""
+    result = context.spawner.grant(spec, grant.value())
+    if not isinstance(result, BudgetReached):
+        return result
+    reason = used_up(result.budget, result.kind, limit=result.limit, spent=result.spent, needed=result.wanted)
+    text = f"not started: {reason}. Do it yourself, or say what is left undone"
+    return ToolOutcome(text, is_error=True, events=(result,), data={"budget": result.budget, "kind": result.kind})
+
 
 _COMPACT = """\
 Summarise your conversation so far and go on with the summary. Call it when the context is long or cluttered and a \
@@ -56,40 +85,40 @@ class _Task(Input):
 
 
 def control_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
-    """`compact`, `ask_person` and `task`. `types`: the agent types and when to use each, for the model to read."""
+    """Return `compact`, `ask_person` and `task`. `types`: the agent types and when to use each, for the model."""
     spec = ToolSpec(
         "task", _TASK + listed(types), schema_of(_Task), effect="attach", concurrency="shared", seconds=None
     )
     return (
-        store_tool("compact", _COMPACT, _Compact, _compact, effect="read"),
+        store_tool("compact", _COMPACT, _Compact, _compact, effect="read", concurrency="exclusive"),
         store_tool("ask_person", _ASK, _Ask, _ask_person),
         SubagentTool(spec),
     )
 
 
 def listed(types: Mapping[str, str] | None) -> str:
-    """The agent types as the end of a description, in a fixed order; nothing when none are given."""
+    """Return the agent types for the end of a description, in a fixed order; empty if there are none."""
     lines = [f"- {name}: {' '.join(when.split())}" for name, when in sorted((types or {}).items())]
     return "\n\nAgent types:\n" + "\n".join(lines) if lines else ""
 
 
-def _compact(given: _Compact, context: ToolContext) -> ToolOutcome:
-    return ToolOutcome("[Compaction follows]", events=(CompactAsked(at=context.now, focus=given.focus),))
+def _compact(arguments: _Compact, context: CallContext) -> ToolOutcome:
+    return ToolOutcome("[Compaction follows]", events=(CompactAsked(at=context.now, focus=arguments.focus),))
 
 
-def _ask_person(given: _Ask, context: ToolContext) -> ToolOutcome:
+def _ask_person(arguments: _Ask, context: CallContext) -> ToolOutcome:
     wait = context.spec.ask_deadline
     if wait == 0:
         raise ToolRefused("nobody can answer in this run: decide yourself, and say in your result what you assumed")
-    payload: Json = {"question": given.question, "options": list(given.options)}
-    request = asked(
+    payload: Json = {"question": arguments.question, "options": list(arguments.options)}
+    request = open_request(
         Request(
             id=short_id("req", context.call),
             kind="question",
             asked_by=context.spec.name,
             incarnation=context.incarnation,
             may_answer=("person",),
-            subject=given.question.strip().splitlines()[0] if given.question.strip() else "",
+            subject=arguments.question.strip().splitlines()[0] if arguments.question.strip() else "",
             payload=payload,
             escalation="policy",
             cause=context.authority,
@@ -106,45 +135,46 @@ def _ask_person(given: _Ask, context: ToolContext) -> ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SubagentTool:
-    """`task`: runs a subagent to its end. The same call is always the same subagent."""
+    """`task`: run a subagent to its end. The same call always has the same subagent."""
 
     spec: ToolSpec
 
-    def key(self, given: Json) -> str:
-        """Subagents run beside each other."""
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return an empty key: subagents run concurrently."""
         return ""
 
-    async def prepare(self, given: Json, context: ToolContext) -> Json:
-        """Refuse an unknown type, and a subagent that wants one of its own, before the start is recorded."""
-        read = read_input(_Task, given)
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Refuse an unknown type, and a call by a subagent, before the start is recorded."""
+        read = read_input(_Task, tool_input)
         _subagent_spec(read, context)
         return {}
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
-        """Wait for the subagent's final text. Anything but `done` is told as an error, with what it said."""
-        read = read_input(_Task, given)
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Wait for the subagent's final text. Any end other than `done` is reported as an error, with the subagent's
+        text."""
+        read = read_input(_Task, tool_input)
         spec = granted(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
             return spec
         outcome, text = await context.spawner.subagent(spec, read.prompt, call=context.call)
-        said = text.strip() or "(it said nothing)"
+        answer = text.strip() or "(it said nothing)"
         data: Json = {"agent": spec.name, "outcome": outcome}
         if outcome == "done":
-            return ToolOutcome(said, data=data)
+            return ToolOutcome(answer, data=data)
         ends = {"limit": "reached its limit before it was done", "stopped": "was stopped before it was done"}
-        why = ends.get(outcome, "failed")
-        return ToolOutcome(f"[status: {outcome}] The subagent {why}:\n{said}", is_error=True, data=data)
+        ending = ends.get(outcome, "failed")
+        return ToolOutcome(f"[status: {outcome}] The subagent {ending}:\n{answer}", is_error=True, data=data)
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
-        """The call again: it finds its subagent, at work or finished."""
-        return await self.run(given, context)
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Run the call again: it finds its subagent, running or finished."""
+        return await self.run(tool_input, context)
 
 
-def _subagent_spec(given: _Task, context: ToolContext) -> AgentSpec:
+def _subagent_spec(arguments: _Task, context: CallContext) -> AgentSpec:
     if context.spec.kind == "subagent":
         raise ToolRefused("a subagent cannot start subagents: do it yourself, or return what you found so far")
-    name = given.agent_type[:40] + subagent_suffix(context.call)
-    spec = context.spawner.spec_for(given.agent_type, name, context.spec)
+    name = arguments.agent_type[:40] + subagent_suffix(context.call)
+    spec = context.spawner.spec_for(arguments.agent_type, name, context.spec)
     tools = tools_for("subagent", spec.tools, memory=bool(spec.memory)).names
-    updates = {"kind": "subagent", "parent": context.spec.name, "role": given.description, "tools": tools}
+    updates = {"kind": "subagent", "parent": context.spec.name, "role": arguments.description, "tools": tools}
     return spec.model_copy(update={**updates, "plan_required": False, "claims_tasks": False})

@@ -1,6 +1,6 @@
-"""Schedules as tools: set one up, list them, cancel one. What an expression means is `callboard.core.schedule`'s.
+"""Tools for schedules: create one, list them, cancel one. `callboard.core.scheduling` defines the expressions.
 
-A wrong expression is refused with the field that is wrong; a right one is echoed in words with its next fire times.
+An invalid expression is refused with the invalid field. A valid one is repeated in plain text with its next fire times.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from callboard.adapters.tools.store_tool import Input, look_tool, store_tool
-from callboard.core.names import schedule_key, short_id
-from callboard.core.permission.modes import within
-from callboard.core.schedule import CronInvalid, budget_words, describe, local_time, when_of
-from callboard.core.schedule.fields import FieldWrong, with_fields
-from callboard.core.schedule.rights import none_more, schedule_id
-from callboard.core.schedule.tally import upcoming
+from callboard.adapters.tools.base import Input, look_tool, store_tool
+from callboard.core.keys import schedule_key, short_id
+from callboard.core.permissions.modes import within
+from callboard.core.scheduling import CronInvalid, budget_words, describe, local_time, when_of
+from callboard.core.scheduling.fields import FieldWrong, with_fields
+from callboard.core.scheduling.history import upcoming
+from callboard.core.scheduling.permissions import none_more, schedule_id
 from callboard.ports.store import Put
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome
-from callboard.words.errors import ToolRefused
-from callboard.words.schedules import Schedule, ScheduleRights
-from callboard.words.specs import PermissionMode
+from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.types.agent_spec import PermissionMode
+from callboard.types.errors import ToolRefused
+from callboard.types.schedules import Schedule, ScheduleRights
 
 _SCHEDULE = """\
 Have a prompt sent to you at set times, without the person. cron has five fields: minute hour day-of-month month \
@@ -82,7 +82,7 @@ class _Cancel(Input):
 
 
 def cron_tools() -> tuple[Tool, ...]:
-    """`schedule_cron`, `list_crons` and `cancel_cron`."""
+    """Return `schedule_cron`, `list_crons` and `cancel_cron`."""
     return (
         store_tool("schedule_cron", _SCHEDULE, _ScheduleCron, _schedule_cron),
         look_tool("list_crons", _LIST, _Nothing, _list_crons),
@@ -90,7 +90,7 @@ def cron_tools() -> tuple[Tool, ...]:
     )
 
 
-def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
+def _schedule_cron(arguments: _ScheduleCron, context: CallContext) -> ToolOutcome:
     blank = Schedule(
         id=short_id("cron", context.call),
         cron="",
@@ -99,7 +99,7 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
         created_at=context.now,
     )
     try:
-        schedule = with_fields(blank, given.model_dump(mode="json", exclude_unset=True), context.now)
+        schedule = with_fields(blank, arguments.model_dump(mode="json", exclude_unset=True), context.now)
     except FieldWrong as wrong:
         raise ToolRefused(str(wrong)) from wrong
     schedule = _within_turn(schedule, context)
@@ -112,50 +112,55 @@ def _schedule_cron(given: _ScheduleCron, context: ToolContext) -> ToolOutcome:
     return ToolOutcome(_echo(schedule, times), writes=(write,), data=data)
 
 
-def _within_turn(schedule: Schedule, context: ToolContext) -> Schedule:
-    """In a turn that a schedule began (a person allowed the call) the new one has no more rights than that one."""
+def _within_turn(schedule: Schedule, context: CallContext) -> Schedule:
+    """Limit the new schedule to the rights of the schedule that began this turn, if one did. The user allowed this
+    call."""
     turn = context.board.schedule(schedule_id(context.caused_by))
     if turn is None or turn[0].rights == ScheduleRights():
         return schedule
     return schedule.model_copy(update={"rights": none_more(schedule.rights, turn[0].rights)})
 
 
-def _refuse(schedule: Schedule, context: ToolContext) -> None:
-    """What the session does not allow: a name that is taken, an agent type that is not there, and more rights than the
-    agent's own. An allow rule of a schedule only narrows (`core.schedule.rights`)."""
-    taken = _named(context.board.schedules(), schedule.name)
-    if schedule.name and taken is not None and taken.state in ("active", "paused"):
-        raise ToolRefused(f"name: {schedule.name} is the name of {taken.id} already: choose another one")
+def _refuse(schedule: Schedule, context: CallContext) -> None:
+    """Refuse what the session does not allow: a name in use, an unknown agent type, and more rights than the agent has.
+    An allow rule of a schedule only restricts (`core.schedule.rights`)."""
+    existing = _named(context.board.schedules(), schedule.name)
+    if schedule.name and existing is not None and existing.state in ("active", "paused"):
+        raise ToolRefused(f"name: {schedule.name} is the name of {existing.id} already: choose another one")
     if schedule.target != "lead":
         context.spawner.spec_for(schedule.target, f"{schedule.target}-1", context.spec)
-    own, asked = context.spec.permission_mode, cast("PermissionMode", schedule.rights.mode)
-    if asked and within(own, asked) != asked:
-        raise ToolRefused(f"permission_mode: {asked} is more than your own, {own}: leave it out, or give less")
+    own = context.spec.permission_mode
+    mode = cast("PermissionMode", schedule.rights.mode)
+    if mode and within(own, mode) != mode:
+        raise ToolRefused(f"permission_mode: {mode} is more than your own, {own}: leave it out, or give less")
 
 
 def _named(schedules: Iterable[Schedule], name: str) -> Schedule | None:
-    """The one that has the name now, else the newest that had it."""
-    found = [one for one in schedules if one.name and one.name == name]
-    return max(found, key=lambda one: (one.state in ("active", "paused"), one.created_at), default=None)
+    """Return the schedule that has the name now, else the newest that had it."""
+    matches = [schedule for schedule in schedules if schedule.name and schedule.name == name]
+    return max(
+        matches, key=lambda schedule: (schedule.state in ("active", "paused"), schedule.created_at), default=None
+    )
 
 
 def _echo(schedule: Schedule, times: list[float]) -> str:
     when = when_of(schedule)
-    shown = ", ".join(local_time(when, at) for at in times)
+    fire_times = ", ".join(local_time(when, at) for at in times)
     called = f"{schedule.id} ({schedule.name})" if schedule.name else schedule.id
     if not schedule.recurring:
-        return f"Scheduled {called}: once, at {shown}.{_limits(schedule)}"
-    return f"Scheduled {called}: {describe(when)}.\nNext: {shown}.{_limits(schedule)}"
+        return f"Scheduled {called}: once, at {fire_times}.{_limits(schedule)}"
+    return f"Scheduled {called}: {describe(when)}.\nNext: {fire_times}.{_limits(schedule)}"
 
 
 def _limits(schedule: Schedule) -> str:
-    """Its budgets, on a line of their own."""
-    whole, each = budget_words(schedule.budget), budget_words(schedule.fire_budget)
+    """Return the schedule's budgets, on a separate line."""
+    whole = budget_words(schedule.budget)
+    each = budget_words(schedule.fire_budget)
     parts = [*([f"{whole} in all"] if whole else []), *([f"{each} for each fire"] if each else [])]
     return f"\nBudget: {'; '.join(parts)}." if parts else ""
 
 
-def _list_crons(given: _Nothing, context: ToolContext) -> ToolOutcome:
+def _list_crons(arguments: _Nothing, context: CallContext) -> ToolOutcome:
     schedules = sorted(context.board.schedules(), key=lambda schedule: (schedule.created_at, schedule.id))
     lines = [_line(schedule, context.now) for schedule in schedules]
     data = {"schedules": [schedule.model_dump(mode="json") for schedule in schedules]}
@@ -180,17 +185,17 @@ def _standing(schedule: Schedule, now: float) -> str:
         return f"cannot fire: {error}"
 
 
-def _cancel_cron(given: _Cancel, context: ToolContext) -> ToolOutcome:
-    named = _named(context.board.schedules(), given.job_id)
-    found = context.board.schedule(named.id if named else given.job_id)
-    if found is None:
-        known = ", ".join(schedule.id for schedule in context.board.schedules() if schedule.state == "active")
-        raise ToolRefused(f"job_id: no schedule {given.job_id}; active: {known or 'none'}")
-    schedule, revision = found
+def _cancel_cron(arguments: _Cancel, context: CallContext) -> ToolOutcome:
+    named = _named(context.board.schedules(), arguments.job_id)
+    entry = context.board.schedule(named.id if named else arguments.job_id)
+    if entry is None:
+        active = ", ".join(schedule.id for schedule in context.board.schedules() if schedule.state == "active")
+        raise ToolRefused(f"job_id: no schedule {arguments.job_id}; active: {active or 'none'}")
+    schedule, revision = entry
     if schedule.state in {"cancelled", "fired", "ended"}:
         raise ToolRefused(f"{schedule.id} is {schedule.state} already")
     if schedule.source:
-        raise ToolRefused(f"{schedule.id} comes from {schedule.source}: it stands as long as that file does")
+        raise ToolRefused(f"{schedule.id} comes from {schedule.source}: it exists as long as that file does")
     cancelled = schedule.model_copy(update={"state": "cancelled", "enabled": False})
     write = Put(schedule_key(context.session, schedule.id), cancelled.encode(), revision)
     return ToolOutcome(f"Cancelled {schedule.id}.", writes=(write,), data={"id": schedule.id})

@@ -1,5 +1,6 @@
-"""Globs, matched name by name in time that no pattern can blow up: `*` `?` `[...]` within a name, `**` any folders, and
-`{a,b}`. Functions of texts, no files. Refuses patterns that stand for very many others.
+"""Globs, matched name by name in bounded time: `*` `?` `[...]` within a name, `**` for any folders, and `{a,b}`.
+
+These are functions of texts, not files. Patterns that expand to very many others are refused.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 
 _MOST = 64
-"""Patterns that one with braces may stand for."""
+"""Most patterns that a pattern with braces may expand to."""
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """A function that says of a relative path whether the glob fits it. Raises ValueError for what is no glob."""
+    """Return a function that returns True if the glob matches a relative path. Raises ValueError for an invalid
+    glob."""
     if not pattern or len(pattern) > 1_000 or "\0" in pattern:
         raise ValueError("it is empty or too long")
     ways = [_compile(way) for way in expand_braces(pattern)]
@@ -21,7 +23,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """The patterns that one with `{a,b}` stands for. Raises ValueError when they are too many, or a brace is open."""
+    """Return the patterns that `{a,b}` expands to. Raises ValueError if they are too many, or a brace is not closed."""
     done: list[str] = []
     todo = [pattern]
     while todo:
@@ -39,7 +41,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _compile(pattern: str) -> list[re.Pattern[str] | None]:
-    """One expression for each name of the path; None where any folders may stand."""
+    """Return one expression for each name of the path; None stands for any folders."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     compiled: list[re.Pattern[str] | None] = []
     for part in parts:
@@ -53,7 +55,8 @@ def _compile(pattern: str) -> list[re.Pattern[str] | None]:
 
 
 def _fits(names: Sequence[str], way: Sequence[re.Pattern[str] | None]) -> bool:
-    """Whether the names fit, by the set of places in the pattern that can be reached: names times places steps."""
+    """Return True if the names match. Tracks the set of reachable positions in the pattern: the steps are names times
+    positions."""
     places = _closed({0}, way)
     for name in names:
         places = _closed({after for place in places for after in _step(place, name, way)}, way)
@@ -61,15 +64,15 @@ def _fits(names: Sequence[str], way: Sequence[re.Pattern[str] | None]) -> bool:
 
 
 def _step(place: int, name: str, way: Sequence[re.Pattern[str] | None]) -> tuple[int, ...]:
-    """Where in the pattern one can be after a name."""
+    """Return the positions in the pattern that can follow a name."""
     if place == len(way):
         return ()
-    wanted = way[place]
-    if wanted is None:
+    pattern = way[place]
+    if pattern is None:
         return (place,)
-    return (place + 1,) if wanted.match(name) else ()
+    return (place + 1,) if pattern.match(name) else ()
 
 
 def _closed(places: set[int], way: Sequence[re.Pattern[str] | None]) -> set[int]:
-    """`**` may also stand for no folder at all."""
+    """Add the positions after a `**` that matches no folder."""
     return places | {place + 1 for place in places if place < len(way) and way[place] is None}

@@ -1,15 +1,30 @@
-"""The search tools: `glob` finds files by name, `grep` lines by pattern. Newest files first, what git ignores left out.
+"""The search tools: `glob` finds files by name, `grep` lines by pattern. Newest files first, without files that git
+ignores.
 
-Both work on what the walk found beneath the agent's folder, and show nothing else. Neither blocks the runtime or runs
-for ever: a walk looks up whether it is still wanted, a pattern runs in a process that is ended when its time is over.
+Both use only the files found beneath the agent's folder. Neither blocks the runtime or runs forever: a walk checks
+whether it is still wanted, and a pattern runs in a process that is ended after its timeout.
+
+Patterns are matched by ripgrep if available, else by Callboard's own search.
+
+Both run in a separate process that can be ended, and report only the positions of matches. The shown lines are read
+afterwards beneath the held folder, so that a link that is put there in between shows nothing. ripgrep has no
+look-around and no backreferences; a pattern that it refuses is matched by Callboard's own search, which uses Python's
+syntax.
+
+Results are shown as pages of lines, with lines around a match, read beneath the searched folder.
+
+These lines are read after the search, from a descriptor that cannot lead outside. Binary files are left out. Reading
+blocks, so it belongs in worker threads.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,18 +32,18 @@ import anyio
 import anyio.to_thread
 from pydantic import Field
 
-from callboard.adapters.searching import BadPattern, Hits, Searcher, find_rg
-from callboard.adapters.tools.base import GivenTool, failed
-from callboard.adapters.tools.found import Page, Pages, page_of
+from callboard.adapters.processes.programs import ProgramResult, clean_environment, find_program, run_program
+from callboard.adapters.shell.paths import open_beneath
+from callboard.adapters.system import release
+from callboard.adapters.tools.base import GivenTool, Input, failed
 from callboard.adapters.tools.globs import matcher
-from callboard.adapters.tools.places import Grounds, Spot
-from callboard.adapters.tools.store_tool import Input
-from callboard.adapters.tools.walking import MOST_FILES, FoundFile, Walk
-from callboard.core.permission.unread import is_left_out, readable_rules, rules_on_reading
-from callboard.core.permission.values import Rule
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome
-from callboard.words.errors import ToolRefused
-from callboard.words.values import Json
+from callboard.adapters.tools.roots import Grounds, ToolPath
+from callboard.adapters.tools.walking import MOST_FILES, FoundFile, Walk, WalkCancelled
+from callboard.core.permissions.rule_match import is_left_out, readable_rules, rules_on_reading
+from callboard.core.permissions.values import Rule
+from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Json
 
 SECONDS = 30.0
 LINES = 250
@@ -55,7 +70,7 @@ class GrepWanted(Input):
 
 
 class Glob(GivenTool[GlobWanted]):
-    """Finds files by name."""
+    """Tool that finds files by name."""
 
     def __init__(self, grounds: Grounds | None = None) -> None:
         self._grounds = grounds or Grounds()
@@ -64,61 +79,70 @@ class Glob(GivenTool[GlobWanted]):
             "Find files by a glob pattern, newest first. `*` stays within a name, `**` goes through folders; hidden "
             "files are found, what git ignores is not.",
             GlobWanted,
-            "read",
-            "shared",
+            effect="read",
+            concurrency="shared",
         )
 
-    async def act(self, given: GlobWanted, context: ToolContext) -> ToolOutcome:
-        fits = _matcher(given.pattern, "pattern")
-        spot = self._grounds.find(given.path, context.folders)
+    async def act(self, arguments: GlobWanted, context: CallContext) -> ToolOutcome:
+        fits = _matcher(arguments.pattern, "pattern")
+        spot = self._grounds.find(arguments.path, context.folders, grants=context.grants)
         with anyio.move_on_after(SECONDS):
-            found, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
-            paths = [file.path for file in found]
-            page = page_of(((_named(path, spot, context), True) for path in paths), given.head_limit)
+            files, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
+            paths = [file.path for file in files]
+            page = page_of(((_named(path, spot, context), True) for path in paths), arguments.head_limit)
             text = page.text(len(paths), "files") or "No files fit."
             return ToolOutcome(text + _cut(cut), data={"files": len(paths), "shown": page.count})
         return _out_of_time("glob")
 
 
 class Grep(GivenTool[GrepWanted]):
-    """Finds lines by a regular expression."""
+    """Tool that finds lines by a regular expression."""
 
     def __init__(self, searcher: Searcher, grounds: Grounds | None = None, unread: Sequence[Rule] = ()) -> None:
-        self._searcher, self._grounds, self._unread = searcher, grounds or Grounds(), unread
+        self._searcher = searcher
+        self._grounds = grounds or Grounds()
+        self._unread = unread
         super().__init__(
             "grep",
             "Search the content of files with a regular expression, newest files first. Hidden files are searched; "
             "what git ignores, binary files and files of secrets are not. Lines come as path:number:text.",
             GrepWanted,
-            "read",
-            "shared",
+            effect="read",
+            concurrency="shared",
         )
 
-    async def act(self, given: GrepWanted, context: ToolContext) -> ToolOutcome:
-        glob = given.glob or "**"
+    async def act(self, arguments: GrepWanted, context: CallContext) -> ToolOutcome:
+        glob = arguments.glob or "**"
         fits = _matcher(glob if "/" in glob else f"**/{glob}", "glob")
-        spot = self._grounds.find(given.path, context.folders)
+        spot = self._grounds.find(arguments.path, context.folders, grants=context.grants)
         with anyio.move_on_after(SECONDS):
-            found, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
-            files = [file.path for file in found if not file.link]
-            paths = await _in_thread(lambda stop: self._shown(files, spot, context))
-            hits = await self._find(given, spot, paths)
+            candidates, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
+            files = [file.path for file in candidates if not file.link]
+            paths = await _in_thread(lambda stop: self._readable(files, spot, context))
+            hits = await self._find(arguments, spot, paths)
             matched = [path for path in paths if path in hits.lines]
-            text, data = await _in_thread(lambda stop: _tell(given, spot, context, (matched, hits), stop))
-            more = "\n[There were too many matches; the search was stopped.]" if hits.cut else ""
-            return ToolOutcome(text + more + _cut(cut) + _left_out(len(files) - len(paths)), data=data)
+            text, data = await _in_thread(
+                lambda stop: _tell(arguments, spot, context, matches=(matched, hits), stop=stop)
+            )
+            note = "\n[There were too many matches; the search was stopped.]" if hits.cut else ""
+            return ToolOutcome(text + note + _cut(cut) + _left_out(len(files) - len(paths)), data=data)
         return _out_of_time("grep")
 
-    def _shown(self, files: Sequence[str], spot: Spot, context: ToolContext) -> list[str]:
-        """A search through many files shows none that would be asked for or denied by itself."""
+    def _readable(self, files: Sequence[str], spot: ToolPath, context: CallContext) -> list[str]:
+        """Return the files that may be searched: a search of many files shows none that would be asked about or denied
+        individually."""
         unread = [*self._unread, *rules_on_reading(readable_rules(context.spec.rules.deny), ())]
-        asked, root, home = str(spot.path), os.path.realpath(context.folders.root), str(Path.home())
-        return [path for path in files if not is_left_out(f"{spot.base}/{path}", asked, unread, root, home)]
+        requested = str(spot.path)
+        root = os.path.realpath(context.folders.root)
+        home = str(Path.home())
+        return [
+            path for path in files if not is_left_out(f"{spot.base}/{path}", requested, unread, root=root, home=home)
+        ]
 
-    async def _find(self, given: GrepWanted, spot: Spot, paths: Sequence[str]) -> Hits:
+    async def _find(self, arguments: GrepWanted, spot: ToolPath, paths: Sequence[str]) -> Hits:
         try:
-            first = given.output_mode == "files_with_matches"
-            return await self._searcher.find(spot.base, paths, given.pattern, first=first)
+            first = arguments.output_mode == "files_with_matches"
+            return await self._searcher.find(spot.base, paths, arguments.pattern, first=first)
         except BadPattern as error:
             raise ToolRefused(f"pattern is not a regular expression: {error}") from error
 
@@ -129,14 +153,14 @@ def search_tools(
     unread: Sequence[Rule] = (),
     grounds: Grounds | None = None,
 ) -> tuple[Tool, ...]:
-    """The tools of this file, with ripgrep if it is found outside the workspace. `unread`: the rules that deny reading
-    files or ask for it. `grounds`: shared with the tools that read and change files."""
+    """Return the tools of this module, with ripgrep if it is found outside the workspace. `unread`: the rules that deny
+    or ask about reading files. `grounds`: shared with the tools that read and change files."""
     grounds = grounds or Grounds()
     return (Glob(grounds), Grep(Searcher(environment, find_rg(workspace, environment)), grounds, unread))
 
 
 async def _in_thread(work: Callable[[threading.Event], T]) -> T:
-    """Run it in a worker thread. Its event is set when nobody waits for it any more, and it then stops soon."""
+    """Run the work in a worker thread. Its event is set once no caller waits any more, and the work then stops soon."""
     stop = threading.Event()
     try:
         return await anyio.to_thread.run_sync(work, stop, abandon_on_cancel=True)
@@ -144,42 +168,48 @@ async def _in_thread(work: Callable[[threading.Event], T]) -> T:
         stop.set()
 
 
-def _walk(spot: Spot, fits: Callable[[str], bool], stop: threading.Event) -> tuple[list[FoundFile], bool]:
-    """The files beneath the spot that fit, or the one that it is; and whether there were too many."""
+def _walk(spot: ToolPath, fits: Callable[[str], bool], stop: threading.Event) -> tuple[list[FoundFile], bool]:
+    """Return the matching files beneath the spot, or the spot itself if it is a file; and True if there were
+    too many."""
     try:
-        told = os.lstat(spot.path)
-        if stat.S_ISREG(told.st_mode):
-            return [FoundFile(spot.relative, told.st_mtime_ns)], False
-        walk = Walk(spot.open_base, stop)
-        found = walk.files("" if spot.relative == "." else spot.relative)
-        return [file for file in found if fits(_from(spot, file.path))], walk.cut
+        status = os.lstat(spot.path)
+        if stat.S_ISREG(status.st_mode):
+            return [FoundFile(spot.relative, status.st_mtime_ns)], False
+        walk = Walk(spot.open_base, stop, spot.closed)
+        files = walk.files("" if spot.relative == "." else spot.relative)
+        return [file for file in files if fits(_from(spot, file.path))], walk.cut
     except OSError as error:
-        raise ToolRefused(f"{spot.shown}: {error.strerror}") from error
+        raise ToolRefused(f"{spot.label}: {error.strerror}") from error
 
 
 def _tell(
-    given: GrepWanted, spot: Spot, context: ToolContext, found: tuple[Sequence[str], Hits], stop: threading.Event
+    arguments: GrepWanted,
+    spot: ToolPath,
+    context: CallContext,
+    *,
+    matches: tuple[Sequence[str], Hits],
+    stop: threading.Event,
 ) -> tuple[str, Json]:
-    """The answer of grep, and its numbers."""
-    paths, hits = found
+    """Return the answer of grep, and its numbers."""
+    paths, hits = matches
     folder = spot.open_base()
     try:
         pages = Pages(folder, lambda path: _named(path, spot, context), stop)
         texts = pages.texts(paths)
         lines = sum(len(hits.lines[path]) for path in texts)
-        if given.output_mode == "content":
-            text = page_of(pages.rows(hits.lines, texts, given.context), given.head_limit).text(lines, "lines")
+        if arguments.output_mode == "content":
+            text = page_of(pages.rows(hits.lines, texts, arguments.context), arguments.head_limit).text(lines, "lines")
         else:
-            text = _names(given, texts, hits, pages).text(len(texts), "files")
+            text = _names(arguments, texts, hits, pages).text(len(texts), "files")
         return text or "No matches.", {"files": len(texts), "lines": lines}
     finally:
         os.close(folder)
 
 
-def _names(given: GrepWanted, texts: Sequence[str], hits: Hits, pages: Pages) -> Page:
-    count = given.output_mode == "count"
+def _names(arguments: GrepWanted, texts: Sequence[str], hits: Hits, pages: Pages) -> Page:
+    count = arguments.output_mode == "count"
     rows = (pages.name(path) + (f":{len(hits.lines[path])}" if count else "") for path in texts)
-    return page_of(((row, True) for row in rows), given.head_limit)
+    return page_of(((row, True) for row in rows), arguments.head_limit)
 
 
 def _matcher(pattern: str, field: str) -> Callable[[str], bool]:
@@ -189,13 +219,13 @@ def _matcher(pattern: str, field: str) -> Callable[[str], bool]:
         raise ToolRefused(f"{field} {pattern[:100]!r} is not a glob: {error}") from error
 
 
-def _from(spot: Spot, path: str) -> str:
-    """The path from the folder that was asked for."""
+def _from(spot: ToolPath, path: str) -> str:
+    """Return the path relative to the requested folder."""
     return path if spot.relative == "." else path[len(spot.relative) + 1 :]
 
 
-def _named(path: str, spot: Spot, context: ToolContext) -> str:
-    """As the agent names it: from its folder on, absolute elsewhere."""
+def _named(path: str, spot: ToolPath, context: CallContext) -> str:
+    """Return the path as the agent names it: relative to its folder, absolute outside."""
     inside = spot.base == Path(os.path.realpath(context.folders.root))
     named = path if inside else f"{spot.base}/{path}"
     return os.fsencode(named).decode(errors="replace")
@@ -218,3 +248,210 @@ def _left_out(number: int) -> str:
 
 def _out_of_time(name: str) -> ToolOutcome:
     return failed(f"{name} was stopped after {SECONDS:g} s. Narrow it by path or glob, or use a simpler pattern.")
+
+
+LINES_OF_A_FILE = 10_000
+_BATCH = 200_000
+"""Most bytes of file names for one rg: the kernel's limit for all arguments is far higher."""
+_CHILD = str(Path(__file__).with_name("search_child.py"))
+_RG = ("--no-config", "--no-heading", "--with-filename", "--line-number", "--null", "--color=never", "--no-messages")
+_RG_TEXT = ("--text", "--crlf", "--encoding=none", "--no-ignore", "--hidden", "--max-columns=1", "--threads=2")
+_HIT = re.compile(rb"([^\0]+)\0(\d+):?[^\n]*\n")
+
+
+class BadPattern(ValueError):
+    """The pattern is not a valid regular expression; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Line numbers by path, unordered. `cut`: the search was ended because there were too many."""
+
+    lines: Mapping[str, Sequence[int]]
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Searcher:
+    """Searches files beneath a root. `rg`: the absolute path of ripgrep, None for Callboard's own search."""
+
+    environment: Mapping[str, str]
+    rg: str | None = None
+
+    async def find(self, root: Path, paths: Sequence[str], pattern: str, *, first: bool = False) -> Hits:
+        """Return the matching lines of these files (relative to the root), at most 10,000 of each; `first`: one of
+        each.
+
+        Cancelling ends the search. Raises `BadPattern`, and `ToolRefused` if Callboard's own search fails.
+        """
+        if not paths:
+            return Hits({})
+        if "\0" in pattern or len(pattern) > 10_000:
+            raise BadPattern("it is too long, or holds characters that no text has")
+        if self.rg is not None:
+            hits = await self._rg(self.rg, root, paths, pattern=pattern, first=first)
+            if hits is not None:
+                return hits
+        return await self._own(root, paths, pattern, first)
+
+    async def _rg(self, rg: str, root: Path, paths: Sequence[str], *, pattern: str, first: bool) -> Hits | None:
+        """Return ripgrep's hits; None if ripgrep does not accept the pattern."""
+        lines: dict[str, Sequence[int]] = {}
+        most = 1 if first else LINES_OF_A_FILE
+        for batch in _batches(root, paths):
+            argv = [rg, *_RG, *_RG_TEXT, f"--max-count={most}", "-e", pattern, "--", *batch]
+            ran = await run_program(argv, clean_environment(self.environment), timeout=60)
+            if ran.code not in (0, 1, None) and not ran.out:
+                return None
+            lines |= _read_hits(ran, f"{root}/")
+            if ran.code is None:
+                return Hits(lines, cut=True)
+        return Hits(lines)
+
+    async def _own(self, root: Path, paths: Sequence[str], pattern: str, first: bool) -> Hits:
+        argv = [
+            *release.child_python(),
+            "-Wignore",
+            _CHILD,
+            str(root),
+            pattern,
+            str(LINES_OF_A_FILE),
+            "1" if first else "0",
+        ]
+        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        ran = await run_program(argv, clean_environment(self.environment), stdin=names, timeout=60)
+        if ran.code == 2:
+            raise BadPattern(ran.err.decode(errors="replace").strip())
+        if ran.code not in (0, None):  # otherwise a search that failed reads like one that found nothing
+            *_, reason = ["no reason given", *ran.err.decode(errors="replace").splitlines()]
+            raise ToolRefused(f"the search ended with code {ran.code}: {reason}")
+        return Hits(_read_hits(ran, ""), cut=ran.code is None)
+
+
+def find_rg(workspace: Path, environment: Mapping[str, str]) -> str | None:
+    """Return the path of ripgrep outside the workspace."""
+    return find_program("rg", workspace, environment.get("PATH"))
+
+
+def _batches(root: Path, paths: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        batch.append(f"{root}/{path}")
+        size += len(path) + len(str(root)) + 2
+        if size > _BATCH:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
+
+
+def _read_hits(ran: ProgramResult, prefix: str) -> dict[str, Sequence[int]]:
+    lines: dict[str, list[int]] = {}
+    for name, number in _HIT.findall(ran.out):
+        lines.setdefault(os.fsdecode(name).removeprefix(prefix), []).append(int(number))
+    return {path: numbers[:LINES_OF_A_FILE] for path, numbers in lines.items()}
+
+
+SHOWN = 50_000
+LINE = 500
+"""Most characters of an answer, and of a line."""
+_PIECE = 1 << 20
+
+Row = tuple[str, bool]
+"""A line of an answer, and True if it counts as a result: context lines and separators do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The shown part of an answer. `count`: the number of its lines that count."""
+
+    lines: Sequence[str]
+    count: int
+
+    def text(self, total: int, unit: str) -> str:
+        """Return the page, with a mark if it is incomplete."""
+        text = "\n".join(self.lines)
+        if self.count >= total:
+            return text
+        return f"{text}\n[Output cut: {self.count} of {total} {unit}. Narrow it by path or glob, or set head_limit.]"
+
+
+def page_of(rows: Iterable[Row], limit: int) -> Page:
+    """Return as many rows as fit. `limit` 0: only characters are limited."""
+    lines: list[str] = []
+    size = count = 0
+    for line, counts in rows:
+        size += len(line) + 1
+        if size > SHOWN or (limit and len(lines) >= limit):
+            break
+        lines.append(line)
+        count += counts
+    return Page(lines, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Files beneath a folder whose lines are to be shown."""
+
+    folder: int
+    """A descriptor of the folder."""
+    name: Callable[[str], str]
+    """Function that returns the agent's name for a path."""
+    stop: threading.Event
+
+    def texts(self, paths: Iterable[str]) -> list[str]:
+        """Return the paths of readable text files."""
+        return [path for path in paths if self._is_text(path)]
+
+    def rows(self, lines: Mapping[str, Sequence[int]], paths: Iterable[str], context: int) -> Iterator[Row]:
+        """The lines of each file with those round them. Raises `WalkCancelled` when nobody waits any more."""
+        begun = False
+        for path in paths:
+            last = 0
+            for number, text, hit in self._around(path, lines[path], context):
+                if context and begun and number != last + 1:
+                    yield "--", False
+                begun = True
+                last = number
+                mark = ":" if hit else "-"
+                yield f"{self.name(path)}{mark}{number}{mark}{text}", hit
+
+    def _around(self, path: str, numbers: Sequence[int], context: int) -> Iterator[tuple[int, str, bool]]:
+        hits = set(numbers)
+        last = max(hits) + context
+        near = {hit + step for hit in hits for step in range(-context, context + 1)}
+        descriptor = self._open(path)
+        if descriptor is None:
+            return
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+            number = 1
+            begins = True
+            while number <= last and (piece := file.readline(_PIECE)):
+                if begins and number in near:
+                    yield number, _line(piece), number in hits
+                begins = piece.endswith(b"\n")
+                number += begins
+
+    def _open(self, path: str) -> int | None:
+        if self.stop.is_set():
+            raise WalkCancelled
+        try:
+            return open_beneath(self.folder, path, os.O_RDONLY)
+        except OSError:
+            return None  # it has gone, or become a link that leads out: then there is nothing to show
+
+    def _is_text(self, path: str) -> bool:
+        descriptor = self._open(path)
+        if descriptor is None:
+            return False
+        try:
+            return b"\0" not in os.pread(descriptor, 8_192, 0)
+        finally:
+            os.close(descriptor)
+
+
+def _line(piece: bytes) -> str:
+    text = piece.decode(errors="replace").rstrip("\r\n").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return text if len(text) <= LINE else f"{text[:LINE]} [line cut: {LINE} of {len(text)} characters]"

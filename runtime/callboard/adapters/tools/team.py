@@ -1,37 +1,134 @@
-"""The team's tools: make teammates, write to each other, ask one to stop.
+"""The team's tools: create teammates, send messages, request a shutdown.
 
-A message to one agent wakes it: a teammate that writes to its lead waits for a word, and nobody else would tell the
-lead. A broadcast only queues: it is news for whoever works, not a reason to start fifty agents. Mail is delivered
-between steps by the runtime; no tool here returns any.
+A message to one agent wakes it: a teammate that writes to its lead waits for an answer, and nothing else would notify
+the lead. A broadcast only queues: it informs working agents and is no reason to start fifty agents. The runtime
+delivers mail between steps; no tool returns any.
+
+Shared by these tools: the agents that an agent can reach, and the creation of envelopes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
-from callboard.adapters.tools.control import listed
-from callboard.adapters.tools.granting import Grant, granted
-from callboard.adapters.tools.mail import ENVELOPE_ID, GONE, envelope, full_words, member, team, teammate
-from callboard.adapters.tools.store_tool import Input, StoreTool, look_tool, read_input, schema_of, store_tool
+from callboard.adapters.tools.base import Input, StoreTool, look_tool, read_input, schema_of, store_tool
+from callboard.adapters.tools.control import Grant, granted, listed
 from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
-from callboard.core.asking.requests import asked
-from callboard.core.names import request_envelope_id, request_key, short_id
-from callboard.core.permission.grammar import left_of
-from callboard.core.tasks import laws as tasks
-from callboard.core.tasks.wording import task_line
-from callboard.core.toolset import tools_for
-from callboard.ports.store import Put
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome, ToolSpec
-from callboard.words.errors import ToolRefused
-from callboard.words.specs import AgentSpec
-from callboard.words.values import AGENT_NAME, RESERVED_NAMES, AgentRow, Json, Request, Task
+from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
+from callboard.core.keys import request_envelope_id, request_key, short_id
+from callboard.core.messaging.authority import claim
+from callboard.core.messaging.envelopes import sending
+from callboard.core.permissions.rule_check import left_of
+from callboard.core.tasks import board as tasks
+from callboard.core.tasks.format import task_line
+from callboard.core.tool_access import tools_for
+from callboard.ports.store import Put, Write
+from callboard.ports.tool import CallContext, MailLoad, Tool, ToolOutcome, ToolSpec
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.events import ShutdownRefused
+from callboard.types.records import (
+    AGENT_NAME,
+    RESERVED_NAMES,
+    AgentRow,
+    Cause,
+    Envelope,
+    EnvelopeType,
+    Json,
+    Request,
+    Task,
+)
+
+GONE = frozenset({"stopping", "stopped"})
+"""States in which an agent reads no more mail."""
+ENVELOPE_ID = re.compile(r"env_[a-z2-7]{12}")
+"""Pattern of the ids by which an agent names the message that it answers (`callboard.core.keys.short_id`)."""
+
+
+def team(context: CallContext) -> list[AgentRow]:
+    """Return the lead and its teammates, the lead first, then by age. Subagents receive no mail and are not listed."""
+    members = [row for row in context.board.agents() if row.kind != "subagent"]
+    return sorted(members, key=lambda row: (row.kind != "lead", row.created_at, row.name))
+
+
+def member(context: CallContext, name: str) -> AgentRow:
+    """Return a living member of the team other than the caller. Raises `ToolRefused` with the members of the team."""
+    if name == context.spec.name:
+        raise ToolRefused(f"{name} is yourself; {_reachable(context)}")
+    row = next((row for row in team(context) if row.name == name), None)
+    if row is None:
+        raise ToolRefused(f"no agent {name!r} in the team; {_reachable(context)}{_HINTS.get(name, '')}")
+    if row.life in GONE:
+        raise ToolRefused(f"{name} is {row.life} and does not read messages any more; {_reachable(context)}")
+    return row
+
+
+def teammate(context: CallContext, name: str) -> AgentRow:
+    """Return a living teammate, for acts that are possible on a teammate only."""
+    row = member(context, name)
+    if row.kind != "teammate":
+        raise ToolRefused(f"{name} is the {row.kind}, not a teammate; {_reachable(context)}")
+    return row
+
+
+def envelope(
+    context: CallContext, to: AgentRow, kind: EnvelopeType, content: str, *, wake: bool = True, **fields: object
+) -> Write:
+    """Return the write that sends the envelope. Its id is derived from the call and the recipient, so it is
+    sent once."""
+    sent = Envelope.model_validate(
+        {
+            "id": short_id("env", context.call, to.name),
+            "sender": context.spec.name,
+            "recipient": to.name,
+            "incarnation": to.incarnation,
+            "type": kind,
+            "mode": "wake" if wake else "queue",
+            "content": content,
+            "cause": cause(context),
+            "caused_by": context.caused_by,
+            "sender_incarnation": context.incarnation,
+            "depth": context.depth + 1,
+            "sent_at": context.now,
+            **fields,
+        }
+    )
+    return sending(context.session, sent)
+
+
+def cause(context: CallContext) -> Cause:
+    """Return the authority that the agent may claim: its own, and at most that of its turn."""
+    return claim(context.spec.name, context.authority)
+
+
+def full_words(to: AgentRow, load: MailLoad) -> str:
+    """Return the reason why a mailbox accepts no more: it is full, and since when, or it contains too many unread
+    messages of the caller."""
+    if not load.full:
+        return f"{load.mine} messages of yours wait unread at {to.name}, and {load.most_of_one} is the most."
+    since = f", the oldest since {datetime.fromtimestamp(load.since, UTC):%Y-%m-%d %H:%M:%S} UTC" if load.since else ""
+    return f"{to.name}'s mailbox is full: {load.waiting:,} messages wait there unread{since}."
+
+
+_HINTS = {
+    "all": ": to write to everyone use broadcast",
+    "person": ": the person reads your replies; ask_person asks a question",
+}
+
+
+def _reachable(context: CallContext) -> str:
+    names = [row.name for row in team(context) if row.name != context.spec.name and row.life not in GONE]
+    return "you can reach " + ", ".join(names) if names else "you can reach nobody"
+
 
 SHUTDOWN_SECONDS = 120.0
-"""How long a teammate has to end in order before the runtime ends it."""
+"""Seconds that a teammate has to shut down before the runtime ends it."""
 
 _SPAWN = """\
 Add a teammate: an agent with a name, a role and a mailbox that works beside you, keeps its context, and goes idle \
@@ -51,8 +148,12 @@ Write to all other agents at once, for news that each of them has to know (a cha
 at work read it before their next step, idle ones when they are next woken."""
 _INBOX = "Ask for the delivery of your messages. You need not: they come by themselves before your next step."
 _SHUTDOWN = """\
-Ask a teammate to finish and stop. It ends what it does, gives back its task, reports, and stops for good. Do this \
-when its work is done and checked; an idle teammate costs nothing, so keep those you may need again."""
+Ask a teammate to finish and stop. It reads this before its next step, has the rest of that turn to finish, give back \
+its task and report, and then stops for good; or it refuses and says why. After 120 s it is ended. Do this when its \
+work is done and checked; an idle teammate costs nothing, so keep those you may need again."""
+_REFUSE = """\
+You were asked to stop (a message of type shutdown_request), and stopping now would do harm: say why, and go on with \
+your work. Do not call this to finish something short: you have the rest of this turn for that."""
 
 
 class _Spawn(Input):
@@ -67,7 +168,9 @@ class _Spawn(Input):
 
 
 class _Send(Input):
-    to: str = Field(description="The agent's name, as list_team shows it")
+    to: str = Field(
+        validation_alias=AliasChoices("to", "teammate"), description="The agent's name, as list_team shows it"
+    )
     content: str = Field(min_length=1)
     reply_to: str = Field(default="", description="The id of the message that this answers, from its inbox tag")
 
@@ -81,12 +184,16 @@ class _Nothing(Input):
 
 
 class _Shutdown(Input):
-    teammate: str
+    teammate: str = Field(validation_alias=AliasChoices("teammate", "to"))
     reason: str = Field(default="", description="What it should know before it stops")
 
 
+class _Refuse(Input):
+    reason: str = Field(min_length=1, description="Why you must go on, and until when")
+
+
 def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
-    """The team's tools. `types`: the agent types and when to use each, for the model to read."""
+    """Return the team's tools. `types`: the agent types and when to use each, for the model."""
     return (
         _spawn_tool(_SPAWN + listed(types)),
         look_tool("list_team", _LIST, _Nothing, _list_team),
@@ -94,16 +201,19 @@ def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
         store_tool("broadcast", _BROADCAST, _Broadcast, _broadcast),
         look_tool("check_inbox", _INBOX, _Nothing, _check_inbox),
         store_tool("request_shutdown", _SHUTDOWN, _Shutdown, _request_shutdown),
+        store_tool("refuse_shutdown", _REFUSE, _Refuse, _refuse_shutdown),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _SpawnTool(StoreTool[_Spawn]):
-    """Also makes the teammate's worktree. The same call finds its own again after a crash, so it may run anew."""
+    """Tool that creates a teammate and its worktree. After a crash the same call finds both again, so it may
+    run again."""
 
-    async def run(self, given: Json, context: ToolContext) -> ToolOutcome:
-        """Refuse first, then make the folder; the teammate itself commits with the result. Raises `ToolRefused`."""
-        read = read_input(self.given, given)
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Refuse an invalid call, then create the folder. The teammate commits with the result. Raises
+        `ToolRefused`."""
+        read = read_input(self.input_type, tool_input)
         isolated = context.spawner.spec_for(read.agent_type, read.name, context.spec).isolation == "worktree"
         name = await worktree_for(read.worktree, read.name, context) if isolated or read.worktree else ""
         outcome = self.act(read.model_copy(update={"worktree": name}), context)
@@ -113,63 +223,68 @@ class _SpawnTool(StoreTool[_Spawn]):
 
 
 def _spawn_tool(description: str) -> Tool:
-    spec = ToolSpec("spawn_teammate", description, schema_of(_Spawn), "store")
+    spec = ToolSpec("spawn_teammate", description, schema_of(_Spawn), "store", "store")
     return _SpawnTool(spec, _Spawn, _spawn_teammate)
 
 
-def _spawn_teammate(given: _Spawn, context: ToolContext) -> ToolOutcome:
-    _refuse_name(given.name, context)
-    spec = context.spawner.spec_for(given.agent_type, given.name, context.spec)
-    prompt = given.prompt
-    if given.task_id:
-        prompt += _about_task(given.task_id, context)
-        _claimed(given, context)
-    spec = granted(_as_teammate(spec, given, context), given.budget, context)
+def _spawn_teammate(arguments: _Spawn, context: CallContext) -> ToolOutcome:
+    _refuse_name(arguments.name, context)
+    spec = context.spawner.spec_for(arguments.agent_type, arguments.name, context.spec)
+    prompt = arguments.prompt
+    if arguments.task_id:
+        prompt += _about_task(arguments.task_id, context)
+        _claimed(arguments, context)
+    spec = granted(_as_teammate(spec, arguments, context), arguments.budget, context)
     if isinstance(spec, ToolOutcome):
         return spec
     writes = context.spawner.teammate_writes(spec, prompt, call=context.call, now=context.now)
-    if given.task_id:
-        writes = (*writes, put_task(context, *_claimed(given, context)))
+    if arguments.task_id:
+        writes = (*writes, put_task(context, *_claimed(arguments, context)))
     text = (
-        f"{given.name} ({given.role}) is starting. Its reports, questions and plans come to you as messages and wake "
-        "you: there is no need to poll. Go on with your own work, or end your turn."
+        f"{arguments.name} ({arguments.role}) is starting. Its reports, questions and plans come to you as messages "
+        "and wake you: there is no need to poll. Go on with your own work, or end your turn."
     )
-    if given.worktree:
-        text += f" It works in the git worktree {given.worktree}: merge_worktree brings its work into the workspace."
-    return ToolOutcome(text, writes=writes, data={"name": given.name, "agent_type": given.agent_type})
+    if arguments.worktree:
+        text += (
+            f" It works in the git worktree {arguments.worktree}: merge_worktree brings its work into the workspace."
+        )
+    return ToolOutcome(text, writes=writes, data={"name": arguments.name, "agent_type": arguments.agent_type})
 
 
-def _refuse_name(name: str, context: ToolContext) -> None:
+def _refuse_name(name: str, context: CallContext) -> None:
     if name in RESERVED_NAMES:
         raise ToolRefused(f"name: {name!r} is reserved ({', '.join(sorted(RESERVED_NAMES))})")
     if not AGENT_NAME.fullmatch(name):
         raise ToolRefused(
             f"name: {name!r} is not a name: write a lower-case letter, then letters, digits and hyphens, at most 64"
         )
-    found = context.board.agent(name)
-    if found is not None and found[0].life != "stopped":
-        raise ToolRefused(f"name: {name} is in the team already ({found[0].role}): write to it, or take another name")
+    entry = context.board.agent(name)
+    if entry is not None and entry[0].life != "stopped":
+        raise ToolRefused(f"name: {name} is in the team already ({entry[0].role}): write to it, or take another name")
 
 
-def _as_teammate(spec: AgentSpec, given: _Spawn, context: ToolContext) -> AgentSpec:
-    """Who can change files takes tasks from the board by itself; a reader would take what it cannot finish."""
+def _as_teammate(spec: AgentSpec, arguments: _Spawn, context: CallContext) -> AgentSpec:
+    """Return the spec of a teammate. It claims tasks by itself only if it can change files: an agent that only reads
+    would claim tasks that it cannot finish."""
     tools = left_of(tools_for("teammate", spec.tools).names, spec.rules.deny)
     return spec.model_copy(
         update={
-            "name": given.name,
+            "name": arguments.name,
             "kind": "teammate",
-            "role": " ".join(given.role.split()),
+            "role": " ".join(arguments.role.split()),
             "parent": context.spec.name,
             "tools": tools,
-            "plan_required": given.plan_required or spec.plan_required,
+            "plan_required": arguments.plan_required or spec.plan_required,
             "claims_tasks": bool({"edit_file", "write_file"} & set(tools)),
-            "worktree": given.worktree,
-            "folder": str(context.worktrees.path(given.worktree)) if given.worktree and context.worktrees else "",
+            "worktree": arguments.worktree,
+            "folder": str(context.worktrees.path(arguments.worktree))
+            if arguments.worktree and context.worktrees
+            else "",
         }
     )
 
 
-def _about_task(task_id: str, context: ToolContext) -> str:
+def _about_task(task_id: str, context: CallContext) -> str:
     task, _ = find_task(context, task_id)
     about = f"\n\nYour task on the board: {task.id} {task.subject}"
     if task.description:
@@ -177,23 +292,25 @@ def _about_task(task_id: str, context: ToolContext) -> str:
     return f"{about}\nIt is yours already: complete_task when it is done and checked, then report."
 
 
-def _claimed(given: _Spawn, context: ToolContext) -> tuple[Task, int]:
-    """The task in the new teammate's hands, for the commit that makes the teammate, and the row's revision."""
-    task, revision = find_task(context, given.task_id)
-    found = context.board.agent(given.name)
-    here = holder_of(context)  # it will live in this process
-    holder = tasks.Holder(given.name, found[0].incarnation + 1 if found else 1, here.lease, here.lease_number)
+def _claimed(arguments: _Spawn, context: CallContext) -> tuple[Task, int]:
+    """Return the task as claimed by the new teammate, for the commit that creates it, and the row's revision."""
+    task, revision = find_task(context, arguments.task_id)
+    entry = context.board.agent(arguments.name)
+    own_holder = holder_of(context)  # it will live in this process
+    holder = tasks.Holder(
+        arguments.name, entry[0].incarnation + 1 if entry else 1, own_holder.lease, own_holder.lease_number
+    )
     return tasks.claim(task, holder, tasks.by_id(context.board.tasks()), context.now), revision
 
 
-def _list_team(given: _Nothing, context: ToolContext) -> ToolOutcome:
+def _list_team(arguments: _Nothing, context: CallContext) -> ToolOutcome:
     board = tasks.by_id(context.board.tasks())
     rows = team(context)
     lines = [_member_line(row, board, context) for row in rows]
     return ToolOutcome("\n".join(lines), data={"team": [row.model_dump(mode="json") for row in rows]})
 
 
-def _member_line(row: AgentRow, board: tasks.Tasks, context: ToolContext) -> str:
+def _member_line(row: AgentRow, board: tasks.Tasks, context: CallContext) -> str:
     you = " (you)" if row.name == context.spec.name else ""
     doing = f"waiting for {row.waiting_for}" if row.life == "waiting" and row.waiting_for else row.life
     line = f"{row.name}{you}: {row.role or row.kind} [{doing}]"
@@ -201,14 +318,18 @@ def _member_line(row: AgentRow, board: tasks.Tasks, context: ToolContext) -> str
     return "\n".join([line, *(f"  {task_line(task, board)}" for task in held)])
 
 
-def _send_message(given: _Send, context: ToolContext) -> ToolOutcome:
-    row = member(context, given.to)
-    content, answers = _words(given.content), given.reply_to.strip()
+def _send_message(arguments: _Send, context: CallContext) -> ToolOutcome:
+    row = member(context, arguments.to)
+    content = _message_text(arguments.content)
+    answers = arguments.reply_to.strip()
     if answers and not ENVELOPE_ID.fullmatch(answers):
-        raise ToolRefused(f'reply_to: {given.reply_to!r} is no id of a message: its inbox tag says id="env_..."')
+        raise ToolRefused(f'reply_to: {arguments.reply_to!r} is no id of a message: its inbox tag says id="env_..."')
     load = context.mail_of(row)
-    if load.full:
-        raise ToolRefused(f"{full_words(row, load)} It was not sent. Do what you can without it, and try again later.")
+    if load.closed:
+        way = "Do what you can without it, and try again later."
+        if not load.full:
+            way = f"Put what is left to say into one message, and send it when {row.name} has read these."
+        raise ToolRefused(f"{full_words(row, load)} It was not sent. {way}")
     text = f"Sent to {row.name}."
     if row.life == "crashed":
         text += " It has crashed: it reads this when it is running again."
@@ -218,38 +339,38 @@ def _send_message(given: _Send, context: ToolContext) -> ToolOutcome:
     return ToolOutcome(text, writes=(write,), data={"to": row.name})
 
 
-def _broadcast(given: _Broadcast, context: ToolContext) -> ToolOutcome:
-    content = _words(given.content)
+def _broadcast(arguments: _Broadcast, context: CallContext) -> ToolOutcome:
+    content = _message_text(arguments.content)
     others = [row for row in team(context) if row.name != context.spec.name and row.life not in GONE]
     if not others:
         raise ToolRefused("nobody else is in the team")
     loads = {row.name: context.mail_of(row) for row in others}
-    full = [full_words(row, loads[row.name]) for row in others if loads[row.name].full]
-    open_ = [row for row in others if not loads[row.name].full]
+    full = [full_words(row, loads[row.name]) for row in others if loads[row.name].closed]
+    open_ = [row for row in others if not loads[row.name].closed]
     if not open_:
         raise ToolRefused(" ".join([*full, "It was sent to nobody."]))
     writes = tuple(envelope(context, row, "broadcast", content, wake=False) for row in open_)
-    words = [f"Sent to {', '.join(row.name for row in open_)}.", *full, *(["They did not get it."] if full else [])]
-    return ToolOutcome(" ".join(words), writes=writes)
+    sentences = [f"Sent to {', '.join(row.name for row in open_)}.", *full, *(["They did not get it."] if full else [])]
+    return ToolOutcome(" ".join(sentences), writes=writes)
 
 
-def _words(content: str) -> str:
+def _message_text(content: str) -> str:
     if not content.strip():
         raise ToolRefused("content: the message is empty")
     return content
 
 
-def _check_inbox(given: _Nothing, context: ToolContext) -> ToolOutcome:
+def _check_inbox(arguments: _Nothing, context: CallContext) -> ToolOutcome:
     return ToolOutcome("Mail is delivered by itself before your next step; if nothing follows, there is none.")
 
 
-def _request_shutdown(given: _Shutdown, context: ToolContext) -> ToolOutcome:
-    row = teammate(context, given.teammate)
-    for one in context.board.requests():
-        if one.kind == "shutdown" and one.status == "pending" and row.name in one.may_answer:
-            raise ToolRefused(f"{row.name} was asked to stop already ({one.id}): its answer comes as a message")
-    payload: Json = {"teammate": row.name, "incarnation": row.incarnation, "reason": given.reason}
-    request = asked(
+def _request_shutdown(arguments: _Shutdown, context: CallContext) -> ToolOutcome:
+    row = teammate(context, arguments.teammate)
+    for pending in context.board.requests():
+        if pending.kind == "shutdown" and pending.status == "pending" and row.name in pending.may_answer:
+            raise ToolRefused(f"{row.name} was asked to stop already ({pending.id}): its answer comes as a message")
+    payload: Json = {"teammate": row.name, "incarnation": row.incarnation, "reason": arguments.reason}
+    request = open_request(
         Request(
             id=short_id("req", context.call),
             kind="shutdown",
@@ -263,7 +384,12 @@ def _request_shutdown(given: _Shutdown, context: ToolContext) -> ToolOutcome:
             expires_at=context.now + SHUTDOWN_SECONDS,
         )
     )
-    content = given.reason.strip() or "Finish what you are doing, report, and stop."
+    reason = f" The reason: {arguments.reason.strip()}" if arguments.reason.strip() else ""
+    content = (
+        f"You are asked to stop.{reason}\nFinish what you are doing or give it back (complete_task, release_task), "
+        "report, and end your turn: you stop then. If you must not stop now, call refuse_shutdown and say why. After "
+        f"{SHUTDOWN_SECONDS:.0f} s you are ended, whatever you do."
+    )
     writes = (
         Put(request_key(context.session, request.id), request.encode(), 0),
         envelope(
@@ -277,3 +403,35 @@ def _request_shutdown(given: _Shutdown, context: ToolContext) -> ToolOutcome:
     )
     text = f"Asked {row.name} to stop ({request.id}). Its answer comes as a message."
     return ToolOutcome(text, writes=writes, data={"request_id": request.id})
+
+
+def _refuse_shutdown(arguments: _Refuse, context: CallContext) -> ToolOutcome:
+    """Reject the newest shutdown request to the caller."""
+    me = context.spec.name
+    now = context.now
+    pending = [candidate for candidate in context.board.requests() if _asks_to_stop(candidate, context)]
+    if not pending:
+        raise ToolRefused("nobody has asked you to stop")
+    request = pending[-1]
+    row = context.board.request(request.id)
+    answered = answer(request, "shutdown", by=me, status="rejected", reason=_message_text(arguments.reason), now=now)
+    if isinstance(answered, AnswerRefusal):
+        raise ToolRefused(answered.text)
+    writes: list[Write] = [Put(request_key(context.session, request.id), answered.encode(), row[1] if row else 0)]
+    asker = context.board.agent(request.asked_by)
+    if asker is not None:
+        about: Json = {"request_id": request.id, "reply_to": request_envelope_id(request.id, me)}
+        content = f"{me} goes on and does not stop: {arguments.reason}"
+        writes.append(
+            envelope(context, asker[0], "shutdown_response", content, metadata={"status": "rejected"}, **about)
+        )
+    event = ShutdownRefused(at=now, request_id=request.id, reason=arguments.reason)
+    text = f"{request.asked_by} learns that you do not stop. Go on with your work."
+    return ToolOutcome(text, writes=tuple(writes), events=(event,), data={"request_id": request.id})
+
+
+def _asks_to_stop(request: Request, context: CallContext) -> bool:
+    life = (request.payload.get("teammate"), request.payload.get("incarnation"))
+    return (
+        request.kind == "shutdown" and request.status == "pending" and life == (context.spec.name, context.incarnation)
+    )

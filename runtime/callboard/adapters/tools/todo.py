@@ -1,4 +1,4 @@
-"""The agent's own list of what to do: `todo_write` sets it whole. It is nobody else's, and never the task board."""
+"""The agent's own todo list: `todo_write` replaces it. No other agent uses it, and it is not the task board."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.adapters.tools.store_tool import Input, store_tool
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome
-from callboard.words.errors import ToolRefused
-from callboard.words.events import TodosSet
-from callboard.words.values import Todo
+from callboard.adapters.tools.base import Input, store_tool
+from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.types.errors import ToolRefused
+from callboard.types.events import TodosSet
+from callboard.types.records import Todo
 
 _DESCRIPTION = """\
 Keep your own list of what is to be done for this request. Each call replaces the whole list. Use it for work of three \
@@ -29,12 +29,12 @@ class _TodoWrite(Input):
 
 
 def todo_tools() -> tuple[Tool, ...]:
-    """`todo_write`. Of effect `read`: it changes nothing but its agent's own state, and may run again."""
-    return (store_tool("todo_write", _DESCRIPTION, _TodoWrite, _todo_write, effect="read"),)
+    """Return `todo_write`. Its effect is `read`: it changes only its agent's own state, and may run again."""
+    return (store_tool("todo_write", _DESCRIPTION, _TodoWrite, _todo_write, effect="read", concurrency="own"),)
 
 
-def _todo_write(given: _TodoWrite, context: ToolContext) -> ToolOutcome:
-    todos = tuple(Todo(content=item.content.strip(), status=item.status) for item in given.todos)
+def _todo_write(arguments: _TodoWrite, context: CallContext) -> ToolOutcome:
+    todos = tuple(Todo(content=item.content.strip(), status=item.status) for item in arguments.todos)
     if any(not todo.content for todo in todos):
         raise ToolRefused("todos: an item has no content")
     doing = sum(todo.status == "in_progress" for todo in todos)

@@ -1,8 +1,7 @@
-"""Which files there are beneath a folder, without those that git ignores: for glob and grep.
+"""Listing of the files beneath a folder, without those that git ignores, for glob and grep.
 
 Every folder is opened from its parent's descriptor without following links, so that the walk never leaves the root.
-Hidden files are there, `.git` is not. Refuses to go on for ever: it stops at a number of files, at a depth, and when
-its caller has gone.
+Hidden files are included, `.git` is not. The walk stops at a number of files, at a depth, and when its caller is gone.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from pathspec import GitIgnoreSpec
 MOST_FILES = 200_000
 DEEPEST = 200
 _RULES = 1_000_000
-"""Bytes of a .gitignore that are read."""
+"""Most bytes of a .gitignore that are read."""
 _ODD_SET = re.compile(r"\[[^\]]*(\[|--|&&|~~|\|\|)")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file, its path from the root on, and when it was changed (ns)."""
+    """A file: its path relative to the root, and its modification time (ns)."""
 
     path: str
     changed: int
     link: bool = False
 
 
-class Gone(Exception):
-    """The caller was cancelled: nobody wants the rest."""
+class WalkCancelled(Exception):
+    """The caller was cancelled and does not need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """One .gitignore: it speaks of what lies beneath `folder` (empty: the root)."""
+    """One .gitignore, which applies beneath `folder` (empty: the root)."""
 
     folder: str
     spec: GitIgnoreSpec
@@ -47,11 +46,13 @@ class _Rules:
 
 @dataclass
 class Walk:
-    """One walk beneath the folder that `open_root` gives a descriptor of. `cut` says that there were more files than
-    were looked at."""
+    """One walk beneath the folder whose descriptor `open_root` returns. `cut`: True if there were more files than were
+    visited."""
 
     open_root: Callable[[], int]
     stop: threading.Event
+    closed: frozenset[str] = frozenset()
+    """Paths that are skipped with their contents."""
     cut: bool = False
     _seen: int = 0
     _rules: list[_Rules] = field(default_factory=list[_Rules])
@@ -59,7 +60,8 @@ class Walk:
     def files(self, folder: str) -> list[FoundFile]:
         """All files beneath a folder (relative to the root, empty for the root itself), newest first.
 
-        Ignore files from the root down to the folder hold too. Raises OSError when the folder cannot be read, `Gone`.
+        Ignore files from the root down to the folder hold too. Raises OSError when the folder cannot be read, and
+        `WalkCancelled`.
         """
         descriptor = self.open_root()
         try:
@@ -70,13 +72,13 @@ class Walk:
                 inner = os.open(part, _FOLDER, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = inner
-            found = list(self._beneath(descriptor, folder, 0))
+            files = list(self._beneath(descriptor, folder, 0))
         finally:
             os.close(descriptor)
-        return sorted(found, key=lambda file: (-file.changed, file.path))
+        return sorted(files, key=lambda file: (-file.changed, file.path))
 
     def _start(self, root: int) -> list[_Rules]:
-        """What the repository excludes for this copy alone."""
+        """Return the repository's local excludes."""
         text = _small_file(root, ".git/info/exclude")
         return [_Rules("", read_rules(text))] if text else []
 
@@ -90,10 +92,10 @@ class Walk:
         added = self._take_rules(folder, name)
         for entry in self._entries(folder):
             if self.stop.is_set():
-                raise Gone
+                raise WalkCancelled
             path = f"{name}/{entry.name}" if name else entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name == ".git" or self._ignored(path + "/" if is_folder else path):
+            if entry.name == ".git" or path in self.closed or self._ignored(path + "/" if is_folder else path):
                 continue
             if not is_folder:
                 yield from self._file(entry, path)
@@ -105,11 +107,11 @@ class Walk:
     def _file(self, entry: os.DirEntry[str], path: str) -> Iterator[FoundFile]:
         self._seen += 1
         try:
-            told = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             return  # it has gone in this moment
-        if stat.S_ISREG(told.st_mode) or stat.S_ISLNK(told.st_mode):
-            yield FoundFile(path, told.st_mtime_ns, stat.S_ISLNK(told.st_mode))
+        if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            yield FoundFile(path, status.st_mtime_ns, stat.S_ISLNK(status.st_mode))
 
     def _entries(self, folder: int) -> Iterator[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
@@ -130,17 +132,17 @@ class Walk:
             os.close(folder)
 
     def _ignored(self, path: str) -> bool:
-        """What git would say: the innermost file that speaks of the path decides."""
+        """Return True if git ignores the path: the innermost ignore file with a matching rule decides."""
         for rules in reversed(self._rules):
             inner = path[len(rules.folder) + 1 :] if rules.folder else path
-            told = rules.spec.check_file(inner).include
-            if told is not None:
-                return told
+            ignored = rules.spec.check_file(inner).include
+            if ignored is not None:
+                return ignored
         return False
 
 
 def _small_file(folder: int, name: str) -> str:
-    """The text of a file that configures us; empty when it is none, or a link."""
+    """Return the text of a configuration file; empty if it does not exist or is a link."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -152,10 +154,11 @@ def _small_file(folder: int, name: str) -> str:
 
 
 def read_rules(text: str) -> GitIgnoreSpec:
-    """The rules of an ignore file. A line that is no rule counts for nothing, as in git.
+    """Return the rules of an ignore file. Invalid lines are ignored, as in git.
 
-    So does one with more than three stars in a name or more than three `**`: matching it could take for ever, and a
-    repository may bring any text; and one with a set inside a set. What it would have ignored is then shown.
+    So are lines with more than three stars in a name or more than three `**`, because matching them could take forever
+    and a repository may contain any text; and lines with a set inside a set. Files that such a line would have ignored
+    are shown.
     """
     lines = [line for line in text.splitlines() if _is_quick(line)]
     try:

@@ -1,7 +1,7 @@
-"""The worktree tools: make one, keep one, bring its work back, remove it. The laws are `callboard.ports.worktrees`.
+"""The worktree tools: create one, keep one, merge its work, remove it. `callboard.ports.worktrees` has the rules.
 
-A call that was cut is asked again of the record: what it had done is told, not done twice. Only a person lets work go
-that stands nowhere else, and only the work that he was shown.
+After a crash, the record shows what a call has done: that is reported, not done twice. Only the user may discard work
+that exists nowhere else, and only the work that the user was shown.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import G, GivenTool, failed
-from callboard.adapters.tools.store_tool import Input
+from callboard.adapters.tools.base import G, GivenTool, Input, failed
 from callboard.adapters.tools.task_rows import find_task, put_task
 from callboard.core.team.worktrees import branch_of, check_name, shown_losses
-from callboard.ports.tool import Tool, ToolContext, ToolOutcome
-from callboard.ports.worktrees import Check, Checked, MergeEnd, Who, WorktreeKeeper
-from callboard.words.errors import ToolRefused
-from callboard.words.values import Json, Task
+from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Who, WorktreeKeeper
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Json, Task
 
 TEST_SECONDS = 600.0
-"""What a test command of a merge may take."""
+"""Most seconds that a test command of a merge may take."""
 
 _CREATE = """\
 Make a git worktree: a folder of its own with the files of the repository, on a new branch wt/<name>. With task_id the \
@@ -62,49 +61,51 @@ class _Remove(Input):
 
 
 def worktree_tools() -> tuple[Tool, ...]:
-    """The four tools of this file."""
+    """Return the four tools of this module."""
     return _CreateTool(), _KeepTool(), _MergeTool(), _RemoveTool()
 
 
-def keeper_of(context: ToolContext) -> WorktreeKeeper:
-    """Raises `ToolRefused` where there are none."""
+def keeper_of(context: CallContext) -> WorktreeKeeper:
+    """Return the keeper. Raises `ToolRefused` if there are no worktrees here."""
     if context.worktrees is None:
         raise ToolRefused("this session has no worktrees: work in the workspace")
     return context.worktrees
 
 
-def who_acts(context: ToolContext, why: str = "") -> Who:
-    """The agent of this call."""
-    return Who(context.spec.name, context.session, context.call, why)
+def who_acts(context: CallContext, reason: str = "") -> Who:
+    """Return the agent of this call."""
+    return Who(context.spec.name, context.session, context.call, reason)
 
 
-async def worktree_for(wanted: str, agent: str, context: ToolContext) -> str:
-    """The worktree that a new teammate gets: the one asked for, which nobody else may work in, or one called like it.
+async def worktree_for(requested: str, agent: str, context: CallContext) -> str:
+    """Return the worktree for a new teammate: the requested one, in which no other agent may work, or one with the
+    agent's name.
 
-    Raises `ToolRefused`, also where the repository can have none."""
+    Raises `ToolRefused`, also if the repository cannot have worktrees.
+    """
     keeper = keeper_of(context)
-    if not wanted:
+    if not requested:
         return await keeper.name_for(agent, context.call)
-    check_name(wanted)
-    there = [row.name for row in context.board.agents() if row.worktree == wanted and row.life != "stopped"]
-    if there:
-        raise ToolRefused(f"worktree: {', '.join(there)} works in {wanted} already: give each one of its own")
-    return wanted
+    check_name(requested)
+    occupants = [row.name for row in context.board.agents() if row.worktree == requested and row.life != "stopped"]
+    if occupants:
+        raise ToolRefused(f"worktree: {', '.join(occupants)} works in {requested} already: give each one of its own")
+    return requested
 
 
-async def make_worktree(name: str, agent: str, context: ToolContext) -> None:
-    """Make it, unless it is there: then the teammate goes on in it. Raises `ToolRefused`."""
+async def make_worktree(name: str, agent: str, context: CallContext) -> None:
+    """Create the worktree unless it exists; the teammate then continues in the existing one. Raises `ToolRefused`."""
     keeper = keeper_of(context)
-    if name in {tree.name for tree in await keeper.known()}:
+    if name in {tree.name for tree in await keeper.worktrees()}:
         await keeper.open(name)
     else:
         await keeper.create(name, who_acts(context, f"for {agent}"))
 
 
 class _Repeated(GivenTool[G]):
-    """Runs anew after a crash: the record knows what this call has done."""
+    """Base of tools that run again after a crash: the record shows what the call has done."""
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome | None:
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         return None
 
 
@@ -112,11 +113,11 @@ class _CreateTool(_Repeated[_Create]):
     def __init__(self) -> None:
         super().__init__("create_worktree", _CREATE, _Create, effect="attach")
 
-    async def act(self, given: _Create, context: ToolContext) -> ToolOutcome:
+    async def act(self, arguments: _Create, context: CallContext) -> ToolOutcome:
         keeper = keeper_of(context)
-        check_name(given.name)
-        task = await self._task(given, context, keeper) if given.task_id else None
-        tree = await keeper.create(given.name, who_acts(context, given.task_id), given.base)
+        check_name(arguments.name)
+        task = await self._task(arguments, context, keeper) if arguments.task_id else None
+        tree = await keeper.create(arguments.name, who_acts(context, arguments.task_id), arguments.base)
         text = (
             f"Made the worktree {tree.name} at {keeper.path(tree.name)}, branch {tree.branch}, from {tree.base[:10]}."
         )
@@ -128,13 +129,14 @@ class _CreateTool(_Repeated[_Create]):
         text += f" {bound.id} is bound to it: whoever holds that works there.{holder}"
         return ToolOutcome(text, writes=(put_task(context, bound, task[1]),), data=data)
 
-    async def _task(self, given: _Create, context: ToolContext, keeper: WorktreeKeeper) -> tuple[Task, int]:
-        """The task to be bound and its revision. Raises `ToolRefused` for one that has ended, or is bound already."""
-        task, revision = find_task(context, given.task_id)
+    async def _task(self, arguments: _Create, context: CallContext, keeper: WorktreeKeeper) -> tuple[Task, int]:
+        """Return the task to bind and its revision. Raises `ToolRefused` for a task that has ended or is
+        already bound."""
+        task, revision = find_task(context, arguments.task_id)
         if task.status in ("completed", "cancelled"):
             raise ToolRefused(f"{task.id} is {task.status}: nobody works on it any more")
-        known = {tree.name for tree in await keeper.known()}
-        if task.worktree in known and task.worktree != given.name:
+        names = {tree.name for tree in await keeper.worktrees()}
+        if task.worktree in names and task.worktree != arguments.name:
             raise ToolRefused(f"{task.id} is bound to the worktree {task.worktree} already")
         return task, revision
 
@@ -143,9 +145,9 @@ class _KeepTool(_Repeated[_One]):
     def __init__(self) -> None:
         super().__init__("keep_worktree", _KEEP, _One, effect="attach")
 
-    async def act(self, given: _One, context: ToolContext) -> ToolOutcome:
+    async def act(self, arguments: _One, context: CallContext) -> ToolOutcome:
         keeper = keeper_of(context)
-        tree = await keeper.keep(given.name, who_acts(context))
+        tree = await keeper.keep(arguments.name, who_acts(context))
         text = (
             f"{tree.name} stays at {keeper.path(tree.name)}, on the branch {tree.branch}: only a person removes it now."
         )
@@ -156,24 +158,24 @@ class _RemoveTool(_Repeated[_Remove]):
     def __init__(self) -> None:
         super().__init__("remove_worktree", _REMOVE, _Remove, effect="attach")
 
-    async def act(self, given: _Remove, context: ToolContext) -> ToolOutcome:
+    async def act(self, arguments: _Remove, context: CallContext) -> ToolOutcome:
         keeper = keeper_of(context)
         agreed = None
-        if given.discard_changes and await keeper.outcome(context.call) != "removed":
+        if arguments.discard_changes and await keeper.outcome(context.call) != "removed":
             agreed = _agreed(context)
-        removed = await keeper.remove(given.name, who_acts(context), agreed)
-        text = f"Removed the worktree {given.name}"
+        removed = await keeper.remove(arguments.name, who_acts(context), agreed)
+        text = f"Removed the worktree {arguments.name}"
         text += f"; its branch {removed.branch} stays, for its commits." if removed.branch else " and its branch."
         if removed.tasks:
             text += f" No longer bound to it: {', '.join(removed.tasks)}."
-        return ToolOutcome(text, data={"name": given.name, "branch": removed.branch, "tasks": list(removed.tasks)})
+        return ToolOutcome(text, data={"name": arguments.name, "branch": removed.branch, "tasks": list(removed.tasks)})
 
 
-def _agreed(context: ToolContext) -> Sequence[str]:
-    """What a person agreed to lose: what he was shown when he allowed this very call. Raises `ToolRefused` when nobody
-    did, whatever let the call come here."""
-    rows = [one for one in context.board.requests() if one.payload.get("call_id") == context.call]
-    approved = [one for one in rows if one.status == "approved" and one.answered_by == "person"]
+def _agreed(context: CallContext) -> Sequence[str]:
+    """Return the losses that the user was shown and accepted when allowing this call. Raises `ToolRefused` if the user
+    did not, whatever allowed the call."""
+    rows = [request for request in context.board.requests() if request.payload.get("call_id") == context.call]
+    approved = [request for request in rows if request.status == "approved" and request.answered_by == "person"]
     if not approved:
         raise ToolRefused("discard_changes: only a person may let that go, and no person has allowed this call")
     return shown_losses(str(approved[-1].payload.get("why", "")))
@@ -184,27 +186,28 @@ class _MergeTool(GivenTool[_Merge]):
         super().__init__("merge_worktree", _MERGE, _Merge, effect="reconcile")
         self._spec = replace(self._spec, seconds=2 * TEST_SECONDS)
 
-    async def act(self, given: _Merge, context: ToolContext) -> ToolOutcome:
-        check = _check(given.test_command, context) if given.test_command.strip() else None
-        end = await keeper_of(context).merge(given.name, who_acts(context), check)
-        return _told(given, end)
+    async def act(self, arguments: _Merge, context: CallContext) -> ToolOutcome:
+        check = _check(arguments.test_command, context) if arguments.test_command.strip() else None
+        end = await keeper_of(context).merge(arguments.name, who_acts(context), check)
+        return _outcome(arguments, end)
 
-    async def repair(self, given: Json, marks: Json, context: ToolContext) -> ToolOutcome:
-        """Its test command is not run a second time unasked: it tells what became of the merge."""
-        read, keeper = self.read(given), keeper_of(context)
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome:
+        """Report the state of the merge. Its test command is not run a second time."""
+        read = self.read(tool_input)
+        keeper = keeper_of(context)
         lines = await keeper.recover()
         if await keeper.outcome(context.call) == "merged":
             return ToolOutcome(f"{branch_of(read.name)} was merged before the runtime stopped.", data={"how": "merged"})
-        told = "".join(f" {line[:1].upper()}{line[1:]}." for line in lines)
-        return failed(f"The runtime stopped while this merge was under way; nothing was merged.{told} Merge again.")
+        report = "".join(f" {line[:1].upper()}{line[1:]}." for line in lines)
+        return failed(f"The runtime stopped while this merge was under way; nothing was merged.{report} Merge again.")
 
 
-def _check(command: str, context: ToolContext) -> Check:
-    async def run(folder: Path) -> Checked:
+def _check(command: str, context: CallContext) -> Check:
+    async def run(folder: Path) -> MergeCheck:
         keep = context.folders.tool_results / f"{context.call}.out"
-        ended = await context.launcher.run(command, folder, TEST_SECONDS, keep)
+        ended = await context.launcher.run(command, folder, timeout=TEST_SECONDS, keep=keep, grants=context.grants)
         last = f"\n[Timed out after {TEST_SECONDS:g} s]" if ended.timed_out else f"\nexit code {ended.exit_code}"
-        return Checked(ended.exit_code == 0 and not ended.timed_out, ended.output.rstrip() + last)
+        return MergeCheck(ended.exit_code == 0 and not ended.timed_out, ended.output.rstrip() + last)
 
     return run
 
@@ -212,7 +215,7 @@ def _check(command: str, context: ToolContext) -> Check:
 _ENDS: dict[Literal["nothing", "conflict", "failed"], str] = {
     "nothing": "{onto} holds all of {branch} already: there is nothing to merge.",
     "failed": (
-        "The test command failed on the merged result; nothing was merged, {onto} is as it was. Have it mended in the "
+        "The test command failed on the merged result; nothing was merged, {onto} is as it was. Have it fixed in the "
         "worktree {name}, then merge again.\n{output}"
     ),
     "conflict": (
@@ -224,17 +227,17 @@ _ENDS: dict[Literal["nothing", "conflict", "failed"], str] = {
 }
 
 
-def _told(given: _Merge, end: MergeEnd) -> ToolOutcome:
-    """What the model reads."""
-    shown = ", ".join(end.files[:20]) + (f" and {len(end.files) - 20} more" if len(end.files) > 20 else "")
-    facts = {"name": given.name, "branch": branch_of(given.name), "files": shown}
+def _outcome(arguments: _Merge, end: MergeEnd) -> ToolOutcome:
+    """Return the outcome for the model."""
+    file_names = ", ".join(end.files[:20]) + (f" and {len(end.files) - 20} more" if len(end.files) > 20 else "")
+    facts = {"name": arguments.name, "branch": branch_of(arguments.name), "files": file_names}
     data: Json = {"how": end.how, "onto": end.onto, "commit": end.commit, "files": list(end.files)}
     if end.how != "merged":
         return ToolOutcome(
             _ENDS[end.how].format(onto=end.onto, output=end.output, **facts), is_error=end.how != "nothing", data=data
         )
-    text = f"Merged {branch_of(given.name)} into {end.onto} ({end.commit[:10]}): {shown}."
-    text += " The test command passed first." if given.test_command.strip() else " No test command was given."
+    text = f"Merged {branch_of(arguments.name)} into {end.onto} ({end.commit[:10]}): {file_names}."
+    text += " The test command passed first." if arguments.test_command.strip() else " No test command was given."
     if end.saved:
         text += f" Uncommitted work in it was committed first: {', '.join(end.saved[:10])}."
     if end.dirty:

@@ -1,7 +1,7 @@
-"""What is too large to stand in a conversation whole: which words go to a file before they enter it. Pure.
+"""Rules for content that is too large for a conversation: which texts are written to a file first. Pure.
 
-A person's paste and another agent's long message are never cut: the file holds all of it, and the conversation its
-path, its beginning and its end. It refuses nothing; the engine writes the files before the delivery is recorded.
+A person's paste and another agent's long message are never cut: the file contains the whole text, and the conversation
+its path, its beginning and its end. Nothing is refused. The engine writes the files before the delivery is recorded.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from callboard.core.bus.mail import SHOWN_END
-from callboard.words.values import Envelope
+from callboard.core.messaging.envelopes import SHOWN_END
+from callboard.types.records import Envelope
 
 PASTE = 100_000
-"""Characters over which the words of a person or a schedule go to a file (the project's page on context)."""
+"""Characters above which the text of a person or a schedule is written to a file (the project's page on context)."""
 MESSAGE = 30_000
-"""Characters over which another agent's message, or a notification, goes to a file: as a large result does."""
+"""Characters above which another agent's message, or a notification, is written to a file, as for a large result."""
 TOGETHER = 200_000
-"""Characters that the envelopes of one delivery may have together; over it the largest go to files too."""
+"""Characters that the envelopes of one delivery may have together. Above it, the largest are written to files too."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def too_long(envelopes: Sequence[Envelope]) -> frozenset[str]:
-    """Ids of the envelopes whose content goes to a file before they are delivered together."""
-    kept = {one.id for one in envelopes if len(one.content) > _most(one)}
-    left = sum(len(one.content) for one in envelopes if one.id not in kept)
-    for one in sorted(envelopes, key=lambda envelope: -len(envelope.content)):
-        if left <= TOGETHER or len(one.content) <= 2 * SHOWN_END:
+    """Return the ids of the envelopes whose content is written to a file before they are delivered together."""
+    large = {envelope.id for envelope in envelopes if len(envelope.content) > _most(envelope)}
+    remaining = sum(len(envelope.content) for envelope in envelopes if envelope.id not in large)
+    for envelope in sorted(envelopes, key=lambda envelope: -len(envelope.content)):
+        if remaining <= TOGETHER or len(envelope.content) <= 2 * SHOWN_END:
             break
-        if one.id not in kept:
-            kept.add(one.id)
-            left -= len(one.content)
-    return frozenset(kept)
+        if envelope.id not in large:
+            large.add(envelope.id)
+            remaining -= len(envelope.content)
+    return frozenset(large)
 
 
 def file_of(name: str) -> str:
-    """A file name for what has this id: of safe characters, and no two alike."""
+    """Return a file name for this id: safe characters only, and unique."""
     reduced = _UNSAFE.sub("", name)[:100]
     if reduced == name and name:
         return f"{reduced}.txt"

@@ -1,7 +1,8 @@
-"""The pipelines that have a name: stages with parameters, each of which can be set otherwise in a list of one's own.
+"""Named pipelines: stages with parameters, each of which a custom list can change.
 
-`economic` is the default. `react` and `truncate_oldest` stand behind all of them. The numbers of `progressive`, `micro`
-and `regional` are those of the systems that made these compositions known, so that measurements compare like with like.
+`economic` is the default. `react` and `truncate_oldest` follow all of them. The numbers of `progressive`, `micro` and
+`regional` are those of the systems that made these compositions known, so that measurements compare like with like.
+Only the summary after the regions of `regional` is an addition: otherwise summaries of regions would fill the window.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from callboard.words.specs import StageSpec
+from callboard.types.agent_spec import StageSpec
 
 PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
     {
@@ -32,7 +33,7 @@ PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
                     "at_least": 0.0,
                 },
             ),
-            StageSpec(stage="summarize_all", params={"over_chars": 50_000, "at_least": 0.2}),
+            StageSpec(stage="summarize_all", params={"over_chars": 50_000, "at_least": 0.2, "resummarize": "allow"}),
         ),
         "micro": (
             StageSpec(
@@ -47,11 +48,12 @@ PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
                     "at_least": 0.0,
                 },
             ),
-            StageSpec(stage="summarize_all", params={"over_tokens": 50_000, "at_least": 0.2}),
+            StageSpec(stage="summarize_all", params={"over_tokens": 50_000, "at_least": 0.2, "resummarize": "allow"}),
         ),
         "regional": (
             StageSpec(stage="persist_large_results", params={"trigger": "fit", "each": 10_000}),
-            StageSpec(stage="summarize_regions"),
+            StageSpec(stage="summarize_regions", params={"at_least": 0.1}),
+            StageSpec(stage="summarize_all", params={"over": 0.9, "at_least": 0.2, "resummarize": "allow"}),
         ),
     }
 )

@@ -1,8 +1,8 @@
-"""What the output of a handler means: exit code, text and JSON, or status and body, as the compatible format has them.
+"""Meaning of a handler's output: exit code, text and JSON, or status and body, as in the compatible format.
 
-Exit code 2 blocks, whatever else was said. A JSON object decides, whatever the exit code. Text with exit code 0 is
-context for a prompt or a beginning, and else nothing. The rest is a fault: a wrong field, another exit code, a signal,
-an address that answers with no 2xx. What blocks means depends on what the event takes (`FITTING`). Pure.
+Exit code 2 blocks, whatever the output. A JSON object decides, whatever the exit code. Text with exit code 0 is context
+for a prompt or a start, and otherwise ignored. Anything else is a fault: an unknown field value, another exit code, a
+signal, an HTTP status other than 2xx. The effect of a block depends on the event (`FITTING`). Pure.
 """
 
 from __future__ import annotations
@@ -15,17 +15,28 @@ from typing import Any, Literal, NoReturn, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from callboard.core.hooks.rules import Misfit, capped, plain_json
-from callboard.words.hooks import FITTING, AddContext, Allow, Answer, Ask, Deny, GoOn, Halt, HandlerResult, Rewrite
-from callboard.words.values import Json
+from callboard.core.hooks.merge import Misfit, capped, plain_json
+from callboard.types.hook_answers import (
+    FITTING,
+    AddContext,
+    Allow,
+    Answer,
+    Ask,
+    Deny,
+    GoOn,
+    Halt,
+    HandlerResult,
+    Rewrite,
+)
+from callboard.types.records import Json
 
 BLOCKS = 2
 """The exit code that blocks."""
 
 TEXT_IS_CONTEXT = frozenset({"UserPromptSubmit", "SessionStart"})
-"""Events at which plain text on stdout is told to the model."""
+"""Events for which plain text on stdout is added for the model."""
 TOLD_TO_MODEL = frozenset({"PostToolUse", "PostToolUseFailure"})
-"""Events that nothing can block any more, and at which a block's reason is told to the model."""
+"""Events that nothing can block any more: the reason of a block is added for the model."""
 
 
 class _Form(BaseModel):
@@ -43,7 +54,7 @@ class _Decision(_Form):
 
 
 class _Specific(_Form):
-    """`hookSpecificOutput`: the fields of the events that we have."""
+    """`hookSpecificOutput`: the fields of the supported events."""
 
     hook_event_name: str = ""
     permission_decision: Literal["allow", "deny", "ask", "defer"] | None = None
@@ -56,7 +67,7 @@ class _Specific(_Form):
 
 
 class _Output(_Form):
-    """The whole object. What is not named here has no effect."""
+    """Whole JSON object. Unknown fields have no effect."""
 
     continue_: bool = Field(default=True, alias="continue")
     stop_reason: str | None = None
@@ -66,43 +77,43 @@ class _Output(_Form):
     specific: _Specific | None = Field(default=None, alias="hookSpecificOutput")
 
     @property
-    def more(self) -> _Specific:
+    def specific_fields(self) -> _Specific:
         return self.specific or _Specific()
 
 
-def output_meaning(told: Json, exit_code: int, stdout: str, stderr: str) -> HandlerResult:
-    """What a command answered to the event JSON `told`. `exit_code` is -N after signal N. Never raises."""
-    event = str(told["hook_event_name"])
+def output_meaning(payload: Json, exit_code: int, stdout: str, stderr: str) -> HandlerResult:
+    """Return the answers in the output of a command. `exit_code` is -N after signal N. Never raises."""
+    event = str(payload["hook_event_name"])
     try:
         output = _read(event, stdout)
     except Misfit as error:
         if exit_code != BLOCKS:
             return HandlerResult(fault=capped(str(error)))
         output = None
-    why = stderr.strip() or "it exited with 2 and said nothing"
+    block_reason = stderr.strip() or "it exited with 2 and said nothing"
     if exit_code == BLOCKS and event != "PermissionRequest":
-        result = _result(event, output, blocked=why)
-        said = stderr.strip() or stdout.strip() or why
-        return HandlerResult(result.answers, result.fault, result.notices, capped(said))
+        result = _result(event, output, blocked=block_reason)
+        message = stderr.strip() or stdout.strip() or block_reason
+        return HandlerResult(result.answers, result.fault, result.notices, capped(message))
     if output is not None:
         return _result(event, output)
     if exit_code == 0:
         context = event in TEXT_IS_CONTEXT and stdout.strip()
         return HandlerResult((AddContext(capped(stdout.strip())),) if context else ())
-    said = stderr.strip() or "it said nothing"
+    message = stderr.strip() or "it said nothing"
     how = f"exit code {exit_code}" if exit_code > 0 else f"ended by signal {-exit_code}"
     if event == "WorktreeCreate":
-        return HandlerResult((Deny(capped(f"{how}: {said}")),))
-    return HandlerResult(fault=capped(f"{how}: {said}"))
+        return HandlerResult((Deny(capped(f"{how}: {message}")),))
+    return HandlerResult(fault=capped(f"{how}: {message}"))
 
 
-def http_meaning(told: Json, status: int, body: str) -> HandlerResult:
-    """What an address answered to the event JSON `told`: it blocks only by a JSON object under a 2xx. Never raises."""
+def http_meaning(payload: Json, status: int, body: str) -> HandlerResult:
+    """Return the answers of an HTTP endpoint. It blocks only by a JSON object with a 2xx status. Never raises."""
     if not 200 <= status < 300:
         return HandlerResult(fault=f"it answered with status {status}")
     if not body.strip():
         return HandlerResult()
-    event = str(told["hook_event_name"])
+    event = str(payload["hook_event_name"])
     try:
         output = _read(event, body)
     except Misfit as error:
@@ -111,7 +122,7 @@ def http_meaning(told: Json, status: int, body: str) -> HandlerResult:
 
 
 def _read(event: str, stdout: str) -> _Output | None:
-    """The JSON object that stands there, None for text. Raises `Misfit` for an object of a wrong form."""
+    """Parse a JSON object; None for text. Raises `Misfit` for an object of a wrong form."""
     if not stdout.lstrip().startswith("{"):
         return None
     try:
@@ -133,7 +144,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerResult:
-    """`blocked` is why it blocks by its exit code, if the output gives no better reason."""
+    """Return the result. `blocked`: the reason of a block by exit code, used if the output has no better one."""
     output = output or _Output()
     answers: list[Answer] = []
     notices = [capped(output.system_message)] if output.system_message else []
@@ -143,33 +154,33 @@ def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerRes
     elif not output.continue_:
         notices.append(f"`continue: false` has no effect at {event}")
     try:
-        found = _MEANING.get(event, _of_any(event))(output, blocked)
+        possible = _MEANING.get(event, _of_any(event))(output, blocked)
     except Misfit as error:
         return HandlerResult(tuple(answers), capped(str(error)), tuple(notices))
-    for answer in found:
+    for answer in possible:
         if isinstance(answer, fitting):
             answers.append(answer)
         elif text := answer.text if isinstance(answer, AddContext) else getattr(answer, "reason", ""):
             notices.append(text)
-    if output.more.decision is not None and output.more.decision.updated_permissions:
+    if output.specific_fields.decision is not None and output.specific_fields.decision.updated_permissions:
         notices.append("`updatedPermissions` has no effect here: write a rule into the settings")
     return HandlerResult(tuple(answers), notices=tuple(notices))
 
 
 def _context(output: _Output) -> list[Answer]:
-    text = output.more.additional_context
+    text = output.specific_fields.additional_context
     return [AddContext(capped(text))] if text else []
 
 
 def _of_pre_tool_use(output: _Output, blocked: str) -> list[Answer]:
-    more = output.more
-    decision = more.permission_decision or {"approve": "allow", "block": "deny", None: None}[output.decision]
-    reason = capped((more.permission_decision_reason if more.permission_decision else output.reason) or "")
+    specific = output.specific_fields
+    decision = specific.permission_decision or {"approve": "allow", "block": "deny", None: None}[output.decision]
+    reason = capped((specific.permission_decision_reason if specific.permission_decision else output.reason) or "")
     answers = _context(output)
     if decision == "deny" or blocked:
         return [Deny(reason if decision == "deny" and reason else capped(blocked)), *answers]
-    if more.updated_input is not None:
-        answers.append(Rewrite(input=more.updated_input))
+    if specific.updated_input is not None:
+        answers.append(Rewrite(input=specific.updated_input))
     if decision == "defer":
         answers.append(Ask(reason or "put off for a person to decide"))
     elif decision is not None:
@@ -178,8 +189,8 @@ def _of_pre_tool_use(output: _Output, blocked: str) -> list[Answer]:
 
 
 def _of_permission_request(output: _Output, blocked: str) -> list[Answer]:
-    """Its exit code decides nothing: `blocked` is always empty."""
-    decision = output.more.decision
+    """Return the answers. The exit code decides nothing: `blocked` is always empty."""
+    decision = output.specific_fields.decision
     if decision is None:
         return []
     message = capped(decision.message or "")
@@ -191,7 +202,7 @@ def _of_permission_request(output: _Output, blocked: str) -> list[Answer]:
 
 
 def _block_reason(output: _Output, blocked: str) -> str | None:
-    """Why it blocks, None when it does not."""
+    """Return the reason for a block; None if the hook does not block."""
     if output.decision == "block":
         return capped(output.reason or blocked)
     return capped(blocked) if blocked else None
@@ -202,14 +213,14 @@ def _of_post_tool_use(output: _Output, blocked: str) -> list[Answer]:
     reason = _block_reason(output, blocked)
     if reason:
         answers.insert(0, AddContext(reason))
-    for changed in (output.more.updated_tool_output, output.more.updated_mcp_tool_output):
+    for changed in (output.specific_fields.updated_tool_output, output.specific_fields.updated_mcp_tool_output):
         if changed is not None:
             answers.append(Rewrite(content=_content(changed)))
     return answers
 
 
 def _content(changed: object) -> str | list[Json]:
-    """A rewritten result as the model reads it: its text, out of the shape that the compatible tool gives it."""
+    """Return a rewritten result in the form for the model: its text, from the form of the compatible tool."""
     if isinstance(changed, str):
         return changed
     if isinstance(changed, dict):
@@ -232,12 +243,13 @@ def _of_stop(output: _Output, blocked: str) -> list[Answer]:
     reason = _block_reason(output, blocked)
     if reason == "":
         raise Misfit("it blocks the end of the turn without a `reason`: the model would not know what to do")
-    texts = (reason, capped(output.more.additional_context or ""))
+    texts = (reason, capped(output.specific_fields.additional_context or ""))
     return [GoOn(text) for text in texts if text]
 
 
 def _of_any(event: str) -> Callable[[_Output, str], list[Answer]]:
-    """An event without fields of its own: a block denies, or is told where nothing can be denied any more."""
+    """Return the reader for an event without specific fields: a block denies, or is reported if nothing can be denied
+    any more."""
 
     def meaning(output: _Output, blocked: str) -> list[Answer]:
         reason = _block_reason(output, blocked)

@@ -1,7 +1,10 @@
-"""What a server answered, as content blocks that any request can carry. Pure, and tolerant: it is a stranger's answer.
+"""Conversion of a server's answer to content blocks that are valid in any request. Pure, and tolerant: the answer is
+untrusted.
 
-Text stays, images become the API's image blocks (by what their bytes are, not by what they are called), all else is
-told in words: audio, files, links. Refuses nothing: what cannot be shown is named in its place.
+Text stays, images become the API's image blocks (by their bytes, not by their declared type), and everything else is
+described as text: audio, files, links. Nothing is refused: content that cannot be shown is named in its place.
+
+Texts of servers are untrusted data. They are cut and cleaned before a person or a model sees them. Pure.
 """
 
 from __future__ import annotations
@@ -9,19 +12,19 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.context.view.images import image_size, refusal
-from callboard.core.mcp.texts import clean, one_line
-from callboard.words.values import Json
+from callboard.types.records import Json
 
 CHARACTERS_PER_TOKEN = 4
 SHOWN_TOKENS = 25_000
-"""Tokens of a result that are shown unless `MAX_MCP_OUTPUT_TOKENS` says otherwise."""
+"""Tokens shown of a result, unless `MAX_MCP_OUTPUT_TOKENS` sets another value."""
 MOST_OF_ITS_OWN = 500_000
-"""Characters that a tool may ask for by its `_meta["anthropic/maxResultSizeChars"]`."""
+"""Maximum characters that a tool may request by its `_meta["anthropic/maxResultSizeChars"]`."""
 MOST_BLOCKS = 200
 MOST_IMAGES = 20
 EMPTY = "(no output)"
@@ -34,8 +37,8 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A result, ready for a request. `structured`: as the server gave it, for hooks."""
+class ResultContent:
+    """A result, ready for a request. `structured`: as received from the server, for hooks."""
 
     blocks: tuple[Json, ...]
     is_error: bool = False
@@ -43,99 +46,104 @@ class Answer:
 
     @property
     def characters(self) -> int:
-        """Of its texts."""
+        """Return the number of characters in its texts."""
         return sum(len(str(block["text"])) for block in self.blocks if block["type"] == "text")
 
 
-def answer_of(result: Mapping[str, Any]) -> Answer:
-    """The result of a `tools/call`, as the server sent it."""
+def answer_of(result: Mapping[str, Any]) -> ResultContent:
+    """Convert the result of a `tools/call`, as the server sent it."""
     content = result.get("content")
     blocks = blocks_of(cast("Sequence[Any]", content) if isinstance(content, list) else ())
     structured = result.get("structuredContent")
     if structured is not None and not any(block["type"] == "text" for block in blocks):
         blocks += (_text(json.dumps(structured, ensure_ascii=False, indent=1)),)
-    return Answer(blocks or (_text(EMPTY),), result.get("isError") is True, structured)
+    return ResultContent(blocks or (_text(EMPTY),), result.get("isError") is True, structured)
 
 
 def blocks_of(content: Sequence[Any]) -> tuple[Json, ...]:
-    """Content blocks of a result, a prompt or a resource. Texts that are empty are left out: the API refuses them."""
-    found: list[Json] = []
+    """Return the content blocks of a result, a prompt or a resource. Empty texts are omitted: the API refuses them."""
+    blocks: list[Json] = []
     images = 0
-    for one in content[:MOST_BLOCKS]:
-        block = _block(cast("Json", one)) if isinstance(one, Mapping) else _text(f"[Left out: {one_line(repr(one))}]")
+    for item in content[:MOST_BLOCKS]:
+        block = (
+            _block(cast("Json", item)) if isinstance(item, Mapping) else _text(f"[Left out: {one_line(repr(item))}]")
+        )
         images += block["type"] == "image"
         if images > MOST_IMAGES and block["type"] == "image":
             block = _text(f"[Image left out: only {MOST_IMAGES} of a result are shown.]")
         if block["type"] != "text" or block["text"].strip():
-            found.append(block)
+            blocks.append(block)
     if len(content) > MOST_BLOCKS:
-        found.append(_text(f"[{len(content) - MOST_BLOCKS} more blocks left out.]"))
-    return tuple(found)
+        blocks.append(_text(f"[{len(content) - MOST_BLOCKS} more blocks left out.]"))
+    return tuple(blocks)
 
 
 def resource_blocks(contents: Sequence[Any]) -> tuple[Json, ...]:
-    """The contents of a `resources/read`."""
-    return blocks_of([{"type": "resource", "resource": one} for one in contents])
+    """Return the contents of a `resources/read`."""
+    return blocks_of([{"type": "resource", "resource": content} for content in contents])
 
 
 def shortened(blocks: Sequence[Json], most: int, whole: str) -> tuple[Json, ...]:
-    """Head and tail of the texts, `most` characters together, with the file that holds the whole; images stay."""
+    """Return head and tail of the texts, `most` characters together, with the path of the file that contains the whole;
+    images stay."""
     text = whole_text(blocks)
     half = most // 2
     mark = f"\n[Result cut: {most:,} of {len(text):,} characters. Whole: {whole}]\n"
-    kept = tuple(block for block in blocks if block["type"] != "text")
-    return (_text(text[:half] + mark + text[len(text) - half :]), *kept)
+    images = tuple(block for block in blocks if block["type"] != "text")
+    return (_text(text[:half] + mark + text[len(text) - half :]), *images)
 
 
 def whole_text(blocks: Sequence[Json]) -> str:
-    """All texts of a result, in order."""
+    """Return all texts of a result, in order."""
     return "\n".join(str(block["text"]) for block in blocks if block["type"] == "text")
 
 
-def _block(one: Json) -> Json:
-    kind = one.get("type")
+def _block(content: Json) -> Json:
+    kind = content.get("type")
     if kind == "text":
-        return _text(clean(one.get("text")))
+        return _text(clean(content.get("text")))
     if kind == "image":
-        return _image(one.get("data"), one.get("mimeType"))
+        return _image(content.get("data"), content.get("mimeType"))
     if kind == "audio":
-        return _text(f"[Audio, {one_line(one.get('mimeType'), 80)}, {_size(one.get('data'))}: not shown.]")
-    if kind == "resource" and isinstance(one.get("resource"), Mapping):
-        return _resource(cast("Json", one["resource"]))
+        return _text(f"[Audio, {one_line(content.get('mimeType'), 80)}, {_size(content.get('data'))}: not shown.]")
+    if kind == "resource" and isinstance(content.get("resource"), Mapping):
+        return _resource(cast("Json", content["resource"]))
     if kind == "resource_link":
-        return _link(one)
+        return _link(content)
     return _text(f"[A block of the kind {one_line(repr(kind), 80)} is not shown.]")
 
 
-def _resource(found: Json) -> Json:
-    uri, kind = one_line(found.get("uri"), 2_000), one_line(found.get("mimeType"), 80)
+def _resource(resource: Json) -> Json:
+    uri = one_line(resource.get("uri"), 2_000)
+    kind = one_line(resource.get("mimeType"), 80)
     named = f"{uri} ({kind})" if kind else uri
-    if isinstance(found.get("text"), str):
-        return _text(f"[Resource {named}]\n{clean(found['text'])}")
+    if isinstance(resource.get("text"), str):
+        return _text(f"[Resource {named}]\n{clean(resource['text'])}")
     if kind.startswith("image/"):
-        return _image(found.get("blob"), kind)
-    return _text(f"[Resource {named}, {_size(found.get('blob'))} that are no text: not shown.]")
+        return _image(resource.get("blob"), kind)
+    return _text(f"[Resource {named}, {_size(resource.get('blob'))} that are no text: not shown.]")
 
 
-def _link(one: Json) -> Json:
-    said = [one_line(one.get(name), 300) for name in ("title", "name", "description", "mimeType")]
-    more = "; ".join(dict.fromkeys(word for word in said if word))
-    return _text(f"[Link to the resource {one_line(one.get('uri'), 2_000)}{f' ({more})' if more else ''}]")
+def _link(content: Json) -> Json:
+    parts = [one_line(content.get(name), 300) for name in ("title", "name", "description", "mimeType")]
+    details = "; ".join(dict.fromkeys(word for word in parts if word))
+    return _text(f"[Link to the resource {one_line(content.get('uri'), 2_000)}{f' ({details})' if details else ''}]")
 
 
 def _image(data: object, called: object) -> Json:
-    """An image block, or why it is none."""
+    """Return an image block, or a text with the reason why it is not one."""
     text = "".join(data.split()) if isinstance(data, str) else ""
-    found = _kind_of(text)
-    if not found:
+    media_type = _kind_of(text)
+    if not media_type:
         return _text(f"[Image left out: {_size(data)} called {one_line(called, 80)} are no PNG, JPEG, GIF or WebP.]")
-    block: Json = {"type": "image", "source": {"type": "base64", "media_type": found, "data": text}}
-    why = refusal(block) or ("" if image_size(block) else f"its size cannot be read ({found})")
-    return _text(f"[Image left out: {why}.]") if why else block
+    block: Json = {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": text}}
+    reason = refusal(block) or ("" if image_size(block) else f"its size cannot be read ({media_type})")
+    return _text(f"[Image left out: {reason}.]") if reason else block
 
 
 def _kind_of(text: str) -> str:
-    """What an image is by its first bytes; empty where it is none that the API takes, or no base64."""
+    """Return the media type of an image by its first bytes; empty if the API does not accept it, or it is not
+    base64."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -151,3 +159,26 @@ def _size(data: object) -> str:
 
 def _text(text: str) -> Json:
     return {"type": "text", "text": text}
+
+
+LONGEST = 2_000
+"""Maximum characters of a description or of a server's instructions (2 kB, as in other programs)."""
+_UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Control characters other than tab, newline and carriage return, and lone surrogates, which are invalid in files and
+requests."""
+
+
+def clean(text: object) -> str:
+    """Return a text without characters that are invalid in requests; empty for a value that is not text."""
+    return _UNWANTED.sub("\N{REPLACEMENT CHARACTER}", text) if isinstance(text, str) else ""
+
+
+def cut(text: object, most: int = LONGEST) -> str:
+    """Return the cleaned text, at most `most` characters, with a mark where it was cut."""
+    whole = clean(text)
+    return whole if len(whole) <= most else f"{whole[: most - 12].rstrip()} [...cut...]"[:most]
+
+
+def one_line(text: object, most: int = 300) -> str:
+    """Return the cleaned text with whitespace collapsed to single spaces, cut."""
+    return cut(" ".join(clean(text).split()), most)

@@ -1,1 +1,1 @@
-"""Skills and slash commands, pure: what was typed, what it becomes, what the catalogue shows."""
+"""Skills and slash commands, pure: parsing of input, expansion, and the catalogue."""

@@ -1,22 +1,31 @@
-"""What stands in a skill's text for the arguments and for what the session knows. Pure.
+r"""Substitution of arguments and session values in a skill's text. Pure.
 
-    $ARGUMENTS      everything behind the name, as it was typed
+    $ARGUMENTS      everything after the name, as it was typed
     $ARGUMENTS[1]   one argument, counted from 0 and split as a shell splits; a missing one stays as it is written
     $1              the same
     $issue          one that the front matter names (`arguments: [issue, branch]`); a missing one is empty
-    ${CLAUDE_...}   what the session knows; an unknown one stays as it is written
-    \\$1            a dollar that is meant as one, before any of these
+    ${CLAUDE_...}   a value of the session; an unknown one stays as it is written
+    \$1            a literal dollar, before any of these
 
-Everything is replaced in one pass: what comes in is never looked at again. Where arguments are given and none of the
-places takes one, they stand in a last line `ARGUMENTS: ...` (docs/skills.md).
+All replacements happen in one pass: inserted text is never substituted again. If arguments are given and no placeholder
+uses one, they are appended in a last line `ARGUMENTS: ...` (docs/skills.md).
+
+Also commands in a skill's text that are replaced by their output: their positions, and the exit codes that count as
+failures. Pure.
+
+`` !`git diff` `` at the beginning of a line or after a space, and fences that open with ```` ```! ````. All are found
+in the text as its author wrote it, with its arguments inserted. Output of a command is never searched again.
+
+Also the slash commands at the start of a person's message, and their arguments. Pure.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import cast
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -24,7 +33,7 @@ _WHOLE = "ARGUMENTS"
 
 
 def split_arguments(text: str) -> tuple[str, ...]:
-    """The arguments of a line, as a shell splits them; at blanks alone where a quote does not close."""
+    """Return the arguments of a line, split as by a shell; only at spaces if a quote is not closed."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -33,30 +42,31 @@ def split_arguments(text: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Filling:
-    """One text under way."""
+    """Substitution of one text."""
 
     arguments: str
     names: Sequence[str]
     variables: Mapping[str, str]
     words: tuple[str, ...] = ()
     taken: bool = field(default=False)
-    """A place took an argument, or stood for all of them."""
+    """True if a placeholder used an argument, or all of them."""
 
-    def place(self, found: re.Match[str]) -> str:
-        written, taken = found[0], self.taken
-        value = self._value(found)
+    def place(self, match: re.Match[str]) -> str:
+        written = match[0]
+        was_taken = self.taken
+        value = self._value(match)
         if not written.startswith("\\"):
             return written if value is None else value
-        self.taken = taken
-        return written[1:] if value is not None or found["index"] or found["number"] else written
+        self.taken = was_taken
+        return written[1:] if value is not None or match["index"] or match["number"] else written
 
-    def _value(self, found: re.Match[str]) -> str | None:
-        """None: it stays as it is written."""
-        if found["variable"] is not None:
-            return self.variables.get(found["variable"])
-        if found["name"] is not None:
-            return self._word(self.names.index(found["name"])) or ""
-        index = found["index"] or found["number"]
+    def _value(self, match: re.Match[str]) -> str | None:
+        """Return the value of a placeholder; None: it stays as written."""
+        if match["variable"] is not None:
+            return self.variables.get(match["variable"])
+        if match["name"] is not None:
+            return self._word(self.names.index(match["name"])) or ""
+        index = match["index"] or match["number"]
         if index is not None:
             return self._word(int(index))
         self.taken = True
@@ -70,9 +80,10 @@ class _Filling:
 
 
 def _places(names: Sequence[str]) -> re.Pattern[str]:
-    """Longest names first, so that `$issue` does not stand for a part of `$issue-number`."""
-    known = sorted((re.escape(name) for name in names), key=len, reverse=True)
-    named = f"|(?P<name>{'|'.join(known)})(?![A-Za-z0-9_])" if known else "|(?P<name>(?!))"
+    """Return the pattern of placeholders, longest names first, so that `$issue` does not match a part of
+    `$issue-number`."""
+    alternatives = sorted((re.escape(name) for name in names), key=len, reverse=True)
+    named = f"|(?P<name>{'|'.join(alternatives)})(?![A-Za-z0-9_])" if alternatives else "|(?P<name>(?!))"
     index = r"ARGUMENTS\[(?P<index>\d{1,6})\]|(?P<whole>ARGUMENTS)(?![A-Za-z0-9_])"
     return re.compile(rf"\\?\$(?:{index}|(?P<number>\d{{1,6}})|\{{(?P<variable>[A-Z][A-Z0-9_]*)\}}{named})")
 
@@ -80,22 +91,153 @@ def _places(names: Sequence[str]) -> re.Pattern[str]:
 def filled(
     body: str, arguments: str = "", names: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> tuple[str, bool]:
-    """The text with everything in its place, and whether a place took an argument (or there was none to take)."""
+    """Return the text with all substitutions, and True if a placeholder used an argument (or there were no
+    arguments)."""
     filling = _Filling(arguments, names, variables or {}, split_arguments(arguments))
     text = _places(names).sub(filling.place, body)
     return text, filling.taken or not arguments.strip()
 
 
 def with_arguments(text: str, arguments: str) -> str:
-    """The text with the arguments that none of its places took."""
+    """Return the text with the arguments that no placeholder used."""
     return f"{text.rstrip()}\n\nARGUMENTS: {arguments}"
 
 
 def argument_names(written: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names that a front matter gives to arguments (a list, or words between blanks or commas), and those that can
-    be none."""
+    """Return the argument names from a front matter (a list, or words separated by spaces or commas), and the invalid
+    ones."""
     listed = isinstance(written, list | tuple)
     items = cast("Sequence[object]", written) if listed else str(written or "").replace(",", " ").split()
-    words = tuple(str(one).strip() for one in items)
-    good = tuple(one for one in words if _NAME.fullmatch(one) and one != _WHOLE)
-    return good, tuple(one for one in words if one not in good)
+    names = tuple(str(name).strip() for name in items)
+    good = tuple(name for name in names if _NAME.fullmatch(name) and name != _WHOLE)
+    return good, tuple(name for name in names if name not in good)
+
+
+LONGEST = 120.0
+"""Maximum seconds of one command (Claude Code's own limit)."""
+SEARCHES = frozenset(
+    {"grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "comm", "test", "[", "find", "pgrep", "which"}
+)
+"""Programs whose exit code 1 means that nothing was found, or that two inputs differ."""
+_GIT_SEARCHES = frozenset({"grep", "diff"})
+_SEPARATORS = frozenset({"|", "||", "&&", ";", "&", "|&"})
+_COMMAND = re.compile(
+    r"^(?P<indent>[ \t]*)```!\s*?\n(?P<block>.*?)\n?^[ \t]*```[ \t]*$|(?:(?<=\s)|^)!`(?P<line>[^`\n]+)`",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InText:
+    """One command, and its position in the text."""
+
+    command: str
+    start: int
+    end: int
+
+
+def commands_in(text: str) -> tuple[InText, ...]:
+    """Return the commands of a text, in order. Empty commands are skipped."""
+    commands = (
+        InText((match["line"] or match["block"] or "").strip(), *match.span()) for match in _COMMAND.finditer(text)
+    )
+    return tuple(command for command in commands if command.command)
+
+
+def with_outputs(text: str, commands: Sequence[InText], outputs: Sequence[str]) -> str:
+    """Return the text with each command replaced by its output."""
+    parts = list[str]()
+    at = 0
+    for command, output in zip(commands, outputs, strict=True):
+        parts += [text[at : command.start], output.rstrip("\n")]
+        at = command.end
+    return "".join([*parts, text[at:]])
+
+
+def exit_counts(command: str, code: int | None) -> bool:
+    """Return True if this exit of the command is a failure."""
+    if code == 0:
+        return False
+    return code != 1 or not _searches(command)
+
+
+def _searches(command: str) -> bool:
+    """Return True if the last program of the line searches or compares."""
+    try:
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        tokens = list(lexer)
+    except ValueError:
+        return False
+    start = max((place for place, word in enumerate(tokens) if word in _SEPARATORS), default=-1) + 1
+    last = [word for word in tokens[start:] if "=" not in word or word.startswith("-")]
+    if not last:
+        return False
+    program = last[0].rsplit("/", 1)[-1]
+    if program == "git":
+        return bool(_GIT_SEARCHES & set(last[1:3]))
+    return program in SEARCHES
+
+
+MOST_STACKED = 6
+"""Maximum number of skills at the start of one message (Claude Code's own limit)."""
+_ROOT_FOLDERS = frozenset(
+    (
+        *("Applications", "Library", "System", "Users", "Volumes", "bin", "boot", "dev", "etc", "home", "lib", "lib64"),
+        *("media", "mnt", "nix", "opt", "private", "proc", "root", "run", "sbin", "snap", "srv", "sys", "tmp", "usr"),
+        "var",
+    )
+)
+"""Folders at the root of Linux and macOS: a person may begin a sentence with one."""
+_NAMED = re.compile(r"/(?P<name>[A-Za-z0-9_][\w.:@-]*)(?=\s|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The commands at the start of a message, and the text after them."""
+
+    names: tuple[str, ...]
+    arguments: str
+
+
+def typed(text: str, is_command: Callable[[str], bool]) -> Typed | None:
+    """Return the known commands that a message begins with, at most `MOST_STACKED`; None if there are none.
+
+    A following word that is not a command (`/etc/hosts`) begins the arguments. Each command counts once.
+    """
+    at = _blanks(text, 0)
+    names = list[str]()
+    while len(names) < MOST_STACKED:
+        match = _NAMED.match(text, at)
+        if match is None or not is_command(match["name"]):
+            break
+        if match["name"] not in names:
+            names.append(match["name"])
+        at = _blanks(text, match.end())
+    return Typed(tuple(names), text[at:].strip()) if names else None
+
+
+def first_name(text: str) -> str:
+    """Return the name of the command that a message begins with, known or not; empty for any other message.
+
+    A path (`/etc/hosts is wrong`) is not a command, nor is the name of a folder at the root (`/tmp is full`).
+    """
+    at = _blanks(text, 0)
+    match = _NAMED.match(text, at) if text.startswith("/", at) else None
+    return "" if match is None or match["name"] in _ROOT_FOLDERS else match["name"]
+
+
+def unknown_command(name: str, command_names: Iterable[str]) -> str:
+    """Return the message for a command that does not exist, with the nearest names."""
+    names = sorted(set(command_names))
+    last = name.rpartition(":")[2].lower()
+    alike = [name for name in names if name.rpartition(":")[2].lower() == last]
+    near = list(dict.fromkeys((*alike, *get_close_matches(name, names, n=3, cutoff=0.6))))[:3]
+    hint = f" Did you mean {' or '.join(f'/{other}' for other in near)}?" if near else ""
+    return f"there is no command /{name}.{hint} To say it to the model as it stands, begin with a backslash: \\/{name}"
+
+
+def _blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at

@@ -1,8 +1,8 @@
-"""Claims on files: which paths and globs a task names, and which tasks meet in a file. Pure.
+"""Claims on files: the paths and globs of a task, and the tasks whose files overlap. Pure.
 
-A claim is told, not policed: it says to others where somebody works. A path stands for itself and all below it; `*` and
-`?` stay inside one name, `**` goes over folders. It is better to tell of a meeting that is none than to keep one back:
-a class such as `[ab]` counts as any character.
+A claim only informs other agents; nothing enforces it. A path covers everything below it; `*` and `?` match within one
+name, `**` matches across folders. A false report of an overlap is better than a missing one: a class such as `[ab]`
+counts as any character.
 """
 
 from __future__ import annotations
@@ -11,43 +11,47 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from callboard.words.errors import ToolRefused
-from callboard.words.values import Task
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Task
 
 MOST_FILES = 100
-"""Paths and globs of one task; whoever needs more names a folder."""
+"""Most paths and globs of one task. A task that needs more names a folder."""
 _LONGEST = 500
-"""Characters of one of them."""
+"""Most characters of one path."""
 _TOKEN = re.compile(r"\[[^\]]+\]|.", re.DOTALL)
-_ANY, _MANY = "?", "*"
+_ANY = "?"
+_MANY = "*"
 
 
 def normal_paths(paths: Iterable[str]) -> tuple[str, ...]:
-    """The paths as they are kept: relative to the workspace, without `./` and doubled slashes, each once, in order.
+    """Return the paths in stored form: relative to the workspace, without `./` and doubled slashes, without duplicates,
+    sorted.
 
-    Raises `ToolRefused` for one that is empty, absolute, leads out of the workspace, or is too long, and for too many.
+    Raises `ToolRefused` for a path that is empty, absolute, outside the workspace, or too long, and for too many paths.
     """
-    found = tuple(dict.fromkeys(_normal(path) for path in paths))
-    if len(found) > MOST_FILES:
-        raise ToolRefused(f"files: {len(found)} paths are too many; name folders or globs, {MOST_FILES} at most")
-    return found
+    normalized = tuple(dict.fromkeys(_normal(path) for path in paths))
+    if len(normalized) > MOST_FILES:
+        raise ToolRefused(f"files: {len(normalized)} paths are too many; name folders or globs, {MOST_FILES} at most")
+    return normalized
 
 
-def meet(one: str, other: str) -> bool:
-    """Whether some path may be meant by both."""
-    return _agree(_segments(one), _segments(other), "**", _names_agree)
+def meet(first: str, other: str) -> bool:
+    """Return True if some path may match both."""
+    return _agree(_segments(first), _segments(other), "**", _names_agree)
 
 
-def shared(mine: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Those of `mine` that meet any of `others`."""
-    return tuple(path for path in mine if any(meet(path, other) for other in others))
+def shared(own: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """Return the own paths that overlap any of `others`."""
+    return tuple(path for path in own if any(meet(path, other) for other in others))
 
 
 def overlaps(task: Task, board: Mapping[str, Task]) -> list[tuple[Task, tuple[str, ...]]]:
-    """The other tasks in progress that meet this one's files, with the files of theirs that do; oldest first."""
-    working = [one for one in board.values() if one.status == "in_progress" and one.id != task.id]
-    found = [(one, shared(one.files, task.files)) for one in working]
-    return sorted(((one, files) for one, files in found if files), key=lambda each: (each[0].created_at, each[0].id))
+    """Return the other tasks in progress whose files overlap this task's, with those files; oldest first."""
+    working = [other for other in board.values() if other.status == "in_progress" and other.id != task.id]
+    overlapping = [(other, shared(other.files, task.files)) for other in working]
+    return sorted(
+        ((other, files) for other, files in overlapping if files), key=lambda each: (each[0].created_at, each[0].id)
+    )
 
 
 def _normal(path: str) -> str:
@@ -61,32 +65,32 @@ def _normal(path: str) -> str:
 
 
 def _segments(path: str) -> list[str]:
-    """The names of a path, and all that is below it."""
+    """Return the names of a path, with everything below it."""
     return [*(part for part in path.split("/") if part not in {"", "."}), "**"]
 
 
-def _names_agree(one: str, other: str) -> bool:
-    """Whether two globs of one name have a name in common."""
-    return one == other or _agree(_tokens(one), _tokens(other), _MANY, _tokens_agree)
+def _names_agree(first: str, other: str) -> bool:
+    """Return True if two globs of one name can match the same name."""
+    return first == other or _agree(_tokens(first), _tokens(other), _MANY, _tokens_agree)
 
 
-def _tokens_agree(one: str, other: str) -> bool:
-    return one == other or _ANY in {one, other}
+def _tokens_agree(first: str, other: str) -> bool:
+    return first == other or _ANY in {first, other}
 
 
-def _agree(mine: Sequence[str], theirs: Sequence[str], many: str, same: Callable[[str, str], bool]) -> bool:
-    """Whether two patterns have a sequence in common, in which `many` stands for any number of anything.
+def _agree(own: Sequence[str], others: Sequence[str], many: str, same: Callable[[str, str], bool]) -> bool:
+    """Return True if some sequence matches both patterns, where `many` matches any number of items.
 
-    A table over what is left of each pattern, from their ends: `below` is the row without the first of `mine`.
+    A table over the rests of both patterns, from their ends: `below` is the row without the first item of `own`.
     """
-    below = [all(part == many for part in theirs[at:]) for at in range(len(theirs) + 1)]
-    for part in reversed(mine):
+    below = [all(part == many for part in others[at:]) for at in range(len(others) + 1)]
+    for part in reversed(own):
         row = [part == many and below[-1]]
-        for at in range(len(theirs) - 1, -1, -1):
-            if many in {part, theirs[at]}:
+        for at in range(len(others) - 1, -1, -1):
+            if many in {part, others[at]}:
                 row.insert(0, below[at] or row[0])
             else:
-                row.insert(0, below[at + 1] and same(part, theirs[at]))
+                row.insert(0, below[at + 1] and same(part, others[at]))
         below = row
     return below[0]
 

@@ -1,4 +1,4 @@
-"""How long what an agent has under way may take, before it counts as stalled. Pure.
+"""Limits on how long an agent's operation under way may take before the operation counts as stalled. Pure.
 
     operation                          longest                                            source
     ---------------------------------  -------------------------------------------------  ------------------------
@@ -10,7 +10,7 @@
     reminders, an answer taken up      `USUAL`                                            here
     background command                 none: it has a deadline of its own                 `BackgroundStarted`
     subagents (`task`)                 none: each of them is looked at by itself          `ToolSpec.seconds`
-    skills that a person typed         none: each part is looked at by itself             `core/skills/commands.py`
+    skills that a person typed         none: each part is looked at by itself             `core/skills/substitution.py`
 
 To each comes `GRACE`: who enforces a time-out needs a moment to end what runs. Who is idle, waits for a person, for the
 rate or for a schedule has nothing under way, and is never stalled.
@@ -22,30 +22,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from callboard.core.hooks.moments import HOOKS, SKILLS
-from callboard.core.state import AgentState, CallState
-from callboard.words.values import Json
+from callboard.core.agent.rules.hooks import HOOKS, SKILLS
+from callboard.core.agent.state import AgentState, CallState
+from callboard.types.records import Json
 
 GRACE = 30.0
-"""Seconds beyond its time-out. A process group that is ended has 2 s between TERM and KILL (ports/tool.py)."""
+"""Additional seconds beyond the timeout. A process group that is ended has 2 s between TERM and KILL
+(ports/tool.py)."""
 USUAL = 600.0
-"""Seconds that an operation without a time-out of its own may take: as long as a command may (docs/tools.md)."""
+"""Most seconds of an operation without its own timeout: as long as a command may take (docs/tools.md)."""
 
 Declared = Callable[[str], float | None]
-"""Tool name -> the seconds that one call of it may take; None: however long."""
+"""Function from the name of a tool to the most seconds of one call; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """What the world's parts may take."""
+    """Time limits of the parts outside the core."""
 
     tools: Declared
     hooks: Callable[[], float]
-    """Seconds of the hooks of one moment together."""
+    """Function that returns the most seconds for all hooks of one event."""
 
 
 def limit(state: AgentState, operation: str, longest: Longest) -> float | None:
-    """Seconds that an operation may take before it counts as stalled; None: however long."""
+    """Return the seconds after which an operation counts as stalled; None: no limit."""
     kind, _, about = operation.partition(":")
     if kind in ("model", "summary", "count"):
         return state.me.total + GRACE
@@ -55,23 +56,23 @@ def limit(state: AgentState, operation: str, longest: Longest) -> float | None:
         return None
     if kind != "tool":
         return USUAL + GRACE
-    one = _call(state, about)
-    seconds = None if one is None else asked(one.call.input) or longest.tools(one.call.name)
+    call = _call(state, about)
+    seconds = None if call is None else stated_timeout(call.call.input) or longest.tools(call.call.name)
     return None if seconds is None else seconds + GRACE
 
 
 def key(state: AgentState, operation: str) -> str:
-    """What tells one operation of a name from the next: each is told of once."""
+    """Return the key that distinguishes an operation from the next of the same name: each is reported once."""
     if operation == "model" and state.call is not None:
         return f"model:{state.call.ordinal}.{state.call.attempt}"
     return f"summary:{state.summaries}" if operation == "summary" else operation
 
 
-def words(state: AgentState, operation: str) -> str:
-    """What an agent waits for, for people and for its lead."""
+def operation_text(state: AgentState, operation: str) -> str:
+    """Return a description of what an agent waits for, for users and its lead."""
     kind, _, about = operation.partition(":")
-    one = _call(state, about)
-    name = one.call.name if one is not None else "a tool"
+    call = _call(state, about)
+    name = call.call.name if call is not None else "a tool"
     match kind:
         case "model":
             return "the model's reply"
@@ -87,20 +88,21 @@ def words(state: AgentState, operation: str) -> str:
             return "hooks" if kind in HOOKS else kind
 
 
-def told(name: str, kind: str, what: str, since: float, seconds: float) -> str:
-    """What the lead is told of a stalled agent."""
+def stall_text(name: str, kind: str, awaited: str, *, since: float, seconds: float) -> str:
+    """Return the text that the lead gets about a stalled agent."""
     at = datetime.fromtimestamp(since, UTC).strftime("%H:%M:%S UTC")
-    text = f"{name} is stalled: it waits for {what} since {at}, longer than the {seconds:.0f} s that this may take."
+    text = f"{name} is stalled: it waits for {awaited} since {at}, longer than the {seconds:.0f} s that this may take."
     if kind != "teammate":
         return text + " It may still go on by itself; a person can end it."
-    return text + f" It may still go on by itself. request_shutdown of {name} ends it and frees its task."
+    text += " It may still go on by itself."
+    return f"{text} request_shutdown ends {name} after 120 s, whatever it does, and frees its task."
 
 
-def asked(given: Json) -> float | None:
-    """The time-out that a call has in its input (seconds)."""
-    value = given.get("timeout_s")
+def stated_timeout(tool_input: Json) -> float | None:
+    """Return the timeout in a call's input, in seconds."""
+    value = tool_input.get("timeout_s")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 
 
 def _call(state: AgentState, call_id: str) -> CallState | None:
-    return next((one for one in state.calls if one.call.id == call_id), None)
+    return next((call for call in state.calls if call.call.id == call_id), None)

@@ -1,9 +1,9 @@
-"""What stands in the record of worktrees: which there are, what is under way, what came of a call. Pure.
+"""Record of worktrees: the existing ones, acts in progress, and the outcome of calls. Pure.
 
     (none) -> making -> ready -> merging -> ready        ready -> joining -> ready
                      -> (none)           ready -> removing -> (none) | ready
 
-Refuses names that git, a file system or a person would misread.
+Refuses names that git, a file system or a person could misread.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from callboard.words.errors import ToolRefused
-from callboard.words.values import WORKTREE_NAME
-from callboard.words.worktrees import WorktreeNoted
+from callboard.types.errors import ToolRefused
+from callboard.types.records import WORKTREE_NAME
+from callboard.types.worktrees import WorktreeNoted
 
 Standing = Literal["making", "ready", "merging", "joining", "removing"]
 _BEGINS: Mapping[str, Standing] = {
@@ -28,61 +28,61 @@ _DONE = frozenset({"made", "merged", "joined", "removed"})
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """One worktree, as its record says."""
+    """One worktree, from its record."""
 
     name: str
     branch: str
     base: str
-    """The commit that it began at."""
+    """Commit at which it began."""
     onto: str
-    """The branch that it began from; empty: none was checked out."""
+    """Branch from which it began; empty: none was checked out."""
     by: str
     session: str
     call: str
     at: float
     standing: Standing = "making"
     kept: str = ""
-    """Who wants it kept; empty: nobody."""
+    """Author of the order to keep the worktree; empty: there is none."""
     intent: WorktreeNoted | None = None
-    """What was begun and is not over."""
+    """Act in progress."""
     merged: str = ""
-    """The commit of its newest merge."""
+    """Commit of its newest merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worktrees:
-    """The whole record, folded."""
+    """State of all worktrees, folded from the record."""
 
     there: Mapping[str, Worktree] = field(default_factory=dict[str, Worktree])
     done: Mapping[str, WorktreeNoted] = field(default_factory=dict[str, WorktreeNoted])
-    """What a tool call came to, by the call: it is never done again."""
+    """Outcome of each tool call, by the call: a call with an outcome is never done again."""
     gone: Mapping[str, WorktreeNoted] = field(default_factory=dict[str, WorktreeNoted])
-    """The newest removal of a name that there is no longer."""
+    """Newest removal of each name that no longer exists."""
 
     def alike(self, name: str) -> str:
-        """A name that is another one, and the same where case is not heeded; empty without one."""
-        return next((one for one in self.there if one != name and one.casefold() == name.casefold()), "")
+        """Return an existing name that differs only in case; empty if there is none."""
+        return next((other for other in self.there if other != name and other.casefold() == name.casefold()), "")
 
 
 def fold(notes: Iterable[WorktreeNoted]) -> Worktrees:
-    """The state that a record tells of."""
-    there: dict[str, Worktree] = {}
+    """Return the state of a record."""
+    trees: dict[str, Worktree] = {}
     done: dict[str, WorktreeNoted] = {}
     gone: dict[str, WorktreeNoted] = {}
     for note in notes:
         if note.call and note.act in _DONE:
             done[note.call] = note
-        tree = _after(there.get(note.name), note)
+        tree = _after(trees.get(note.name), note)
         if tree is not None:
-            there[note.name] = tree
+            trees[note.name] = tree
             gone.pop(note.name, None)
-        elif there.pop(note.name, None) is not None and note.act == "removed":
+        elif trees.pop(note.name, None) is not None and note.act == "removed":
             gone[note.name] = note
-    return Worktrees(there, done, gone)
+    return Worktrees(trees, done, gone)
 
 
 def _after(tree: Worktree | None, note: WorktreeNoted) -> Worktree | None:
-    """A worktree after one more act; None: there is none."""
+    """Return a worktree after one more act; None: it does not exist."""
     if note.act == "making":
         began = Worktree(
             note.name, note.branch, note.base, note.onto, note.by, note.session, note.call, note.at, intent=note
@@ -106,7 +106,7 @@ def _after(tree: Worktree | None, note: WorktreeNoted) -> Worktree | None:
 
 
 def check_name(name: str) -> None:
-    """Raises `ToolRefused` for what is no name of a worktree, and of a branch `wt/<name>`."""
+    """Raise `ToolRefused` for a name that is not valid for a worktree and a branch `wt/<name>`."""
     if not WORKTREE_NAME.fullmatch(name):
         raise ToolRefused(
             f"name: {name[:80]!r} is no name of a worktree: begin with a letter or digit, then letters, digits, '.', "
@@ -117,27 +117,29 @@ def check_name(name: str) -> None:
 
 
 def branch_of(name: str) -> str:
-    """The branch of a worktree."""
+    """Return the branch of a worktree."""
     return f"wt/{name}"
 
 
-def free_name(wanted: str, call: str, known: Worktrees, branches: Iterable[str]) -> str:
-    """The name that a worktree for `wanted` gets: the one this call has made already, else the first that is free of
-    `wanted`, `wanted-2`, ... `branches`: those that the repository has."""
-    mine = [tree.name for tree in known.there.values() if call and tree.call == call]
-    if mine:
-        return mine[0]
-    taken = {name.casefold() for name in (*known.there, *(b.removeprefix("wt/") for b in branches if b[:3] == "wt/"))}
-    numbered = (wanted if number == 1 else f"{wanted[:58]}-{number}" for number in range(1, 10_000))
-    return next(name for name in numbered if name.casefold() not in taken)
+def free_name(base: str, call: str, worktrees: Worktrees, branches: Iterable[str]) -> str:
+    """Return the name for a new worktree: the one that this call already created, or the first free one of `base`,
+    `base-2`, ... `branches`: those of the repository."""
+    own = [tree.name for tree in worktrees.there.values() if call and tree.call == call]
+    if own:
+        return own[0]
+    used = {
+        name.casefold() for name in (*worktrees.there, *(b.removeprefix("wt/") for b in branches if b[:3] == "wt/"))
+    }
+    numbered = (base if number == 1 else f"{base[:58]}-{number}" for number in range(1, 10_000))
+    return next(name for name in numbered if name.casefold() not in used)
 
 
 def loss_words(lines: Iterable[str], branch: str) -> str:
-    """What a person reads who is asked to let work go: all of it, a line each."""
+    """Return the text of the question whether to discard work: one line for each loss."""
     listed = [f"- {line}" for line in lines] or ["nothing would be lost"]
     return "\n".join(["", *listed, f"Commits stay on the branch {branch}."])
 
 
-def shown_losses(words: str) -> tuple[str, ...]:
-    """The lines that stood in what a person read."""
-    return tuple(line[2:] for line in words.split("\n") if line.startswith("- "))
+def shown_losses(text: str) -> tuple[str, ...]:
+    """Return the lines with losses from the text that the user read."""
+    return tuple(line[2:] for line in text.split("\n") if line.startswith("- "))

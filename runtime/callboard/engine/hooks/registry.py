@@ -1,8 +1,12 @@
-"""The hook registry: who is asked at which moment, in which order, and what their answers come to.
+"""Registry of hooks: it calls the hooks of an event in order and combines their answers.
 
-One registry guards every agent of a session, whatever its kind. Handlers that are no callables start together, on what
-the model asked for; then the callables speak one by one, in the order of their sources, each on what was rewritten so
-far. All of them run, and `core/hooks/rules.py` merges. A hook that fails never raises into the loop: it is a `Heard`.
+One registry guards every agent of a session, whatever its kind. Handlers that are not callables start together, on the
+original input. Then the callables run one by one, in the order of their sources, each on the input as rewritten so far.
+All of them run, and `core/hooks/merge.py` combines the answers. A failing hook never raises into the loop: its failure
+is a `Heard`.
+
+Background hooks decide nothing, and their output arrives later. They run in one task group for as long as the session
+is hosted.
 """
 
 from __future__ import annotations
@@ -11,13 +15,16 @@ import copy
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import anyio
 import anyio.to_thread
+import structlog
+from anyio.abc import TaskGroup
 
-from callboard.core.hooks.rules import (
+from callboard.core.hooks.matching import MATCHED, subjects_of
+from callboard.core.hooks.merge import (
     Heard,
     Matcher,
     Misfit,
@@ -32,15 +39,14 @@ from callboard.core.hooks.rules import (
     stop_verdict,
     understood,
 )
-from callboard.core.hooks.subjects import MATCHED, subjects_of
-from callboard.core.hooks.wire import event_json, in_our_fields, told_to_handlers
-from callboard.engine.hooks.background import Background
+from callboard.core.hooks.payloads import event_json, in_our_fields, told_to_handlers
 from callboard.ports.hooks import HookHandler, Late, Terms
-from callboard.words.errors import UsageError
-from callboard.words.hooks import (
+from callboard.types.errors import UsageError
+from callboard.types.hook_answers import (
     FITTING,
     MARKS,
     SOURCES,
+    AddContext,
     HandlerResult,
     HookEvent,
     HookMark,
@@ -59,14 +65,14 @@ from callboard.words.hooks import (
 )
 
 THREADS = 40
-"""Callables of all agents that run at once; the others wait, and their time has not begun."""
+"""Most callables of all agents that run at once. Further ones wait, and their timeout has not begun."""
 
 Hook = Callable[[Any], object] | HookHandler
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """One registered hook. `remove` takes it away; what it has been asked already, it still answers."""
+    """One registered hook. After `remove`, it still answers events that it has received."""
 
     registry: HookRegistry
     event: str
@@ -76,12 +82,18 @@ class Registration:
     terms: Terms
 
     def remove(self) -> None:
-        """Take the hook away. From any thread, and more than once."""
+        """Remove the hook. May be called from any thread, and repeatedly."""
         self.registry.discard(self)
+
+    def changed(self, change: Callable[[HookHandler], HookHandler]) -> Registration:
+        """Return the registration with another handler. A callable is kept."""
+        if callable(self.handler):
+            return self
+        return replace(self, handler=change(self.handler))
 
     @property
     def by(self) -> str:
-        """How people and the model know it: `hook NAME (SOURCE)`."""
+        """Return the name of the hook for users and the model: `hook NAME (SOURCE)`."""
         name = getattr(self.handler, "__name__", None) or getattr(self.handler, "name", None)
         return f"hook {name or type(self.handler).__name__} ({self.source})"
 
@@ -90,15 +102,18 @@ class HookRegistry:
     """All hooks of a session. `add`, `include` and `remove` may be called from any thread."""
 
     def __init__(self, timeout: float = 60, grace: float = 5) -> None:
-        """Seconds: what one hook has for one answer, if its file says nothing else; and how much longer a handler
-        is waited for that should keep its time itself."""
+        """Set the default timeout of one hook in seconds, and the grace period after which a handler that should
+        enforce its own timeout is cancelled."""
         self._timeout = timeout
         self._grace = grace
         self._threads = anyio.CapacityLimiter(THREADS)
         self._lock = threading.Lock()
-        """Held for a copy-and-swap: who reads sees one whole tuple, and never waits."""
+        """Held during a copy-and-swap. Readers see one whole tuple and never wait."""
         self._hooks: dict[str, tuple[Registration, ...]] = dict.fromkeys(FITTING, ())
-        self._background = Background()
+        self._background = BackgroundHooks()
+        self.transcribe: Callable[[HookEvent], Awaitable[str]] = _nothing_to_transcribe
+        """Function that updates the file of an event's `transcript_path` and returns a description of any failure. Set
+        by the host of the agents."""
 
     def add(
         self,
@@ -110,7 +125,7 @@ class HookRegistry:
         fail_open: bool = False,
         terms: Terms | None = None,
     ) -> Registration:
-        """Register a callable or a handler. `terms` say more than `fail_open` alone.
+        """Register a callable or a handler. `terms` has more options than `fail_open`.
 
         Raises `UsageError` for an unknown event, source or matcher.
         """
@@ -129,128 +144,154 @@ class HookRegistry:
         registration = Registration(self, event, handler, read, source, terms or Terms(fail_open))
         with self._lock:
             together = (*self._hooks[event], registration)
-            self._hooks[event] = tuple(sorted(together, key=lambda one: SOURCES.index(one.source)))
+            self._hooks[event] = tuple(sorted(together, key=lambda member: SOURCES.index(member.source)))
         return registration
 
+    def change_handlers(self, change: Callable[[HookHandler], HookHandler]) -> None:
+        """Replace each handler by the result of `change`. Callables are kept."""
+        with self._lock:
+            for event, registrations in self._hooks.items():
+                self._hooks[event] = tuple(registration.changed(change) for registration in registrations)
+
     def include(self, function: Callable[[Any], object], *, source: HookSource = "person") -> list[Registration]:
-        """Register a function for each of its `@hook` marks. Raises `UsageError` when it has none."""
+        """Register a function for each of its `@hook` marks. Raises `UsageError` if it has none."""
         marks: tuple[HookMark, ...] = getattr(function, MARKS, ())
         if not marks:
             raise UsageError(f"{function!r} has no @hook mark that says for which event it is")
         return [self.add(mark.event, function, mark.matcher, source=source) for mark in marks]
 
     def longest(self) -> float:
-        """Seconds that the hooks of one moment may take together: callables are asked one by one, handlers at once."""
+        """Return the most seconds that the hooks of one event may take together: callables run one by one, handlers in
+        parallel."""
         moments = (self._longest(registrations) for registrations in self._hooks.values())
         return max(moments, default=self._timeout)
 
     def _longest(self, registrations: tuple[Registration, ...]) -> float:
-        registrations = tuple(one for one in registrations if not one.terms.background)
-        handlers = [one.handler for one in registrations if hasattr(cast("object", one.handler), "run")]
-        times = [cast("HookHandler", one).timeout for one in handlers]
+        registrations = tuple(registration for registration in registrations if not registration.terms.background)
+        handlers = [
+            registration.handler
+            for registration in registrations
+            if hasattr(cast("object", registration.handler), "run")
+        ]
+        times = [cast("HookHandler", handler).timeout for handler in handlers]
         together = max((self._timeout if time is None else time for time in times), default=0.0)
         return self._timeout * (len(registrations) - len(handlers)) + together + self._grace
 
-    def given(self, event: str) -> float:
-        """The longest time, in seconds, that a file gives a handler of that event; 0 where none does."""
-        handlers = [one.handler for one in self._hooks[event] if hasattr(cast("object", one.handler), "run")]
-        return max((cast("HookHandler", one).timeout or 0.0 for one in handlers), default=0.0)
+    def longest_timeout(self, event: str) -> float:
+        """Return the longest timeout in seconds that a file sets for a handler of this event; 0 if none does."""
+        handlers = [
+            registration.handler
+            for registration in self._hooks[event]
+            if hasattr(cast("object", registration.handler), "run")
+        ]
+        return max((cast("HookHandler", handler).timeout or 0.0 for handler in handlers), default=0.0)
 
     def discard(self, registration: Registration) -> None:
-        """Take a hook away; nothing happens when it is gone already."""
+        """Remove a hook. Does nothing if it is already gone."""
         with self._lock:
-            left = tuple(one for one in self._hooks[registration.event] if one is not registration)
-            self._hooks[registration.event] = left
+            remaining = tuple(member for member in self._hooks[registration.event] if member is not registration)
+            self._hooks[registration.event] = remaining
 
     def has(self, event: str) -> bool:
-        """Whether any hook waits for that event."""
+        """Return True if any hook is registered for this event."""
         return bool(self._hooks.get(event))
 
     async def tend(self, tell: Callable[[Late], Awaitable[None]]) -> None:
-        """Let hooks run in the background until cancelled, and `tell` what they say; nothing of them outlives this."""
+        """Run background hooks until cancelled, and pass their output to `tell`. None of them outlives this call."""
         await self._background.tend(tell)
 
     async def pre_tool_use(self, event: PreToolUse) -> PreVerdict:
-        """What the hooks say about a call. Raises nothing."""
-        heard, after = await self._ask_all(event)
-        return pre_verdict(heard, None if after is event else cast("PreToolUse", after).call.input)
+        """Return the combined answer of the hooks to a call. Raises nothing."""
+        replies, after = await self._ask_all(event)
+        return pre_verdict(replies, None if after is event else cast("PreToolUse", after).call.input)
 
     async def permission_request(self, event: PermissionRequest) -> PreVerdict:
-        """What the hooks answer in place of the person who would be asked. Raises nothing."""
-        heard, after = await self._ask_all(event)
-        return permission_verdict(heard, None if after is event else cast("PermissionRequest", after).call.input)
+        """Return the hooks' answer in place of the user's. Raises nothing."""
+        replies, after = await self._ask_all(event)
+        return permission_verdict(replies, None if after is event else cast("PermissionRequest", after).call.input)
 
     async def post_tool_use(self, event: PostToolUse) -> PostVerdict:
-        """What the hooks make of a result. Raises nothing."""
-        heard, after = await self._ask_all(event)
-        return post_verdict(heard, None if after is event else cast("PostToolUse", after).result)
+        """Return the combined answer of the hooks to a result. Raises nothing."""
+        replies, after = await self._ask_all(event)
+        return post_verdict(replies, None if after is event else cast("PostToolUse", after).result)
 
     async def user_prompt_submit(self, event: UserPromptSubmit) -> PromptVerdict:
-        """What the hooks say about a prompt. Raises nothing."""
-        heard, _ = await self._ask_all(event)
-        return prompt_verdict(heard)
+        """Return the combined answer of the hooks to a prompt. Raises nothing."""
+        replies, _ = await self._ask_all(event)
+        return prompt_verdict(replies)
 
     async def stop(self, event: Stop | SubagentStop) -> StopVerdict:
-        """What the hooks say about the end of a turn. Raises nothing."""
-        heard, _ = await self._ask_all(event)
-        return stop_verdict(heard)
+        """Return the combined answer of the hooks to the end of a turn. Raises nothing."""
+        replies, _ = await self._ask_all(event)
+        return stop_verdict(replies)
 
     async def fire(self, event: HookEvent) -> MomentVerdict:
-        """What the hooks say about any other moment. Raises nothing."""
-        heard, _ = await self._ask_all(event)
-        return moment_verdict(type(event).__name__, heard)
+        """Return the combined answer of the hooks to any other event. Raises nothing."""
+        replies, _ = await self._ask_all(event)
+        return moment_verdict(type(event).__name__, replies)
 
     async def _ask_all(self, event: HookEvent) -> tuple[list[Heard], HookEvent]:
-        """Ask every hook that the event is about: what each came to, in their order, and the event as rewritten."""
+        """Run every hook that matches the event. Return their results in order, and the event as rewritten."""
         hooks = self._about(event)
-        heard = await self._ask_handlers([one for one in hooks if not callable(one.handler)], event)
-        for registration in heard:
-            event = rewritten(event, heard[registration])
+        replies = await self._ask_handlers(
+            [registration for registration in hooks if not callable(registration.handler)], event
+        )
+        for registration in replies:
+            event = rewritten(event, replies[registration])
         for registration in hooks:
             if callable(registration.handler):
-                heard[registration] = await self._ask_callable(registration, event)
-                event = rewritten(event, heard[registration])
-        return [heard[registration] for registration in hooks if registration in heard], event
+                replies[registration] = await self._ask_callable(registration, event)
+                event = rewritten(event, replies[registration])
+        return [replies[registration] for registration in hooks if registration in replies], event
 
     def about(self, event: HookEvent) -> tuple[Registration, ...]:
-        """The hooks that the event is about, in their order. Asks none of them."""
+        """Return the hooks that match the event, in order, without running them."""
         hooks = self._hooks[type(event).__name__]
         if not hooks:
             return ()
-        subjects, by = subjects_of(event), event.by
+        subjects = subjects_of(event)
+        by = event.by
         if subjects is not None:
-            hooks = tuple(one for one in hooks if one.matcher.fits(subjects))
+            hooks = tuple(registration for registration in hooks if registration.matcher.fits(subjects))
         return tuple(
-            one for one in hooks if one.terms.heard_by(by) and (callable(one.handler) or told_to_handlers(event))
+            registration
+            for registration in hooks
+            if registration.terms.heard_by(by) and (callable(registration.handler) or told_to_handlers(event))
         )
 
     def _about(self, event: HookEvent) -> tuple[Registration, ...]:
-        """The same, to be asked now: those that are heard once are taken away."""
-        meant = self.about(event)
-        for one in meant:
-            if one.terms.once:
-                one.remove()
-        return meant
+        """Return the hooks that match the event, to be run now. Hooks that run only once are removed."""
+        concerned = self.about(event)
+        for registration in concerned:
+            if registration.terms.once:
+                registration.remove()
+        return concerned
 
     async def _ask_handlers(self, hooks: list[Registration], event: HookEvent) -> dict[Registration, Heard]:
-        """Ask all handlers at once. The same handler from several settings files is asked once."""
-        heard: dict[Registration, Heard] = {}
-        asked: list[tuple[object, Terms]] = []
+        """Run all handlers in parallel. The same handler from several settings files runs once."""
+        replies: dict[Registration, Heard] = {}
+        if not hooks:
+            return replies
+        begun: list[tuple[object, Terms]] = []
+        stale = await self.transcribe(event)
         async with anyio.create_task_group() as group:
             for registration in hooks:
                 same = (registration.handler, registration.terms)
-                if registration.source in ("person", "workspace") and same in asked:
+                if registration.source in ("person", "workspace") and same in begun:
                     continue
-                asked.append(same)
+                begun.append(same)
                 if registration.terms.background:
-                    heard[registration] = self._begin(registration, event)
+                    replies[registration] = self._begin(registration, event)
                     continue
-                heard[registration] = Heard(registration.by)
-                group.start_soon(self._ask_handler, registration, event, heard)
-        return heard
+                replies[registration] = Heard(registration.by)
+                group.start_soon(self._ask_handler, registration, event, replies)
+        if stale:
+            first = next(iter(replies))
+            replies[first] = replace(replies[first], notices=(stale, *replies[first].notices))
+        return replies
 
     def _begin(self, registration: Registration, event: HookEvent) -> Heard:
-        """Start a handler that nobody waits for. It decides nothing, and neither does that it cannot be started."""
+        """Start a background handler. It decides nothing, even if it cannot be started."""
         handler = cast("HookHandler", registration.handler)
         timeout = self._timeout if handler.timeout is None else handler.timeout
         wakes = registration.terms.wakes
@@ -258,7 +299,7 @@ class HookRegistry:
         return Heard(registration.by, (), fault, fail_open=True)
 
     async def _ask_handler(
-        self, registration: Registration, event: HookEvent, heard: dict[Registration, Heard]
+        self, registration: Registration, event: HookEvent, replies: dict[Registration, Heard]
     ) -> None:
         handler = cast("HookHandler", registration.handler)
         timeout = self._timeout if handler.timeout is None else handler.timeout
@@ -268,17 +309,19 @@ class HookRegistry:
                 result = await handler.run(event_json(event), timeout)
             except Exception as error:  # noqa: BLE001 - a handler that raises has failed, and the loop goes on
                 result = HandlerResult(fault=_described(error))
-        by, fail_open = registration.by, registration.terms.fail_open
+        by = registration.by
+        fail_open = registration.terms.fail_open
         try:
             answers = in_our_fields(event, result.answers)
         except Misfit as error:
-            heard[registration] = Heard(by, (), str(error), fail_open, result.notices)
+            replies[registration] = Heard(by, (), str(error), fail_open, result.notices)
         else:
-            heard[registration] = Heard(by, answers, capped(result.fault), fail_open, result.notices)
+            replies[registration] = Heard(by, answers, capped(result.fault), fail_open, result.notices)
 
     async def _ask_callable(self, registration: Registration, event: HookEvent) -> Heard:
-        """Ask one callable, with a copy of the event, so that it changes nothing but by its answer."""
-        by, fail_open = registration.by, registration.terms.fail_open
+        """Call one callable with a copy of the event, so that only its answer has an effect."""
+        by = registration.by
+        fail_open = registration.terms.fail_open
         function = cast("Callable[[Any], object]", registration.handler)
         async with self._threads:
             with anyio.move_on_after(self._timeout) as scope:
@@ -293,8 +336,13 @@ class HookRegistry:
         return Heard(by, (), f"no answer within {self._timeout:g} s", fail_open)
 
 
+async def _nothing_to_transcribe(event: HookEvent) -> str:
+    return ""
+
+
 async def _called(function: Callable[[Any], object], event: HookEvent) -> tuple[object, str]:
-    """What the function returned, or how it failed. What blocks runs in a thread, which is left alone at a time-out."""
+    """Return the function's result, or the description of its failure. A blocking function runs in a thread, which is
+    abandoned at a timeout."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         made, fault = _tried(function, copy.deepcopy(event))
     else:
@@ -323,3 +371,76 @@ def _tried(function: Callable[[Any], object], event: HookEvent) -> tuple[object,
 
 def _described(error: BaseException) -> str:
     return capped(f"{type(error).__name__}: {error}")
+
+
+MOST = 64
+"""Most background hooks at once. A further one is refused with a notice."""
+
+log = structlog.get_logger("callboard.hooks")
+
+
+@dataclass(slots=True)
+class _Tended:
+    group: TaskGroup
+    tell: Callable[[Late], Awaitable[None]]
+
+
+class BackgroundHooks:
+    """All background hooks of a session."""
+
+    def __init__(self) -> None:
+        self._tended: _Tended | None = None
+        self._running = 0
+
+    async def tend(self, tell: Callable[[Late], Awaitable[None]]) -> None:
+        """Run background hooks until cancelled."""
+        async with anyio.create_task_group() as group:
+            self._tended = _Tended(group, tell)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._tended = None
+                group.cancel_scope.cancel()
+
+    def begin(self, by: str, handler: HookHandler, event: HookEvent, timeout: float, *, wakes: bool) -> str:
+        """Start a background hook. Return the reason if that is impossible; empty if it runs."""
+        if self._tended is None:
+            return "nothing runs in the background here"
+        if self._running >= MOST:
+            return f"{MOST} hooks run in the background already"
+        self._running += 1
+        self._tended.group.start_soon(self._run, self._tended, by, _Begun(handler, event, timeout, wakes))
+        return ""
+
+    async def _run(self, tended: _Tended, by: str, begun: _Begun) -> None:
+        try:
+            result = await begun.result()
+        finally:
+            self._running -= 1
+        late = _late(by, begun, result)
+        if late.context or late.notices:
+            await tended.tell(late)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    handler: HookHandler
+    event: HookEvent
+    timeout: float
+    wakes: bool
+
+    async def result(self) -> HandlerResult:
+        try:
+            return await self.handler.run(event_json(self.event), self.timeout)
+        except Exception as error:  # noqa: BLE001 - as in the registry: whatever it raises is its fault
+            return HandlerResult(fault=f"{type(error).__name__}: {error}")
+
+
+def _late(by: str, begun: _Begun, result: HandlerResult) -> Late:
+    """Return the late output of a result: texts for the model, messages and faults for the user. Decisions are
+    dropped."""
+    context = tuple(answer.text for answer in result.answers if isinstance(answer, AddContext))
+    notices = (*result.notices, *([f"failed: {capped(result.fault)}"] if result.fault else []))
+    if begun.wakes and result.blocked:
+        return Late(by, begun.event.by, (result.blocked,), notices, wake=True)
+    return Late(by, begun.event.by, context, notices)

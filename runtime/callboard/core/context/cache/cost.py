@@ -1,9 +1,9 @@
-"""What requests cost under prompt caching, in a currency of its own: prices times tokens. Pure.
+"""Cost of requests under prompt caching, in its own unit: prices times tokens. Pure.
 
-A service that caches prompts bills three kinds of input: what it reads from its cache, what it stores in it, and the
-rest. A request reads the longest remembered prefix that one of its marks finds within 20 blocks, stores what stands
-between that and its last mark, and pays in full for what follows (prices and rules: the Messages API's page on prompt
-caching). An edit makes everything behind its first change unknown: it is paid for once, and saves on each step after.
+A service that caches prompts bills three kinds of input: tokens read from its cache, tokens stored in it, and the rest.
+A request reads the longest cached prefix that one of its marks finds within 20 blocks, stores the blocks between that
+prefix and its last mark, and pays in full for the rest (prices and rules: the Messages API's page on prompt caching).
+An edit invalidates everything after its first change: this costs once and saves on each later step.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from callboard.words.specs import ModelLimits
+from callboard.types.agent_spec import ModelLimits
 
 LOOK_BACK = 20
-"""Blocks that the service looks at for each mark, the marked one being the first."""
+"""Blocks that the service checks for each mark; the marked block is the first."""
 MOST_MARKS = 4
-"""`cache_control` marks that a request may bear."""
+"""Maximum number of `cache_control` marks in a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; only what they are to each other counts here."""
+    """Prices in US dollars per million tokens. Only their ratio matters here."""
 
     input: float
     write: float
@@ -30,7 +30,7 @@ class Prices:
 
     @property
     def rewrite(self) -> float:
-        """What a token costs more that has to be stored anew instead of being read."""
+        """Return the extra cost of storing a token again instead of reading it."""
         return max(0.0, self.write - self.read)
 
 
@@ -43,51 +43,53 @@ class Bill:
     read: int
 
     def price(self, prices: Prices, output: int = 0) -> float:
-        """What it costs with a reply of `output` tokens."""
-        given = self.uncached * prices.input + self.written * prices.write + self.read * prices.read
-        return given + output * prices.output
+        """Return the price of the request with a reply of `output` tokens."""
+        prompt_cost = self.uncached * prices.input + self.written * prices.write + self.read * prices.read
+        return prompt_cost + output * prices.output
 
 
 def prices_of(limits: ModelLimits) -> Prices:
-    """The prices of a model."""
+    """Return the prices of a model."""
     return Prices(limits.price_input, limits.price_write, limits.price_read, limits.price_output)
 
 
 def is_warm(used_at: float, now: float, ttl: float) -> bool:
-    """Whether a prefix that was used at `used_at` is still remembered at `now` (seconds)."""
+    """Return True if a prefix that was used at `used_at` is still cached at `now` (seconds)."""
     return used_at > 0 and now - used_at < ttl
 
 
-def bill(ends: Sequence[int], marks: Collection[int], known: Collection[int], smallest: int) -> Bill:
-    """What a request costs, block by block.
+def bill(ends: Sequence[int], marks: Collection[int], cached_blocks: Collection[int], smallest: int) -> Bill:
+    """Return the bill of a request, block by block.
 
-    `ends`: tokens of the prompt up to the end of each block. `marks`: numbers of the blocks that bear a mark. `known`:
-    numbers of the blocks at whose end a prefix is remembered. `smallest`: tokens of the smallest prefix that is cached;
-    a mark on less does nothing.
+    `ends`: tokens of the prompt up to the end of each block. `marks`: numbers of the blocks with a mark.
+    `cached_blocks`: numbers of the blocks at whose end a prefix is cached. `smallest`: tokens of the smallest prefix
+    that is cached; a mark on less has no effect.
     """
     total = ends[-1] if ends else 0
     standing = [mark for mark in marks if ends[mark] >= smallest]
-    found = [block for mark in standing for block in range(max(0, mark - LOOK_BACK + 1), mark + 1) if block in known]
-    read = max((ends[block] for block in found), default=0)
+    hits = [
+        block for mark in standing for block in range(max(0, mark - LOOK_BACK + 1), mark + 1) if block in cached_blocks
+    ]
+    read = max((ends[block] for block in hits), default=0)
     stored = max((ends[mark] for mark in standing), default=read)
     written = max(0, stored - read)
     return Bill(uncached=total - read - written, written=written, read=read)
 
 
 def step_price(prices: Prices, size: int, hit: int) -> float:
-    """The input of a request of `size` tokens, well marked, of which `hit` are remembered."""
+    """Return the price of the input of a well-marked request of `size` tokens, of which `hit` are cached."""
     return prices.read * hit + prices.write * (size - hit)
 
 
 def edit_price(prices: Prices, behind: int, *, warm: bool) -> float:
-    """What an edit costs that leaves `behind` tokens behind its first change; nothing where the cache is cold."""
+    """Return the price of an edit with `behind` tokens after its first change; 0 if the cache is cold."""
     return prices.rewrite * behind if warm else 0.0
 
 
 def summary_price(prices: Prices, record: int, answer: int, *, cached: int = 0) -> float:
-    """What the call costs that makes a summary of `answer` tokens.
+    """Return the price of the call that makes a summary of `answer` tokens.
 
-    `record`: tokens that it is sent. `cached`: those of them that it reads from the cache, if it rides on the prefix
-    of the conversation.
+    `record`: tokens sent. `cached`: the part of them that is read from the cache, if the call shares the prefix of the
+    conversation.
     """
     return prices.input * (record - cached) + prices.read * cached + prices.output * answer

@@ -1,9 +1,11 @@
-"""How well the prompt cache serves an agent, and what of its requests changed when it does not. Pure.
+"""Measures of how well the prompt cache serves an agent, and of what changed in its requests when the cache misses.
+Pure.
 
-A call *misses* when it finds less than half of what the call before had left in the cache. A miss that the cache's own
-rules explain is not counted: a first call, a prompt below the smallest prefix that is cached, a wait longer than an
-entry lives. `THRASH` counted misses in a row are told once, with the first block that is not what it was at the call
-before, in the order in which the service caches: tools, system, messages. Nothing is compared before that.
+A call *misses* when it finds less than half of the tokens that the previous call had left in the cache. A miss that the
+cache's own rules explain is not counted: a first call, a prompt below the smallest prefix that is cached, a wait longer
+than the lifetime of an entry. `THRASH` counted misses in a row are reported once, with the first block that differs
+from the previous call, in the order in which the service caches: tools, system, messages. Nothing is compared before
+that.
 """
 
 from __future__ import annotations
@@ -15,88 +17,90 @@ from itertools import zip_longest
 from typing import cast
 
 from callboard.core.frozen import replace
-from callboard.words.context import Block, Message
-from callboard.words.specs import ModelLimits
-from callboard.words.values import Json, Usage
+from callboard.types.agent_spec import ModelLimits
+from callboard.types.messages import ViewBlock, ViewMessage
+from callboard.types.records import Json, Usage
 
 THRASH = 3
-"""Misses in a row that are told."""
+"""Misses in a row that are reported."""
 _SHOWN = 40
-"""Characters of a section without a heading that name it."""
+"""Characters shown of a section without a heading."""
 
 
 @dataclass(frozen=True)
 class CacheHealth:
-    """Folded from each reply. Times are Unix seconds, sizes tokens."""
+    """Cache health, folded from each reply. Times are Unix seconds, sizes tokens."""
 
     misses: int = 0
     """Counted misses in a row."""
     told: bool = False
-    """They were told; the next hit ends the streak."""
+    """True once the misses were reported; the next hit ends the streak."""
     sent_at: float = 0.0
-    """When the newest call that was answered was made."""
+    """Time of the newest answered call."""
     prompt: int = 0
-    """Its whole prompt."""
+    """Tokens of that call's whole prompt."""
     left: int = 0
-    """What of it stood in the cache afterwards: read or written."""
+    """Tokens of the newest prompt that were in the cache after the call: read or written."""
     reported: bool = False
-    """The service has said something of a cache, at least once."""
+    """True if the service has reported cache usage at least once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a call was made of. Kept by reference: it costs nothing until a miss is to be explained."""
+    """Parts of a sent call. Kept by reference: they cost nothing until a miss needs an explanation."""
 
     model: str
     system: bytes
     """JSON array of text blocks."""
     tools: bytes
     """JSON array of tools."""
-    messages: Sequence[Message]
+    messages: Sequence[ViewMessage]
 
 
 def cache_hit_rate(usage: Usage) -> float:
-    """The share (0..1) of all input that was read from the cache; 0 where there was no input."""
+    """Return the share (0..1) of all input that was read from the cache; 0 without input."""
     return usage.cache_read_input_tokens / usage.prompt_tokens if usage.prompt_tokens else 0.0
 
 
 def health_seen(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> CacheHealth:
-    """The health after the reply to a call that was made at `sent_at`. Without any usage nothing is known."""
+    """Return the health after the reply to a call that was made at `sent_at`. Without usage, nothing is known."""
     if not usage.prompt_tokens:
         return health
     hit = usage.cache_read_input_tokens > 0 and 2 * usage.cache_read_input_tokens >= min(
         health.left, usage.prompt_tokens
     )
     counts = not hit and not _explained(health, usage, limits, sent_at)
-    left = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    cached_tokens = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
     return CacheHealth(
         misses=0 if hit else health.misses + counts,
         told=health.told and not hit,
         sent_at=sent_at,
         prompt=usage.prompt_tokens,
-        left=left,
-        reported=health.reported or left > 0,
+        left=cached_tokens,
+        reported=health.reported or cached_tokens > 0,
     )
 
 
 def thrash_told(health: CacheHealth) -> CacheHealth:
-    """The health once the streak is told."""
+    """Return the health after the streak was reported."""
     return replace(health, told=True)
 
 
 def thrashes(health: CacheHealth) -> bool:
-    """A streak that is long enough and was not told."""
+    """Return True if a streak is long enough and was not reported."""
     return health.misses >= THRASH and not health.told
 
 
 def what_changed(before: Sent, now: Sent, health: CacheHealth) -> str:
-    """What a person is told of a streak: the first block that changed, or what it is if nothing of ours did."""
+    """Return the explanation of a streak of misses, for a person: the first changed block, or the likely cause if
+    nothing in the requests changed.
+    """
     changed = first_change(before, now)
     if changed:
         return changed
     if not health.reported:
         return (
-            "nothing of ours: the service reports neither writes nor reads of a cache, so it has none, or what stands "
+            "nothing of ours: the service reports neither writes nor reads of a cache, so it has none, or a proxy "
             "before it drops our marks or its counts"
         )
     if not health.left:
@@ -108,9 +112,10 @@ def what_changed(before: Sent, now: Sent, health: CacheHealth) -> str:
 
 
 def first_change(before: Sent, now: Sent) -> str:
-    """The first block of what was sent before that is not sent again as it was; empty when all of it is.
+    """Return the first block of the earlier call that is not sent again unchanged; empty if all blocks are.
 
-    In the cache's order: the model, tools, system, messages. Cache marks do not count. What came behind is no change.
+    Compares in the cache's order: the model, tools, system, messages. Cache marks do not count. Added blocks at the end
+    are not a change.
     """
     if before.model != now.model:
         return f"the model (now {now.model}, before {before.model})"
@@ -122,26 +127,28 @@ def first_change(before: Sent, now: Sent) -> str:
 
 
 def _explained(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> bool:
-    """A miss that had to be: there was nothing to find."""
+    """Return True if the miss was inevitable: there was nothing to find."""
     too_small = min(health.prompt, usage.prompt_tokens) < limits.cache_minimum
     return health.prompt == 0 or too_small or sent_at - health.sent_at > limits.cache_ttl
 
 
 def _plain(listed: bytes) -> list[Json]:
-    """The blocks of a JSON array without their cache marks."""
+    """Return the blocks of a JSON array without their cache marks."""
     blocks = cast("list[Json]", json.loads(listed or b"[]"))
     return [{key: value for key, value in block.items() if key != "cache_control"} for block in blocks]
 
 
 def _tool_change(before: Sequence[Json], now: Sequence[Json]) -> str:
-    there, were = {str(tool.get("name")) for tool in now}, {str(tool.get("name")) for tool in before}
+    present = {str(tool.get("name")) for tool in now}
+    were = {str(tool.get("name")) for tool in before}
     for old, new in zip_longest(before, now):
-        was, stands = _name_of(old), _name_of(new)
+        was = _name_of(old)
+        stands = _name_of(new)
         if old == new:
             continue
         if was == stands:
             return f'tool "{was}"'
-        if was and was not in there:
+        if was and was not in present:
             return f'tool "{was}" (gone)'
         if stands and stands not in were:
             return f'tool "{stands}" (new)'
@@ -166,23 +173,23 @@ def _title(section: Json) -> str:
     return first.lstrip("# ")[:_SHOWN].rstrip()
 
 
-def _message_change(before: Sequence[Message], now: Sequence[Message]) -> str:
-    """Messages that are the same object, or the same bytes, are the same."""
+def _message_change(before: Sequence[ViewMessage], now: Sequence[ViewMessage]) -> str:
+    """Compare messages. Messages that are the same object, or have the same bytes, are equal."""
     for number, (old, new) in enumerate(zip_longest(before, now), 1):
         if old is None:
             return ""
         if old is new or (new is not None and old.wire == new.wire):
             continue
         if new is None or old.role != new.role:
-            return f"message {number} ({_words(old.blocks[0], before)}; it no longer stands there)"
+            return f"message {number} ({_describe(old.blocks[0], before)}; it is no longer in the view)"
         place = _block_change(old.blocks, new.blocks)
         if place is not None:
-            return f"message {number} ({_words(old.blocks[place], before)})"
+            return f"message {number} ({_describe(old.blocks[place], before)})"
     return ""
 
 
-def _block_change(before: Sequence[Block], now: Sequence[Block]) -> int | None:
-    """The index of the first block that is not what it was; None when the message only grew."""
+def _block_change(before: Sequence[ViewBlock], now: Sequence[ViewBlock]) -> int | None:
+    """Return the index of the first block that changed; None if the message only grew."""
     for place, old in enumerate(before):
         if place >= len(now) or now[place].data != old.data:
             return place
@@ -202,17 +209,18 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def _words(block: Block, messages: Sequence[Message]) -> str:
-    """A block in a few words."""
-    kind, data = block.data.get("type"), block.data
+def _describe(block: ViewBlock, messages: Sequence[ViewMessage]) -> str:
+    """Return a short description of a block."""
+    kind = block.data.get("type")
+    data = block.data
     if kind == "tool_use":
         return f"call of {data.get('name')}"
     if kind == "tool_result":
-        return f"tool result of {_asked(str(data.get('tool_use_id')), messages)}"
+        return f"tool result of {_call_name(str(data.get('tool_use_id')), messages)}"
     return _WORDS.get(block.source, f"text of {block.source}")
 
 
-def _asked(use_id: str, messages: Sequence[Message]) -> str:
+def _call_name(use_id: str, messages: Sequence[ViewMessage]) -> str:
     blocks = (block.data for message in messages if message.role == "assistant" for block in message.blocks)
-    found = (str(data.get("name")) for data in blocks if data.get("type") == "tool_use" and data.get("id") == use_id)
-    return next(found, "a tool")
+    names = (str(data.get("name")) for data in blocks if data.get("type") == "tool_use" and data.get("id") == use_id)
+    return next(names, "a tool")

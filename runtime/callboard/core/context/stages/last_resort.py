@@ -1,10 +1,9 @@
-"""What stands behind every pipeline for what is too large by itself: a newest message, and images. Pure.
+"""Stages after every pipeline, for content that is too large by itself: a newest message, and images. Pure.
 
-`persist_newest` sends the parts of the newest message to files when nothing else makes the view fit: results that
-nobody has read, then the words of others, then the person's, and pinned words last. All of it stands in the file;
-beginning and end stay in the view. `drop_old_images` keeps a request within what the service takes of images, and the
-oldest go first.
-They refuse to touch what would not become smaller, and what the model said.
+`persist_newest` writes the parts of the newest message to files when nothing else makes the view fit: results that the
+model has not read, then texts of others, then the person's, and pinned texts last. The file contains the whole text;
+beginning and end stay in the view. `drop_old_images` keeps a request within the service's limits for images, and drops
+the oldest first. Neither touches content that would not become smaller, or the model's own text.
 """
 
 from __future__ import annotations
@@ -14,70 +13,72 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from callboard.core.bus.mail import KEPT, kept_words
 from callboard.core.context.oversize import file_of
-from callboard.core.context.situation import Situation
-from callboard.core.context.stages.persisting import persisted_mark
+from callboard.core.context.stage_input import Situation
+from callboard.core.context.stages.persist_results import persisted_mark
 from callboard.core.context.stages.results import PERSISTED, words_of
 from callboard.core.context.summary.folding import tail_start
 from callboard.core.context.view.blocks import calls_of, is_result, result_text
 from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.images import FEW, MOST, SIDE_OF_MANY, image_bytes, image_size
-from callboard.core.context.view.laws import pins
+from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.tokens import estimate_block
-from callboard.words.context import Block, Edit, Message
-from callboard.words.values import Json
+from callboard.core.keys import count_words
+from callboard.core.messaging.envelopes import KEPT, kept_words
+from callboard.types.messages import Edit, ViewBlock, ViewMessage
+from callboard.types.records import Json
 
 NEWEST: Mapping[str, Any] = MappingProxyType({"force": False, "alone": False})
-"""Both come from the pipeline. `force`: the service refused the view; `alone`: the newest exchange alone is over the
+"""Both are set by the pipeline. `force`: the service refused the view. `alone`: the newest exchange alone is over the
 budget, so that nothing else could help."""
 IMAGES: Mapping[str, Any] = MappingProxyType({"force": False})
 LEFT_OUT = "[Older image left out]"
 TOGETHER = 24 * 1024 * 1024
-"""Characters of all images of a request in base64: the service takes 32 MB, text included."""
+"""Characters of all images of a request in base64: the service accepts 32 MB, including text."""
 _MOST_OF_LARGE = 600
-"""Images of a request for a model whose window is over `_LARGE` tokens."""
+"""Maximum number of images in a request to a model whose window is over `_LARGE` tokens."""
 _LARGE = 200_000
 _PREVIEWS = (2_000, 400, 80)
-"""Characters of a beginning (and of an end) that stay: fewer where there are many and that is not enough."""
+"""Characters of a beginning (and of an end) that stay. The smaller values are used if many parts do not fit
+otherwise."""
 _SMALL = 2_000
-"""Characters up to which nothing goes to a file."""
+"""Characters up to which content is not written to a file."""
 _ENOUGH = 70
-"""Per cent of the view, or of the budget, that is kept after a refusal."""
+"""Percentage of the view, or of the budget, that is kept after a refusal."""
 
 
 class _Part(NamedTuple):
-    """A block that can go to a file, and where it stands."""
+    """A block that can be written to a file, and its position."""
 
-    message: Message
+    message: ViewMessage
     place: int
-    block: Block
+    block: ViewBlock
 
 
 def persist_newest(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
-    """Parts of the newest message, and then pinned words, go to files, largest first, until the view fits."""
-    given = {**NEWEST, **params}
-    surplus = _surplus(view, budget, given)
+    """Write parts of the newest message, and then pinned texts, to files, largest first, until the view fits."""
+    settings = {**NEWEST, **params}
+    surplus = _surplus(view, budget, settings)
     parts = list(_parts(view.messages)) if surplus > 0 else []
     edits: list[Edit] = []
     for preview in _PREVIEWS:
-        edits, saved = _kept(parts, preview, surplus, situation.folder)
+        edits, saved = _edits_to_files(parts, preview, surplus, situation.folder)
         if saved >= surplus:
             break
     return edits or None
 
 
 def drop_old_images(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
-    """Images that are too many, too large for so many, or too heavy together are left out, the oldest first.
+    """Drop images that are too many, too large for their number, or too large together, oldest first.
 
-    Only a view whose newest message brought an image is looked at: no other can be over these limits for the first
-    time. `force`: all but the newest message's.
+    Only a view whose newest message added an image is checked: no other view can exceed these limits for the first
+    time. `force`: drop all but the newest message's.
     """
     newest = view.messages[-1] if view.messages else None
     force = bool(params.get("force"))
     if newest is None or not (force or any(True for block in newest.blocks for _ in _images(block))):
         return None
-    found = [
+    parts = [
         _Part(message, place, block)
         for message in view.messages
         if message.role == "user"
@@ -85,63 +86,69 @@ def drop_old_images(view: Conversation, budget: int, situation: Situation, param
         if any(True for _ in _images(block))
     ]
     most = MOST if situation.limits.window <= _LARGE else _MOST_OF_LARGE
-    gone = [part for part in found if part.message is not newest] if force else _too_many(found, newest, most)
+    gone = [part for part in parts if part.message is not newest] if force else _too_many(parts, newest, most)
     return [_without_images(part) for part in gone] or None
 
 
 def blame(view: Conversation, budget: int) -> str:
-    """What is too large, for a person to read."""
+    """Return a description of the content that is too large, for a person to read."""
+    if held(view) <= budget:
+        return f"by our count it has {held(view):,} of {budget:,} tokens that may be sent, but the service counts more"
     if budget <= view.overhead // 10:
-        return f"the system prompt and the tools take {view.overhead:,} tokens, which leaves {budget:,} for messages"
+        overhead = count_words(view.overhead, "token")
+        return f"the system prompt and the tools take {overhead}, which leaves {budget:,} for messages"
     newest = view.messages[tail_start(view.messages) :]
     names = {str(call.get("id")): str(call.get("name")) for message in newest for call in calls_of(message)}
     blocks = [*(block for message in newest for block in message.blocks), *pins(view.messages)]
     largest = max(blocks, key=lambda block: block.tokens, default=None)
     if largest is None:
-        return f"{held(view):,} tokens, and {budget:,} fit"
+        return f"it has {count_words(held(view), 'token')}, and at most {budget:,} may be sent"
     of = names.get(str(largest.data.get("tool_use_id")), "")
-    what = f"a result of {of}" if of else f"{'words' if largest.data.get('type') == 'text' else 'a block'} of source "
-    what = what if of else what + largest.source
-    return f"{held(view):,} tokens, and {budget:,} fit; the largest part is {what} ({largest.tokens:,} tokens)"
+    subject = (
+        f"a result of {of}" if of else f"{'words' if largest.data.get('type') == 'text' else 'a block'} of source "
+    )
+    subject = subject if of else subject + largest.source
+    size = f"it has {count_words(held(view), 'token')}, and at most {budget:,} may be sent"
+    return f"{size}; the largest part is {subject} ({count_words(largest.tokens, 'token')})"
 
 
 def newest_alone(view: Conversation) -> int:
-    """Tokens of the newest exchange: what can neither be summarised nor dropped."""
+    """Return the tokens of the newest exchange, which can be neither summarised nor dropped."""
     return sum(message.tokens for message in view.messages[tail_start(view.messages) :])
 
 
-def _surplus(view: Conversation, budget: int, given: Json) -> int:
-    """How many tokens must go."""
-    if given["alone"]:
+def _surplus(view: Conversation, budget: int, settings: Json) -> int:
+    """Return the number of tokens that must be removed."""
+    if settings["alone"]:
         return newest_alone(view) - budget // 2 if newest_alone(view) > budget else 0
     size = held(view)
-    return size - min(size, budget) * _ENOUGH // 100 if given["force"] else size - budget
+    return size - min(size, budget) * _ENOUGH // 100 if settings["force"] else size - budget
 
 
-def _parts(messages: Sequence[Message]) -> Iterator[_Part]:
-    """What can go to a file, in the order in which it goes."""
+def _parts(messages: Sequence[ViewMessage]) -> Iterator[_Part]:
+    """Yield the parts that can be written to a file, in the order of removal."""
     newest = messages[-1] if messages and messages[-1].role == "user" else None
     own = [_Part(newest, place, block) for place, block in enumerate(newest.blocks)] if newest else []
     marked = {id(block) for block in pins(messages)}
-    rest = [
+    pinned = [
         _Part(message, place, block)
         for message in messages
         if message is not newest
         for place, block in enumerate(message.blocks)
         if id(block) in marked
     ]
-    yield from sorted((part for part in (*own, *rest) if _whole(part.block)), key=lambda part: _rank(part, newest))
+    yield from sorted((part for part in (*own, *pinned) if _whole(part.block)), key=lambda part: _rank(part, newest))
 
 
-def _rank(part: _Part, newest: Message | None) -> tuple[int, int]:
+def _rank(part: _Part, newest: ViewMessage | None) -> tuple[int, int]:
     block = part.block
     if block.pinned or part.message is not newest:
         return 3, -block.tokens
     return (0 if is_result(block) else 2 if block.source == "person" else 1), -block.tokens
 
 
-def _whole(block: Block) -> bool:
-    """It stands whole, and is worth a file."""
+def _whole(block: ViewBlock) -> bool:
+    """Return True if the block is unreduced and large enough for a file."""
     if len(words_of(block)) <= _SMALL:
         return False
     if is_result(block):
@@ -149,8 +156,8 @@ def _whole(block: Block) -> bool:
     return block.data.get("type") == "text" and block.source != "compactor" and not KEPT.match(words_of(block))
 
 
-def _kept(parts: Sequence[_Part], preview: int, surplus: int, folder: str) -> tuple[list[Edit], int]:
-    """The edits that send parts to files until that is enough, and what they save."""
+def _edits_to_files(parts: Sequence[_Part], preview: int, surplus: int, folder: str) -> tuple[list[Edit], int]:
+    """Return the edits that write parts to files until that is enough, and the tokens that they save."""
     edits: list[Edit] = []
     saved = 0
     for part in parts:
@@ -172,8 +179,8 @@ def _to_file(part: _Part, preview: int, folder: str) -> tuple[Edit, Json]:
         stays = list(_images(part.block))
         content: Any = [{"type": "text", "text": text}, *stays] if stays else text
         return _edit(part, "persisted", text, path), {**data, "content": content}
-    words = words_of(part.block)
-    digest = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:12]
+    full_text = words_of(part.block)
+    digest = hashlib.sha256(full_text.encode("utf-8", "replace")).hexdigest()[:12]
     path = f"{folder}/words-{part.message.id}-{digest}.txt"
     text = kept_words(str(data.get("text", "")), path, preview)
     return _edit(part, "persisted", text, path), {"type": "text", "text": text}
@@ -186,8 +193,8 @@ def _edit(part: _Part, kind: Any, text: str, path: str = "") -> Edit:
 # Images
 
 
-def _images(block: Block) -> Iterator[Json]:
-    """The image blocks in it, or itself."""
+def _images(block: ViewBlock) -> Iterator[Json]:
+    """Yield the image blocks in this block, or the block itself."""
     if block.data.get("type") == "image":
         yield block.data
     content = block.data.get("content")
@@ -195,18 +202,19 @@ def _images(block: Block) -> Iterator[Json]:
     yield from (part for part in parts if part.get("type") == "image")
 
 
-def _too_many(found: Sequence[_Part], newest: Message, most: int) -> list[_Part]:
-    """Those that must go, oldest first; a quarter more than must, so that not every image makes an edit."""
-    kept = list(found)
-    over = _count(kept) > most or _bytes(kept) > TOGETHER
-    while over and len(kept) > 1 and (_count(kept) > most * 3 // 4 or _bytes(kept) > TOGETHER * 3 // 4):
-        kept = kept[1:]
-    if _count(kept) > FEW and any(map(_is_big, kept)):
-        kept = [part for part in kept if part.message is newest or not _is_big(part)]
-        while _count(kept) > FEW and any(map(_is_big, kept)):
-            kept = kept[1:]
-    standing = {id(part.block) for part in kept}
-    return [part for part in found if id(part.block) not in standing]
+def _too_many(parts: Sequence[_Part], newest: ViewMessage, most: int) -> list[_Part]:
+    """Return the images to drop, oldest first: a quarter more than necessary, so that not every image causes an
+    edit."""
+    remaining = list(parts)
+    over = _count(remaining) > most or _bytes(remaining) > TOGETHER
+    while over and len(remaining) > 1 and (_count(remaining) > most * 3 // 4 or _bytes(remaining) > TOGETHER * 3 // 4):
+        remaining = remaining[1:]
+    if _count(remaining) > FEW and any(map(_is_big, remaining)):
+        remaining = [part for part in remaining if part.message is newest or not _is_big(part)]
+        while _count(remaining) > FEW and any(map(_is_big, remaining)):
+            remaining = remaining[1:]
+    standing = {id(part.block) for part in remaining}
+    return [part for part in parts if id(part.block) not in standing]
 
 
 def _count(parts: Sequence[_Part]) -> int:
@@ -218,7 +226,8 @@ def _bytes(parts: Sequence[_Part]) -> int:
 
 
 def _is_big(part: _Part) -> bool:
-    """An image of it is too large for a request of many. One whose size cannot be read counts as such."""
+    """Return True if an image of the part is too large for a request with many images. An image of unknown size counts
+    as too large."""
     sizes = [image_size(image) for image in _images(part.block)]
     return any(size is None or max(size) > SIDE_OF_MANY for size in sizes)
 

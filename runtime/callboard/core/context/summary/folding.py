@@ -1,8 +1,14 @@
-"""What stays and what goes when the oldest stretch of a view becomes one message. Pure.
+"""Rules for what stays and what is removed when the oldest part of a view becomes one message. Pure.
 
-Summaries and truncation fold alike: pins, earlier summaries and the person's words stay verbatim and in their order,
-what the runtime wrote about the fold before is written anew, all else is folded. It refuses to fold what the model has
-not seen: unanswered results stay with their calls, a waiting user message and a paused reply stay whole.
+Summaries and truncation fold in the same way: pins, earlier summaries and the person's texts stay verbatim and in
+order, the runtime's notes about the previous fold are written again, and everything else is folded. Messages that the
+model has not seen are not folded: unanswered results stay with their calls, and a waiting user message and a paused
+reply stay whole.
+
+Demands of a person, found in their texts: sentences that allow, forbid or limit something. Pure.
+
+This serves messages that are too long for the view: their constraints stay verbatim. It searches for words, in a few
+languages, and finds rather too much than too little; for other languages the summary prompt asks for quotes.
 """
 
 from __future__ import annotations
@@ -11,59 +17,61 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callboard.core.bus.mail import defused
-from callboard.core.context.summary.demands import demands_of
-from callboard.core.context.view.conversation import calls_of, is_result, pins
+from callboard.core.context.view.blocks import calls_of, is_result
+from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.tokens import estimate_block, estimate_text
-from callboard.words.context import Block, Message, Placed, StateBlock
+from callboard.core.messaging.envelopes import defused
+from callboard.types.messages import Placed, StateBlock, ViewBlock, ViewMessage
 
 COMPACTED = "[Compacted]"
 REACTIVE = "[Reactive compact]"
 REGION = "[compacted summary of turns "
-"""How the mark of a region begins; its first and last turn follow."""
+"""Beginning of the mark of a region, followed by its first and last turn."""
 PERSON_SHARE = 20
-"""Per cent of the budget that the person's words may take in a folded stretch."""
+"""Percentage of the budget that the person's texts may take in a folded range."""
 DEMAND_SHARE = 5
-"""Per cent of it that demands may take of those of their messages that do not fit."""
+"""Percentage of the budget for demands from the person's messages that do not fit."""
 FILES_SHARE = 5
-"""Per cent of it that the files read may take after a fold, and the files changed: an agent may have seen thousands."""
+"""Percentage of the budget for the files read, and for the files changed, after a fold: an agent may have seen
+thousands."""
 _DEMANDS = "What they demand, word for word:"
 _STATE = "State (exact, kept by the runtime):"
 _TRANSCRIPT = "Transcript: "
 _UNSAID = re.compile(r"^\[(\d+) earlier messages of the person are not repeated here")
 _SCHEDULED = re.compile(r"\A<scheduled [^\n]*\n")
-_DROPPED = re.compile(r"^\[(\d+) earlier turns dropped")
+_DROPPED = re.compile(r"^\[(\d+) earlier turns? dropped")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A stretch of the view, sorted."""
+    """A range of the view, sorted."""
 
-    stays: tuple[Block, ...] = ()
-    folds: tuple[Block, ...] = ()
-    pinned: tuple[Block, ...] = ()
-    """Those of `stays` that are pinned."""
+    stays: tuple[ViewBlock, ...] = ()
+    folds: tuple[ViewBlock, ...] = ()
+    pinned: tuple[ViewBlock, ...] = ()
+    """Pinned blocks of `stays`."""
     unsaid: int = 0
-    """Messages of the person that do not fit, this time and before."""
+    """Number of the person's messages that do not fit, now and before."""
     dropped: int = 0
-    """Turns that were dropped before without a summary."""
+    """Number of turns that were dropped before without a summary."""
     demands: tuple[str, ...] = ()
-    """What these messages demand, word for word, oldest first."""
+    """Demands in the person's messages that do not fit, verbatim, oldest first."""
 
     @property
     def folded_tokens(self) -> int:
-        """What folding takes away, before anything is put in its place."""
+        """Return the tokens that folding removes, before the replacement is added."""
         return sum(block.tokens for block in self.folds)
 
     def placed(self) -> list[Placed]:
-        """What stays, as an edit carries it."""
+        """Return the blocks that stay, in the form that an edit carries."""
         return [placed_again(block, self.pinned) for block in self.stays]
 
 
-def tail_start(messages: Sequence[Message], keep: int = 0, *, between_turns: bool = False) -> int:
-    """Index of the first message that must stay, of at least `keep`; all that stands before it may be folded.
+def tail_start(messages: Sequence[ViewMessage], keep: int = 0, *, between_turns: bool = False) -> int:
+    """Return the index of the first message that must stay; at least `keep` messages stay. All messages before it may
+    be folded.
 
-    `between_turns`: the last reply is finished and answered by nobody yet, so that it may be folded as well.
+    `between_turns`: the last reply is finished and has no answer yet, so it may be folded as well.
     """
     if not messages:
         return 0
@@ -77,20 +85,20 @@ def tail_start(messages: Sequence[Message], keep: int = 0, *, between_turns: boo
     return start
 
 
-def split(messages: Sequence[Message], upto: int, budget: int, *, rebuild: bool = False) -> Split:
+def split(messages: Sequence[ViewMessage], upto: int, budget: int, *, rebuild: bool = False) -> Split:
     """Sort the blocks of `messages[:upto]`. `rebuild`: earlier summaries are folded too."""
     stretch = [(message, block) for message in messages[:upto] for block in message.blocks]
     pinned = pins(messages)
-    said = list(words_in(stretch, messages[-1].turn if messages else "", pinned))
-    spoken = _fitting(said, budget * PERSON_SHARE // 100)
-    stays: list[Block] = []
-    folds: list[Block] = []
-    kept = {id(block) for block in (*pinned, *spoken)}
-    unsaid = len(said) - len(spoken)
+    spoken_blocks = list(words_in(stretch, messages[-1].turn if messages else "", pinned))
+    spoken = _fitting(spoken_blocks, budget * PERSON_SHARE // 100)
+    stays: list[ViewBlock] = []
+    folds: list[ViewBlock] = []
+    retained = {id(block) for block in (*pinned, *spoken)}
+    unsaid = len(spoken_blocks) - len(spoken)
     dropped = 0
     demands: list[str] = []
     for _message, block in stretch:
-        if id(block) in kept or (is_summary(block) and not rebuild):
+        if id(block) in retained or (is_summary(block) and not rebuild):
             stays.append(block)
         elif block.source == "compactor" and not is_summary(block):
             unsaid += _number(_UNSAID, block)
@@ -98,77 +106,81 @@ def split(messages: Sequence[Message], upto: int, budget: int, *, rebuild: bool 
             demands += _demands_in(block)
         else:
             folds.append(block)
-    demands += [one for block in said if id(block) not in kept for one in _demanded(block)]
+    demands += [demand for block in spoken_blocks if id(block) not in retained for demand in _demanded(block)]
     fitting = _newest(list(dict.fromkeys(demands)), budget * DEMAND_SHARE // 100)
     return Split(tuple(stays), tuple(folds), pinned, unsaid, dropped, fitting)
 
 
-def is_summary(block: Block) -> bool:
-    """A summary of ours (what else says so has another source)."""
+def is_summary(block: ViewBlock) -> bool:
+    """Return True for a summary of the runtime (similar texts of others have another source)."""
     return block.source == "compactor" and text_of(block).startswith((COMPACTED, REACTIVE, REGION))
 
 
-def is_note(block: Block) -> bool:
-    """What the runtime wrote beside a summary: state, path, counts. It is written anew at each fold."""
+def is_note(block: ViewBlock) -> bool:
+    """Return True if the runtime wrote the block next to a summary: state, path or counts. Each fold writes such notes
+    again."""
     return block.source == "compactor" and not is_summary(block)
 
 
-def text_of(block: Block) -> str:
-    """The text of a text block, else empty."""
+def text_of(block: ViewBlock) -> str:
+    """Return the text of a text block, otherwise an empty string."""
     return str(block.data.get("text", "")) if block.data.get("type") == "text" else ""
 
 
-def state_of(messages: Sequence[Message]) -> str:
-    """The state block that stands in the view, as text; empty if there is none."""
+def state_of(messages: Sequence[ViewMessage]) -> str:
+    """Return the text of the state block in the view; empty if there is none."""
     texts = [text_of(block) for message in messages for block in message.blocks if is_note(block)]
     return next((text for text in reversed(texts) if text.startswith(_STATE)), "")
 
 
-def placed_again(block: Block, pinned: Sequence[Block]) -> Placed:
-    """A block of the view as an edit carries it. `pinned`: the pins that count; an older one gives way."""
-    pin = any(block is one for one in pinned)
+def placed_again(block: ViewBlock, pinned: Sequence[ViewBlock]) -> Placed:
+    """Return a block of the view in the form that an edit carries. `pinned`: the pins that count; an older pin is not
+    kept."""
+    pin = any(block is pin for pin in pinned)
     return Placed(data=block.data, source=block.source, pinned=pin, compactable=block.compactable)
 
 
 def note(text: str) -> Placed:
-    """A text of the runtime beside what stays; a path or a quoted word in it opens no tag."""
+    """Return a text of the runtime as a block. A path or a quoted word in it cannot open a tag."""
     return Placed(data={"type": "text", "text": defused(text)}, source="compactor")
 
 
 def notes(sorted_: Split, state: str, transcript: str) -> list[Placed]:
-    """State, transcript and what is left out, as blocks."""
+    """Return the state, the transcript path and the counts of omitted content, as blocks."""
     made: list[Placed] = []
     if sorted_.unsaid:
         where = f" Whole: {transcript}" if transcript else ""
         lines = [f"[{sorted_.unsaid} earlier messages of the person are not repeated here.{where}]"]
-        lines += [_DEMANDS, *(f"- {one}" for one in sorted_.demands)] if sorted_.demands else []
+        lines += [_DEMANDS, *(f"- {demand}" for demand in sorted_.demands)] if sorted_.demands else []
         made.append(note("\n".join(lines)))
-    return made + [note(one) for one in standing_notes(state, transcript)]
+    return made + [note(text) for text in standing_notes(state, transcript)]
 
 
 def standing_notes(state: str, transcript: str) -> list[str]:
-    """What stands once in a view, beside its newest summary: the state, and the path of the transcript."""
-    return [one for one in (state, _TRANSCRIPT + transcript if transcript else "") if one]
+    """Return the notes that occur once in a view, next to its newest summary: the state, and the path of the
+    transcript."""
+    return [text for text in (state, _TRANSCRIPT + transcript if transcript else "") if text]
 
 
-def is_standing(block: Block) -> bool:
-    """The state or the path beside a summary."""
+def is_standing(block: ViewBlock) -> bool:
+    """Return True for the state or the path next to a summary."""
     return is_note(block) and text_of(block).startswith((_STATE, _TRANSCRIPT))
 
 
 def dropped_mark(turns: int, transcript: str) -> str:
-    """What stands where turns were dropped."""
+    """Return the mark that replaces dropped turns."""
     where = f" Transcript: {transcript}" if transcript else ""
-    return f"[{turns} earlier turns dropped: no summary could be made.{where}]"
+    return f"[{turns} earlier {'turn' if turns == 1 else 'turns'} dropped: no summary could be made.{where}]"
 
 
 def tokens_of(blocks: Sequence[Placed]) -> int:
-    """Estimated tokens of blocks that are about to be placed."""
+    """Return the estimated tokens of blocks that are not yet in the view."""
     return sum(estimate_block(block.data) for block in blocks)
 
 
 def state_text(state: StateBlock, budget: int) -> str:
-    """The state as it stands after a fold: of files, the newest that fit `FILES_SHARE`; all else is whole."""
+    """Return the state after a fold. Of files, only the newest that fit `FILES_SHARE` are listed; everything else is
+    complete."""
     room = budget * FILES_SHARE // 100
     files = {
         "files_read": _newest_files(state.files_read, room),
@@ -178,13 +190,14 @@ def state_text(state: StateBlock, budget: int) -> str:
 
 
 def _newest_files(paths: tuple[str, ...], room: int) -> tuple[str, ...]:
-    kept = _newest(paths, room)
-    left = len(paths) - len(kept)
-    return (f"({left} earlier ones: see the transcript)", *kept) if left else paths
+    fitting = _newest(paths, room)
+    omitted = len(paths) - len(fitting)
+    return (f"({omitted} earlier ones: see the transcript)", *fitting) if omitted else paths
 
 
 def render_state(state: StateBlock) -> str:
-    """What the runtime knows, exactly; empty if it knows nothing. A line each: no name can pose as a heading."""
+    """Render exactly what the runtime knows; empty if it knows nothing. One line per entry, so that no name can look
+    like a heading."""
     lists: tuple[tuple[str, Sequence[str]], ...] = (
         ("Todos", state.todos),
         ("Tasks held", state.tasks),
@@ -209,55 +222,83 @@ def _one_line(text: str) -> str:
     return defused(" ".join(text.split()))
 
 
-def words_in(stretch: Sequence[tuple[Message, Block]], turn: str, pinned: Sequence[Block]) -> Iterator[Block]:
-    """What was said to the agent and should survive, oldest first: the person's words, and this turn's instructions."""
+def words_in(
+    stretch: Sequence[tuple[ViewMessage, ViewBlock]], turn: str, pinned: Sequence[ViewBlock]
+) -> Iterator[ViewBlock]:
+    """Yield the messages to the agent that should survive, oldest first: the person's texts, and this turn's
+    instructions."""
     newest: set[str] = set()
-    said: list[Block] = []
+    spoken_blocks: list[ViewBlock] = []
     for message, block in reversed(stretch):
         if any(block is pin for pin in pinned) or is_result(block):
             continue
         if block.source == "schedule":  # a schedule says the same each time: once is enough
             text = _SCHEDULED.sub("", text_of(block))
             if text not in newest:
-                said.append(block)
+                spoken_blocks.append(block)
             newest.add(text)
         elif block.source == "person" or (block.source == "inbox" and turn and message.turn == turn):
-            said.append(block)
-    yield from reversed(said)
+            spoken_blocks.append(block)
+    yield from reversed(spoken_blocks)
 
 
-def _fitting(said: Sequence[Block], room: int) -> list[Block]:
-    """Those that fit, newest first."""
-    kept: list[Block] = []
-    for block in reversed(said):
+def _fitting(spoken_blocks: Sequence[ViewBlock], room: int) -> list[ViewBlock]:
+    """Return the blocks that fit, newest first."""
+    fitting: list[ViewBlock] = []
+    for block in reversed(spoken_blocks):
         if block.tokens <= room:
-            kept.append(block)
+            fitting.append(block)
             room -= block.tokens
-    return kept
+    return fitting
 
 
-def _demanded(block: Block) -> list[str]:
-    """What a message of the person demands that does not fit; of anybody else nothing stays word for word."""
-    return [defused(one) for one in demands_of(text_of(block))] if block.source == "person" else []
+def _demanded(block: ViewBlock) -> list[str]:
+    """Return the demands in a person's message that does not fit. Nothing of other senders stays verbatim."""
+    return [defused(sentence) for sentence in demands_of(text_of(block))] if block.source == "person" else []
 
 
-def _demands_in(block: Block) -> list[str]:
-    """The demands that a note of ours carries on."""
-    head, mark, rest = text_of(block).partition(f"\n{_DEMANDS}\n")
-    return [line.removeprefix("- ") for line in rest.splitlines()] if mark and _UNSAID.match(head) else []
+def _demands_in(block: ViewBlock) -> list[str]:
+    """Return the demands in an earlier note of the runtime."""
+    head, mark, listed = text_of(block).partition(f"\n{_DEMANDS}\n")
+    return [line.removeprefix("- ") for line in listed.splitlines()] if mark and _UNSAID.match(head) else []
 
 
 def _newest(texts: Sequence[str], room: int) -> tuple[str, ...]:
-    """Those that fit, the newest first, in their order."""
-    kept: list[str] = []
+    """Return the newest texts that fit, in their order."""
+    fitting: list[str] = []
     for text in reversed(texts):
         room -= estimate_text(text) + 1
         if room < 0:
             break
-        kept.append(text)
-    return tuple(reversed(kept))
+        fitting.append(text)
+    return tuple(reversed(fitting))
 
 
-def _number(pattern: re.Pattern[str], block: Block) -> int:
-    found = pattern.match(text_of(block))
-    return int(found[1]) if found else 0
+def _number(pattern: re.Pattern[str], block: ViewBlock) -> int:
+    match = pattern.match(text_of(block))
+    return int(match[1]) if match else 0
+
+
+LONGEST = 400
+"""Maximum characters of a demand. A longer sentence is pasted material."""
+
+_ENDS = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+")
+_MARKS = re.compile(
+    r"\b(?:must|never|always|do not|don['’]t|does not|cannot|can['’]t|not|no|only|without|avoid|at most|at least"
+    r"|exactly|more than|less than|fewer than|should|shall|have to|has to|needs? to|required?|forbid(?:den)?"
+    r"|allow(?:ed)?|ensure|make sure|keep|use|prefer|instead|unless|until|except|limit|leave|important"
+    r"|muss|müssen|nie(?:mals)?|immer|nicht|kein\w*|nur|ohne|soll\w*|darf|dürfen|höchstens|mindestens|verwende\w*"
+    r"|jamais|toujours|doit|doivent|sans|uniquement|seulement|pas|interdit|nunca|siempre|debe\w*|sin|solo|sólo)\b"
+    r"|必须|必須|不要|不得|不能|不可|禁止|只能|务必|始终|必ず|しないで|いけない|のみ|だけ",
+    re.IGNORECASE,
+)
+
+
+def demands_of(text: str) -> Iterator[str]:
+    """Yield the sentences that demand something, in order, each once, with whitespace collapsed."""
+    seen: set[str] = set()
+    for sentence in _ENDS.split(text):
+        demand = " ".join(sentence.split())
+        if 3 < len(demand) <= LONGEST and demand not in seen and _MARKS.search(demand):
+            seen.add(demand)
+            yield demand

@@ -1,7 +1,7 @@
-"""What is asked of the model that summarises, and what its answer becomes. Pure.
+"""Requests to the model that makes summaries, and the handling of its answers. Pure.
 
-All that is summarised reaches it, in chunks where it is too much for one call, as data between delimiters that the data
-cannot know. It refuses an answer that asks for a tool, is empty, or would make the view larger.
+The model gets the whole range, in chunks if it is too large for one call, as data between delimiters that the data
+cannot contain. An answer that calls a tool, is empty, or would make the view larger is refused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callboard.core.bus.mail import defused, tagged
-from callboard.core.context.stages.summarizing import FROM_THE_START
 from callboard.core.context.summary.folding import (
     COMPACTED,
     REACTIVE,
@@ -26,16 +24,20 @@ from callboard.core.context.summary.folding import (
     text_of,
     tokens_of,
 )
-from callboard.core.context.view.conversation import Conversation, calls_of, make_block, make_message, result_text
+from callboard.core.context.view.blocks import calls_of, make_block, make_message, result_text
+from callboard.core.context.view.conversation import Conversation
 from callboard.core.context.view.tokens import estimate_text
-from callboard.words.context import Block, Edit, Message, StateBlock, SummaryWanted
-from callboard.words.values import Json
+from callboard.core.messaging.envelopes import defused, tagged
+from callboard.types.messages import FROM_THE_START, Edit, StateBlock, SummaryWanted, ViewBlock, ViewMessage
+from callboard.types.records import Json
 
 EMPTY = "(empty summary)"
+VOID = frozenset({"refusal", "pause_turn", "compaction", "model_context_window_exceeded"})
+"""Stop reasons of a reply that is never a summary. A reply with an unknown stop reason is judged by its content."""
 CUT = "(this summary was cut at its limit; the transcript has the rest)"
 
 _SMALLEST_CHUNK = 250
-"""Tokens: less in one call would summarise sentences."""
+"""Minimum tokens of a chunk: smaller chunks would summarise sentences."""
 
 _TASK = "You summarise a part of an agent's working session, so that the agent can go on without having read it."
 _LAW = """\
@@ -61,24 +63,24 @@ Todos, tasks, the plan, teammates, background commands and schedules are kept el
 
 @dataclass(frozen=True, slots=True)
 class SummaryPrompt:
-    """One call of a summary. Several are made in sequence, each told the answer of the one before."""
+    """One call of a summary. Several are made in sequence; each gets the answer of the previous one."""
 
     instructions: str
     data: str
-    """A part of what is summarised."""
+    """Part of the text to summarise."""
     part: int
     parts: int
     max_tokens: int
     focus: str = ""
     in_user: bool = False
-    """The instructions stand in the user message, before the data."""
+    """True if the instructions are in the user message, before the data."""
 
     def system(self) -> bytes:
-        """The JSON of the system blocks."""
+        """Return the system blocks as JSON."""
         return b"[]" if self.in_user else _dumped([{"type": "text", "text": self.instructions}])
 
     def text(self, previous: str = "") -> str:
-        """What the model is told. `previous`: the summary of the parts before."""
+        """Return the prompt for the model. `previous`: the summary of the earlier parts."""
         fence = hashlib.sha256(f"{previous}\n{self.data}".encode("utf-8", "replace")).hexdigest()[:12]
         lines = [self.instructions, ""] if self.in_user else []
         if self.parts > 1:
@@ -86,63 +88,65 @@ class SummaryPrompt:
         if previous:
             lines += ["The summary of the parts before:", f"<summary-{fence}>", previous, f"</summary-{fence}>"]
         lines += [f"<record-{fence}>", self.data, f"</record-{fence}>"]
-        asked = "Write one summary of the parts before and this one" if previous else "Write the summary"
-        return "\n".join([*lines, *_target(asked, self.max_tokens, self.focus)])
+        task = "Write one summary of the parts before and this one" if previous else "Write the summary"
+        return "\n".join([*lines, *_target(task, self.max_tokens, self.focus)])
 
     def messages(self, previous: str = "") -> list[bytes]:
-        """The messages of the call, serialised."""
+        """Return the messages of the call, serialised."""
         block = make_block({"type": "text", "text": self.text(previous)}, "compactor", 0.0)
         return [make_message(0, "user", (block,), "").wire]
 
 
-def instructions(wanted: SummaryWanted) -> str:
-    """What the model that summarises is told to do: the runtime's own words or a person's, and always that it is
-    given data."""
-    return "\n\n".join((_TASK, _LAW, wanted.prompt.strip() or _WHAT))
+def instructions(request: SummaryWanted) -> str:
+    """Return the instructions for the model that makes the summary: the runtime's own or a person's. They always say
+    that the record is data."""
+    return "\n\n".join((_TASK, _LAW, request.prompt.strip() or _WHAT))
 
 
-def riding_text(wanted: SummaryWanted, *, kept: int) -> str:
-    """The same, for the agent's own model at the end of its own conversation. `kept`: so many of its replies stay."""
-    told = [_RIDING]
-    if kept == 1:
-        told.append("Your newest reply and its results stay as they are.")
-    elif kept:
-        told.append(f"Your newest {kept} replies and their results stay as they are: leave them out.")
-    if not wanted.again:
-        told.append("Summaries that stand above already ([Compacted]) stay as well: do not repeat them.")
-    lines = _target("Write the summary", wanted.max_tokens, wanted.focus)
-    return tagged("system-reminder", "\n\n".join([" ".join(told), wanted.prompt.strip() or _WHAT, *lines]))
+def riding_text(request: SummaryWanted, *, replies_kept: int) -> str:
+    """Return the instructions for the agent's own model, at the end of its own conversation. `replies_kept`: number of
+    its replies that stay."""
+    sentences = [_RIDING]
+    if replies_kept == 1:
+        sentences.append("Your newest reply and its results stay as they are.")
+    elif replies_kept:
+        sentences.append(f"Your newest {replies_kept} replies and their results stay as they are: leave them out.")
+    if not request.again:
+        sentences.append("Summaries that stand above already ([Compacted]) stay as well: do not repeat them.")
+    lines = _target("Write the summary", request.max_tokens, request.focus)
+    return tagged("system-reminder", "\n\n".join([" ".join(sentences), request.prompt.strip() or _WHAT, *lines]))
 
 
 def summary_request(
-    conv: Conversation, wanted: SummaryWanted, most: int, history: Sequence[Message] = ()
+    conv: Conversation, request: SummaryWanted, most: int, history: Sequence[ViewMessage] = ()
 ) -> list[SummaryPrompt]:
-    """The calls to be made, each with at most `most` tokens of data; with `input: all` they cover all of it.
+    """Return the calls to make, each with at most `most` tokens of data. With `input: all` they cover the whole range.
 
-    Earlier summaries stay in the view and are left out, unless they are summarised `again`, or made anew
-    (`wanted.message` is `FROM_THE_START`): then `history`, the unreduced messages, is what is summarised, as far as it
+    Earlier summaries stay in the view and are left out, unless they are summarised `again`, or made again from the
+    start (`request.message` is `FROM_THE_START`): then `history`, the unreduced messages, is summarised, as far as it
     is given.
     """
-    anew = wanted.message == FROM_THE_START
+    anew = request.message == FROM_THE_START
     source = history if anew and history else conv.messages
-    covered = [message for message in source if wanted.message <= message.id <= wanted.last]
-    entries = list(_entries(covered, with_summaries=anew or wanted.again))
-    chunks = _chunks(_given(entries, wanted), max(_SMALLEST_CHUNK, most))
-    return prompts_of(chunks, wanted)
+    covered = [message for message in source if request.message <= message.id <= request.last]
+    entries = list(_entries(covered, with_summaries=anew or request.again))
+    chunks = _chunks(_selected(entries, request), max(_SMALLEST_CHUNK, most))
+    return prompts_of(chunks, request)
 
 
-def prompts_of(chunks: Sequence[str], wanted: SummaryWanted, done: int = 0) -> list[SummaryPrompt]:
-    """The calls for these pieces of data, after `done` others."""
-    told, in_user = instructions(wanted), wanted.place == "user"
+def prompts_of(chunks: Sequence[str], request: SummaryWanted, done: int = 0) -> list[SummaryPrompt]:
+    """Return the calls for these chunks of data, after `done` other calls."""
+    instruction_text = instructions(request)
+    in_user = request.place == "user"
     parts = done + len(chunks)
     return [
-        SummaryPrompt(told, chunk, number, parts, wanted.max_tokens, wanted.focus, in_user)
+        SummaryPrompt(instruction_text, chunk, number, parts, request.max_tokens, request.focus, in_user)
         for number, chunk in enumerate(chunks, start=done + 1)
     ]
 
 
 def halves(data: str) -> list[str]:
-    """Data in two pieces, cut at the end of a line near its middle; as it is when it is too short to be cut."""
+    """Split data in two at the end of a line near its middle. Data that is too short is returned whole."""
     if estimate_text(data) < 2 * _SMALLEST_CHUNK:
         return [data]
     middle = len(data) // 2
@@ -152,7 +156,8 @@ def halves(data: str) -> list[str]:
 
 
 def accept_summary(blocks: Sequence[Json], stop_reason: str) -> str | None:
-    """The text of a usable summary, or None (see `summary_fault`). One that was cut ends with its last whole line."""
+    """Return the text of a usable summary, or None (see `summary_fault`). A cut summary ends with its last
+    whole line."""
     if summary_fault(blocks, stop_reason):
         return None
     text = _answer(blocks)
@@ -163,36 +168,37 @@ def accept_summary(blocks: Sequence[Json], stop_reason: str) -> str | None:
 
 
 def summary_fault(blocks: Sequence[Json], stop_reason: str) -> str:
-    """Why a reply is no usable summary; empty when it is one."""
+    """Return the reason why a reply is not a usable summary; empty if it is usable."""
     if any(block.get("type") == "tool_use" for block in blocks):
         return "the reply asks for a tool"
-    if stop_reason not in ("end_turn", "stop_sequence", "max_tokens"):
+    if stop_reason in VOID:
         return f"the reply stopped with {stop_reason}"
     return "" if _answer(blocks) else EMPTY
 
 
 def summary_edits(
-    conv: Conversation, wanted: SummaryWanted, text: str, state: StateBlock, transcript: str, budget: int
+    conv: Conversation, request: SummaryWanted, text: str, *, state: StateBlock, transcript: str, budget: int
 ) -> list[Edit]:
-    """The edit that puts a summary in place of what it covers. Empty: it would not make the view smaller."""
-    covered = [message for message in conv.messages if wanted.message <= message.id <= wanted.last]
+    """Return the edit that replaces the covered range with a summary; empty if it would not make the view smaller."""
+    covered = [message for message in conv.messages if request.message <= message.id <= request.last]
     if not covered or not text.strip():
         return []
-    anew = wanted.message == FROM_THE_START
-    sorted_ = split(conv.messages, len(covered), budget, rebuild=anew or wanted.again)
-    mark = REACTIVE if wanted.trigger == "reactive" else COMPACTED
+    anew = request.message == FROM_THE_START
+    sorted_ = split(conv.messages, len(covered), budget, rebuild=anew or request.again)
+    mark = REACTIVE if request.trigger == "reactive" else COMPACTED
     summary = note(f"{mark}\n{defused(text.strip())}")
     gone = [note(dropped_mark(sorted_.dropped, transcript))] if sorted_.dropped and not anew else []
     blocks = [*sorted_.placed(), *gone, summary, *notes(sorted_, state_text(state, budget), transcript)]
     if tokens_of(blocks) >= sum(message.tokens for message in covered):
         return []
-    first, last = covered[0].id, covered[-1].id
+    first = covered[0].id
+    last = covered[-1].id
     return [Edit(kind="summarised", message=first, last=last, blocks=tuple(blocks), path=transcript)]
 
 
-def _target(asked: str, max_tokens: int, focus: str) -> list[str]:
-    words = max(50, max_tokens * 6 // 10)
-    size = f"{asked}: at most {words} words ({max_tokens} tokens are the limit)."
+def _target(task: str, max_tokens: int, focus: str) -> list[str]:
+    word_count = max(50, max_tokens * 6 // 10)
+    size = f"{task}: at most {word_count} words ({max_tokens} tokens are the limit)."
     return [size, f"Above all, keep what matters for this: {focus}"] if focus else [size]
 
 
@@ -200,8 +206,8 @@ def _answer(blocks: Sequence[Json]) -> str:
     return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text").strip()
 
 
-def _entries(messages: Sequence[Message], *, with_summaries: bool) -> Iterator[str]:
-    """The record as text: who said or did what, in order."""
+def _entries(messages: Sequence[ViewMessage], *, with_summaries: bool) -> Iterator[str]:
+    """Yield the record as text, in order, with the author of each entry."""
     names = {
         str(call.get("id")): str(call.get("name") or "unknown") for message in messages for call in calls_of(message)
     }
@@ -214,7 +220,7 @@ def _entries(messages: Sequence[Message], *, with_summaries: bool) -> Iterator[s
                 yield entry
 
 
-def _entry(block: Block, names: dict[str, str]) -> str:
+def _entry(block: ViewBlock, names: dict[str, str]) -> str:
     kind = block.data.get("type")
     if kind == "text":
         return f"[{block.source}]\n{text_of(block)}"
@@ -222,27 +228,29 @@ def _entry(block: Block, names: dict[str, str]) -> str:
         return f"[call {block.data.get('name')}] {_dumped(block.data.get('input')).decode()}"
     if kind == "tool_result":
         name = names.get(str(block.data.get("tool_use_id")), "unknown")
-        what = "error" if block.data.get("is_error") else "result"
-        return f"[{what} of {name}]\n{result_text(block) or '(no text)'}"
+        label = "error" if block.data.get("is_error") else "result"
+        return f"[{label} of {name}]\n{result_text(block) or '(no text)'}"
     # Thinking is deliberation; what came of it is in the words and calls that followed.
     return "" if kind in ("thinking", "redacted_thinking") else f"[{block.source}] ({kind})"
 
 
-def _given(entries: Sequence[str], wanted: SummaryWanted) -> Sequence[str]:
-    """What of the record the model is given. `head`, `tail` and `both` leave something out, and say so."""
-    whole, most = "\n\n".join(entries), wanted.input_chars
-    if wanted.input == "all" or len(whole) <= most:
+def _selected(entries: Sequence[str], request: SummaryWanted) -> Sequence[str]:
+    """Return the entries of the record that the model gets. `head`, `tail` and `both` omit some, and mark the gap."""
+    whole = "\n\n".join(entries)
+    most = request.input_chars
+    if request.input == "all" or len(whole) <= most:
         return entries
-    left = f"({len(whole) - most} characters of the record are left out here)"
-    if wanted.input == "head":
-        return [whole[:most], left]
-    if wanted.input == "tail":
-        return [left, whole[len(whole) - most :]]
-    return [whole[: most - most // 2], left, whole[len(whole) - most // 2 :]]
+    omission = f"({len(whole) - most} characters of the record are left out here)"
+    if request.input == "head":
+        return [whole[:most], omission]
+    if request.input == "tail":
+        return [omission, whole[len(whole) - most :]]
+    return [whole[: most - most // 2], omission, whole[len(whole) - most // 2 :]]
 
 
 def _chunks(entries: Sequence[str], most: int) -> list[str]:
-    """All entries in order, in pieces of at most `most` tokens; an entry is cut only if it is longer than that."""
+    """Return all entries in order, in chunks of at most `most` tokens. An entry is split only if it is longer than
+    that."""
     chunks: list[str] = []
     open_: list[str] = []
     size = 0
@@ -250,14 +258,15 @@ def _chunks(entries: Sequence[str], most: int) -> list[str]:
         tokens = estimate_text(piece) + 1
         if open_ and size + tokens > most:
             chunks.append("\n\n".join(open_))
-            open_, size = [], 0
+            open_ = []
+            size = 0
         open_.append(piece)
         size += tokens
     return [*chunks, "\n\n".join(open_)] if open_ else chunks
 
 
 def _cut(entry: str, most: int) -> Iterator[str]:
-    """A text in pieces of at most `most` tokens."""
+    """Yield a text in pieces of at most `most` tokens."""
     while (tokens := estimate_text(entry)) > most:
         # By the share that fits; the scripts in it may differ, so the piece is measured too.
         at = max(1, len(entry) * most // tokens)

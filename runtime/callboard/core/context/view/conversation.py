@@ -2,8 +2,8 @@
 
 `Conversation` grows by one message at a time and is reduced by edits alone; each message carries its own JSON and its
 tokens (`messages`), so that building and measuring a request never walks the session. `render` folds the same view from
-history and edits from scratch: that it equals the one grown step by step is what makes a resume byte-equal. `laws` says
-what holds of every view, and of every edit.
+history and edits from scratch: that it equals the one grown step by step is what makes a resume byte-equal.
+`invariants` says what holds of every view, and of every edit.
 """
 
 from __future__ import annotations
@@ -16,58 +16,26 @@ from itertools import groupby
 from typing import Literal, cast
 
 from callboard.core.context.view.blocks import (
-    calls_of,
     is_empty,
-    is_plain,
-    is_result,
     joined,
     make_block,
     make_message,
     placed_block,
-    result_text,
     results_first,
-    serialise,
 )
-from callboard.core.context.view.laws import edit_faults, invariants, pins
 from callboard.core.context.view.messages import Messages
 from callboard.core.context.view.tokens import estimate_block
 from callboard.core.frozen import replace
-from callboard.words.context import Block, Edit, Message, Placed, Restored, Source
-from callboard.words.values import Json, Usage
-
-__all__ = [
-    "RENDERING",
-    "Conversation",
-    "Messages",
-    "add_assistant",
-    "add_user",
-    "calls_of",
-    "counted",
-    "edit_faults",
-    "edited",
-    "held",
-    "invariants",
-    "is_plain",
-    "is_result",
-    "make_block",
-    "make_message",
-    "pins",
-    "render",
-    "restored_from",
-    "result_text",
-    "serialise",
-    "size",
-    "usage_seen",
-    "with_overhead",
-]
+from callboard.types.messages import Edit, Placed, Restored, Source, ViewBlock, ViewMessage
+from callboard.types.records import Json, Usage
 
 RENDERING = 2
-"""The version of how history and edits become bytes: it rises when the same journal would render otherwise. Snapshots
-carry it, so that one made by another rendering is passed over."""
+"""Version of the rendering from history and edits to bytes. It increases when the same journal would render
+differently. Snapshots carry it, so that a snapshot of another rendering is ignored."""
 
 _STEEPEST = 1_500
-"""Per mille: how much more than its estimate a new token may count, by the newest usage. Above it, what the service
-counted beyond our estimate is taken as an amount of its own and not as a rate."""
+"""Per mille: maximum ratio of a new token to its estimate, by the newest usage. Above it, the excess counts as a
+constant amount and not as a rate."""
 _INSTRUCTS: frozenset[Source] = frozenset({"person", "schedule", "inbox"})
 
 
@@ -78,42 +46,42 @@ class Conversation:
     messages: Messages = Messages()
     rendering: int = RENDERING
     revision: int = 0
-    """Rises by one with every `edited` that changed something."""
+    """Increases by one with every `edited` that changed something."""
     overhead: int = 0
     """Estimated tokens of system prompt and tools."""
     counted: int = 0
-    """Exact tokens by the newest usage: the prompt, and the reply as far as it stands in the view. 0 before it."""
+    """Exact tokens by the newest usage: the prompt, and the reply as far as it is in the view. 0 before it."""
     counted_base: int = 0
-    """What the estimate (overhead and view) was for the same."""
+    """Estimate (overhead and view) for the same content as `counted`."""
     counted_upto: int = 0
     """Id of the last message that `counted` includes."""
     output: int = 0
-    """Exact tokens of a reply that was counted and is not yet in the view."""
+    """Exact tokens of a reply that was counted and is not in the view yet."""
     asked: bool = False
-    """The service was asked to count this view: what it says holds, also where the estimate says more."""
+    """True if the service counted this view: its number is used even if the estimate is higher."""
     instructed: bool = False
-    """The first instruction has come; it was pinned."""
+    """True once the first instruction has arrived; it was pinned."""
 
     @property
     def tokens(self) -> int:
-        """Sum of the messages' estimates."""
+        """Return the sum of the messages' estimates."""
         return self.messages.tokens
 
     @property
     def result_tokens(self) -> int:
-        """Tokens of all results: what no clearing can exceed. `messages.bulk` counts the large ones alone."""
+        """Return the tokens of all results, an upper bound for clearing. `messages.bulk` counts only the large ones."""
         return self.messages.result_tokens
 
 
 def add_assistant(
-    conv: Conversation, id: int, blocks: Sequence[Json], at: float, turn: str, by: str = ""
+    conv: Conversation, id: int, blocks: Sequence[Json], *, at: float, turn: str, by: str = ""
 ) -> Conversation:
-    """The view with a reply of the model `by`. Empty text is left out; a reply after a reply (`pause_turn`) goes on in
-    one message."""
-    made = tuple(make_block(data, "assistant", at, by=by) for data in _said(blocks))
+    """Return the view with a reply of the model `by`. Empty text is omitted. A reply after a reply (`pause_turn`)
+    continues the same message."""
+    made = tuple(make_block(data, "assistant", at, by=by) for data in _sendable(blocks))
     if not made:
         return replace(conv, output=0)
-    grown = _grown(conv, id, "assistant", made, turn)
+    grown = _grown(conv, id, "assistant", made, turn=turn)
     if not conv.output:
         return grown
     return replace(
@@ -125,12 +93,12 @@ def add_assistant(
     )
 
 
-def add_user(conv: Conversation, id: int, placed: Sequence[Placed], at: float, turn: str) -> Conversation:
-    """The view with more user blocks: in the last message if that is a user's, with results before all else.
+def add_user(conv: Conversation, id: int, placed: Sequence[Placed], *, at: float, turn: str) -> Conversation:
+    """Return the view with more user blocks: in the last message if that is a user message, with results first.
 
-    The first instruction (of a person, a schedule or another agent) is pinned. Empty text blocks are left out.
+    The first instruction (of a person, a schedule or another agent) is pinned. Empty text blocks are omitted.
     """
-    made: list[Block] = []
+    made: list[ViewBlock] = []
     instructed = conv.instructed
     for item in placed:
         if is_empty(item.data):
@@ -138,11 +106,11 @@ def add_user(conv: Conversation, id: int, placed: Sequence[Placed], at: float, t
         first = not instructed and item.source in _INSTRUCTS
         instructed = instructed or first
         made.append(placed_block(item, at, pinned=item.pinned or first))
-    return replace(_grown(conv, id, "user", tuple(made), turn), instructed=instructed) if made else conv
+    return replace(_grown(conv, id, "user", tuple(made), turn=turn), instructed=instructed) if made else conv
 
 
 def usage_seen(conv: Conversation, usage: Usage) -> Conversation:
-    """The exact count of the view as it was sent. To be called before the reply is added."""
+    """Return the view with the exact count as it was sent. Must be called before the reply is added."""
     if not usage.prompt_tokens:
         return conv
     return replace(
@@ -155,7 +123,7 @@ def usage_seen(conv: Conversation, usage: Usage) -> Conversation:
 
 
 def counted(conv: Conversation, tokens: int) -> Conversation:
-    """The exact count of the view as it stands, before anything more was said."""
+    """Return the view with an exact count of its current content, before anything is added."""
     return replace(
         conv,
         counted=tokens,
@@ -167,14 +135,15 @@ def counted(conv: Conversation, tokens: int) -> Conversation:
 
 
 def with_overhead(conv: Conversation, tokens: int) -> Conversation:
-    """The view under a system prompt and tool list of that many tokens."""
+    """Return the view under a system prompt and tool list with this number of tokens."""
     return replace(conv, overhead=tokens)
 
 
 def size(conv: Conversation) -> int:
-    """Tokens of the whole request now: the larger of the estimate and the exact usage extrapolated from.
+    """Return the current tokens of the whole request: the larger of the estimate and the extrapolated exact usage.
 
-    After the service was asked, near the limit, its numbers alone: there a third too much is a summary too early.
+    Once the service has counted the view, near the limit, only its numbers are used: an estimate that is a third too
+    high would cause a summary too early.
     """
     estimate = conv.overhead + conv.tokens
     if not conv.counted or not conv.counted_base:
@@ -187,14 +156,14 @@ def size(conv: Conversation) -> int:
 
 
 def held(conv: Conversation) -> int:
-    """Tokens of the messages alone, to be compared with a budget."""
+    """Return the tokens of the messages alone, for comparison with a budget."""
     return max(0, size(conv) - conv.overhead)
 
 
 def edited(conv: Conversation, edits: Sequence[Edit]) -> Conversation:
-    """The view after these edits, in order. One whose target no longer stands changes nothing.
+    """Return the view after these edits, in order. An edit whose target no longer exists changes nothing.
 
-    Only chunks of messages that an edit touches are made anew.
+    Only chunks of messages that an edit touches are rebuilt.
     """
     messages = conv.messages
     for rereads, group in groupby(edits, lambda edit: edit.kind in ("cleared", "persisted")):
@@ -205,36 +174,38 @@ def edited(conv: Conversation, edits: Sequence[Edit]) -> Conversation:
     return replace(conv, messages=messages, revision=conv.revision + 1, asked=False)
 
 
-def render(history: Iterable[Message], edits: Sequence[Edit]) -> Messages:
-    """The view's messages from scratch: the whole history, then every edit in order.
+def render(history: Iterable[ViewMessage], edits: Sequence[Edit]) -> Messages:
+    """Render the view's messages from scratch: the whole history, then every edit in order.
 
-    Equal to the view that was grown and edited step by step, as long as no edit was taken back; where some were, give
-    the edits that stand (`undo.standing`).
+    Equal to the view that was grown and edited step by step, as long as no edit was undone. If some were undone, pass
+    only the remaining edits (`undo.standing`).
     """
     return edited(Conversation(messages=Messages.of(history)), edits).messages
 
 
-def restored_from(message: Message) -> Restored:
-    """The message as an undo carries it, to stand again as it is."""
+def restored_from(message: ViewMessage) -> Restored:
+    """Return the message in the form that an undo carries, to restore it unchanged."""
     blocks = tuple(
         Placed(data=block.data, source=block.source, pinned=block.pinned, compactable=block.compactable, by=block.by)
         for block in message.blocks
     )
-    at, times = message.blocks[0].at, tuple(block.at for block in message.blocks)
+    at = message.blocks[0].at
+    times = tuple(block.at for block in message.blocks)
     times = () if set(times) == {at} else times
     return Restored(id=message.id, role=message.role, blocks=blocks, turn=message.turn, at=at, times=times)
 
 
-def _said(blocks: Sequence[Json]) -> list[Json]:
-    """A reply as it may be sent back: no empty text, and no white space at its end (a paused reply comes last)."""
-    kept = [data for data in blocks if not is_empty(data)]
-    if kept and kept[-1].get("type") == "text":
-        kept[-1] = {**kept[-1], "text": str(kept[-1]["text"]).rstrip()}
-    return kept
+def _sendable(blocks: Sequence[Json]) -> list[Json]:
+    """Return a reply in a form that may be sent back: no empty text, and no whitespace at its end (a paused reply comes
+    last)."""
+    blocks_kept = [data for data in blocks if not is_empty(data)]
+    if blocks_kept and blocks_kept[-1].get("type") == "text":
+        blocks_kept[-1] = {**blocks_kept[-1], "text": str(blocks_kept[-1]["text"]).rstrip()}
+    return blocks_kept
 
 
 def _grown(
-    conv: Conversation, id: int, role: Literal["user", "assistant"], blocks: tuple[Block, ...], turn: str
+    conv: Conversation, id: int, role: Literal["user", "assistant"], blocks: tuple[ViewBlock, ...], *, turn: str
 ) -> Conversation:
     last = conv.messages.last
     if last is not None and last.role == role:
@@ -243,12 +214,12 @@ def _grown(
 
 
 def _exchanged(messages: Messages, edit: Edit) -> Messages:
-    """Messages in a row that become one, or what they were before."""
+    """Replace consecutive messages with one message, or with the messages that were there before."""
     start, stop = messages.span(edit.message, edit.last)
     if start == stop:
         return messages
     if edit.kind == "restored":
-        return _spliced(messages, start, stop, [_restored(one) for one in edit.messages])
+        return _spliced(messages, start, stop, [_restored(restored) for restored in edit.messages])
     gone = messages[start:stop]
     at = max(block.at for message in gone for block in message.blocks)
     blocks = tuple(placed_block(item, at, pinned=item.pinned) for item in edit.blocks)
@@ -256,21 +227,22 @@ def _exchanged(messages: Messages, edit: Edit) -> Messages:
     return _spliced(messages, start, stop, folded)
 
 
-def _restored(one: Restored) -> Message:
-    times = one.times or [one.at] * len(one.blocks)
-    blocks = tuple(placed_block(item, at, pinned=item.pinned) for item, at in zip(one.blocks, times, strict=True))
-    return make_message(one.id, one.role, blocks, one.turn)
+def _restored(restored: Restored) -> ViewMessage:
+    times = restored.times or [restored.at] * len(restored.blocks)
+    blocks = tuple(placed_block(item, at, pinned=item.pinned) for item, at in zip(restored.blocks, times, strict=True))
+    return make_message(restored.id, restored.role, blocks, restored.turn)
 
 
-def _spliced(messages: Messages, start: int, stop: int, instead: Sequence[Message]) -> Messages:
-    """With others in that place; where neighbours are now of one role, they become one message."""
-    before, after = messages[max(0, start - 1) : start], messages[stop : stop + 1]
+def _spliced(messages: Messages, start: int, stop: int, instead: Sequence[ViewMessage]) -> Messages:
+    """Replace messages in this range. Neighbours that now have the same role become one message."""
+    before = messages[max(0, start - 1) : start]
+    after = messages[stop : stop + 1]
     whole = _alternating((*before, *instead, *after))
     return messages.spliced(start - len(before), stop + len(after), whole)
 
 
-def _alternating(messages: Iterable[Message]) -> list[Message]:
-    out: list[Message] = []
+def _alternating(messages: Iterable[ViewMessage]) -> list[ViewMessage]:
+    out: list[ViewMessage] = []
     for message in messages:
         if out and out[-1].role == message.role:
             out[-1] = joined(out[-1], message.blocks, message.turn)
@@ -280,15 +252,15 @@ def _alternating(messages: Iterable[Message]) -> list[Message]:
 
 
 def _reread(messages: Messages, edits: Iterable[Edit]) -> Messages:
-    """Results that now read otherwise, many at once: each message that is touched is serialised once."""
+    """Replace the text of many results at once. Each changed message is serialised once."""
     targets: dict[int, list[Edit]] = {}
     for edit in edits:
         targets.setdefault(edit.message, []).append(edit)
-    found = {index: targets[id] for id in targets if (index := messages.find(id)) is not None}
-    return messages.changed({index: _rewritten(messages[index], group) for index, group in found.items()})
+    groups = {index: targets[id] for id in targets if (index := messages.find(id)) is not None}
+    return messages.changed({index: _rewritten(messages[index], group) for index, group in groups.items()})
 
 
-def _rewritten(message: Message, edits: Sequence[Edit]) -> Message:
+def _rewritten(message: ViewMessage, edits: Sequence[Edit]) -> ViewMessage:
     blocks = list(message.blocks)
     for edit in edits:
         number = -1 if edit.block is None else edit.block
@@ -301,7 +273,7 @@ def _rewritten(message: Message, edits: Sequence[Edit]) -> Message:
 
 
 def _reading(data: Json, edit: Edit) -> Json:
-    """A result, or words, that now read as the edit says; where a result is persisted, what is not text in it stays."""
+    """Return a result or text block with the text of the edit. If a result is persisted, its non-text content stays."""
     text = edit.text
     if data.get("type") != "tool_result":
         return {"type": "text", "text": text}
@@ -309,5 +281,5 @@ def _reading(data: Json, edit: Edit) -> Json:
         return {**data, "content": text}
     content = data.get("content")
     parts = cast("list[Json]", content) if isinstance(content, list) else []
-    rest = [part for part in parts if part.get("type") != "text"]
-    return {**data, "content": [{"type": "text", "text": text}, *rest] if rest else text}
+    other_parts = [part for part in parts if part.get("type") != "text"]
+    return {**data, "content": [{"type": "text", "text": text}, *other_parts] if other_parts else text}

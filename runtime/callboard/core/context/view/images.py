@@ -1,8 +1,8 @@
-"""Images as the Messages API takes them: how large they are, and what it refuses. Pure.
+"""Images for the Messages API: their sizes, and the API's limits. Pure.
 
 The numbers are the API's published limits (its pages "Vision" and "Errors"): 5 MB for an image in base64, 8,000 pixels
-a side, 2,000 a side in a request with more than 20 images, 100 images and 32 MB in a request. It decodes the head of an
-image and never the whole; what it cannot read it takes for as large as may be.
+per side, 2,000 per side in a request with more than 20 images, 100 images and 32 MB in a request. Only the head of an
+image is decoded. An image that cannot be read counts as the largest possible.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import binascii
 from collections.abc import Sequence
 from typing import cast
 
-from callboard.words.values import Json
+from callboard.types.records import Json
 
 SIDE = 8_000
-"""Pixels of the longer side of an image; a larger one is refused."""
+"""Maximum pixels of the longer side of an image; a larger image is refused."""
 SIDE_OF_MANY = 2_000
-"""The same in a request with more than `FEW` images."""
+"""Maximum pixels of the longer side in a request with more than `FEW` images."""
 FEW = 20
 MOST = 100
-"""Images of a request (of models with a window of 200,000 tokens; others take 600)."""
+"""Maximum images in a request (to models with a window of 200,000 tokens; others accept 600)."""
 BASE64 = 5 * 1024 * 1024
-"""Characters of an image in base64."""
+"""Maximum characters of an image in base64."""
 _HEAD = 65_536
-"""Base64 characters that are decoded to find an image's size (a JPEG's stands behind its metadata)."""
+"""Base64 characters that are decoded to find an image's size (in a JPEG, the size follows the metadata)."""
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def image_size(block: Json) -> tuple[int, int] | None:
-    """Width and height (pixels) of an image block in base64; None where that cannot be read, or it is a URL."""
+    """Return the width and height (pixels) of an image block in base64; None if they cannot be read, or for a URL."""
     source = block.get("source")
-    found = cast("Json", source) if isinstance(source, dict) else {}
-    return _dimensions(str(found.get("data", ""))[:_HEAD]) if found.get("type") == "base64" else None
+    image_source = cast("Json", source) if isinstance(source, dict) else {}
+    return _dimensions(str(image_source.get("data", ""))[:_HEAD]) if image_source.get("type") == "base64" else None
 
 
 def image_bytes(block: Json) -> int:
-    """Characters of its base64; 0 for a URL."""
+    """Return the number of characters of its base64; 0 for a URL."""
     source = block.get("source")
     return len(str(cast("Json", source).get("data", ""))) if isinstance(source, dict) else 0
 
 
 def refusal(block: Json) -> str:
-    """Why the API would refuse this image in any request; empty when it would take it."""
+    """Return the reason why the API would refuse this image in any request; empty if it would accept the image."""
     if image_bytes(block) > BASE64:
         return f"it has {image_bytes(block):,} characters in base64, and {BASE64:,} may be sent"
     size = image_size(block)
@@ -53,21 +53,21 @@ def refusal(block: Json) -> str:
 
 
 def fitting(content: Sequence[Json]) -> tuple[Json, ...]:
-    """The blocks of a result or a prompt, with a text in place of each image that no request could carry."""
+    """Return the blocks of a result or a prompt, with a text in place of each image that no request could contain."""
     if not any(block.get("type") == "image" for block in content):
         return tuple(content)
     return tuple(_or_text(block) for block in content)
 
 
 def _or_text(block: Json) -> Json:
-    why = refusal(block) if block.get("type") == "image" else ""
-    if not why:
+    reason = refusal(block) if block.get("type") == "image" else ""
+    if not reason:
         return block
-    return {"type": "text", "text": f"[Image left out: {why}. Make it smaller to show it.]"}
+    return {"type": "text", "text": f"[Image left out: {reason}. Make it smaller to show it.]"}
 
 
 def _dimensions(text: str) -> tuple[int, int] | None:
-    """Width and height of a base64 PNG, GIF, WebP or JPEG, or None."""
+    """Return the width and height of a base64 PNG, GIF, WebP or JPEG, or None."""
     try:
         head = base64.b64decode(text[: len(text) // 4 * 4], validate=True)
     except (binascii.Error, ValueError):
@@ -82,7 +82,7 @@ def _dimensions(text: str) -> tuple[int, int] | None:
 
 
 def _webp(head: bytes) -> tuple[int, int] | None:
-    """From the first chunk: extended, lossless or lossy (the WebP container's specification)."""
+    """Read the size from the first chunk: extended, lossless or lossy (the WebP container's specification)."""
     kind = head[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")

@@ -3,6 +3,16 @@
 A step changes the end only. All that is older stands in full chunks, each with its messages' bytes joined and its sums
 made once; the newest messages stand one by one in the tail. So growing, measuring and sending walk the tail and the
 list of chunks, never the messages. An edit makes the chunks anew that it touches. It refuses nothing: `laws` does.
+
+What of a message is sent to a model: all that stands in it, except thinking of another model. Pure.
+
+A service takes thinking only from the model that signed it. Each thinking block names it (`ViewBlock.by`), and is
+left out for everybody else: after a switch to a fallback, and on the way back. Nothing is edited: the journal and the
+view keep it, and the same reader is sent the same bytes at every call, so that its cached prefix stands.
+
+The other thing left out is a call of the service's own tools that has no result, once the conversation has gone on
+with a user message: the service paused in the middle of it, the reply was given up, and it would refuse the history for
+ever. A message with calls of ours is never touched so: there the service may still be at work.
 """
 
 from __future__ import annotations
@@ -17,18 +27,57 @@ from typing import Any, NamedTuple, overload
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from callboard.core.context.view.blocks import is_result
-from callboard.core.context.view.sending import wire_for, writers
-from callboard.words.context import Block, Message, Source
+from callboard.core.context.view.blocks import is_call, is_result, is_service_call, serialise
+from callboard.types.messages import Source, ViewBlock, ViewMessage
+
+UNANSWERED = ""
+"""Entry in the `writers` of a message for a service call without a result, which is sent to no model."""
+
+
+def writers(message: ViewMessage) -> frozenset[str]:
+    """Return the writers of blocks in a message that are not sent to every model. Empty for nearly all messages."""
+    if not message.private:
+        return frozenset()
+    authors = {block.by for block in message.blocks if block.by}
+    return frozenset({*authors, UNANSWERED}) if _unanswered(message) else frozenset(authors)
+
+
+def wire_for(message: ViewMessage, reader: str, *, last: bool = False) -> bytes:
+    """Return the message's bytes for `reader` (empty: all of them); nothing if no block is left.
+
+    `last`: the message ends the conversation and is sent back unchanged, so that the service can continue it.
+    """
+    if not reader or not message.private:
+        return message.wire
+    open_calls = frozenset[str]() if last else _unanswered(message)
+    if not open_calls and all(block.by in ("", reader) for block in message.blocks):
+        return message.wire
+    visible = tuple(block for block in message.blocks if _is_sent(block, reader, open_calls))
+    return serialise(message.role, visible) if visible else b""
+
+
+def _is_sent(block: ViewBlock, reader: str, open_calls: frozenset[str]) -> bool:
+    if block.by and block.by != reader:
+        return False
+    return not open_calls or not is_service_call(block) or str(block.data.get("id")) not in open_calls
+
+
+def _unanswered(message: ViewMessage) -> frozenset[str]:
+    """Return the ids of the service's own calls in the message that have no result there."""
+    if not any(map(is_service_call, message.blocks)) or any(map(is_call, message.blocks)):
+        return frozenset()
+    call_ids = {str(block.data.get("id")) for block in message.blocks if is_service_call(block)}
+    return frozenset(call_ids - {str(block.data.get("tool_use_id")) for block in message.blocks})
+
 
 FULL = 32
-"""Messages of a chunk. The tail holds as many, and up to twice as many before a chunk is cut off it."""
+"""Messages in a chunk. The tail holds at least as many, and up to twice as many before a chunk is cut off."""
 SMALL = 40
-"""A result of up to so many tokens (a text of 96 bytes) is not worth an edit: its mark counts about as much."""
+"""Maximum tokens of a result (96 bytes of text) that is not worth an edit: its mark would be about as large."""
 
 
 class _Sums(NamedTuple):
-    """Of some messages: tokens, those of results, and those of results of more than `SMALL`."""
+    """Sums over some messages: tokens, tokens of results, and tokens of results with more than `SMALL`."""
 
     tokens: int = 0
     results: int = 0
@@ -40,104 +89,107 @@ _NONE = _Sums()
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some messages in a row, and what there is to know of them."""
+    """Consecutive messages and their precomputed values."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[ViewMessage, ...]
     wire: bytes
-    """Their bytes, joined by commas."""
+    """Bytes of the messages, joined by commas."""
     sums: _Sums
     by_source: Mapping[Source, int]
-    """Tokens of the blocks of a source."""
-    pinned: tuple[Block, ...]
+    """Tokens of the blocks of each source."""
+    pinned: tuple[ViewBlock, ...]
     bulky: tuple[int, ...]
-    """Places of the messages that hold results of more than `SMALL` tokens."""
+    """Indexes of the messages with results of more than `SMALL` tokens."""
     writers: frozenset[str]
-    """Whose blocks are in them that are not sent to everybody (`sending`)."""
+    """Writers of blocks in the messages that are not sent to every model."""
     others: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
-    """The bytes for the newest reader that is not sent all of it: made once, since messages never change."""
+    """Bytes for the newest reader that does not get all of the chunk. Computed once, since messages never change."""
 
     def wire_for(self, reader: str) -> bytes:
-        """Their bytes as `reader` is sent them, joined by commas; empty when nothing is left."""
+        """Return the messages' bytes for `reader`, joined by commas; empty if nothing is left."""
         if not reader or not self.writers - {reader}:
             return self.wire
         if reader not in self.others:
             self.others.clear()
-            self.others[reader] = b",".join(wire for one in self.messages if (wire := wire_for(one, reader)))
+            self.others[reader] = b",".join(wire for message in self.messages if (wire := wire_for(message, reader)))
         return self.others[reader]
 
 
 @dataclass(slots=True, eq=False, repr=False)  # nothing sets a field again; `frozen` would make each step pay for that
-class Messages(Sequence[Message]):
-    """Messages in the order of their ids, which rise. Make one with `Messages.of`, and grow it.
+class Messages(Sequence[ViewMessage]):
+    """Messages in ascending order of their ids. Create with `Messages.of`, then grow.
 
-    Equal to any other `Messages` or tuple of the same messages. An index costs a bisection, a slice what it holds.
+    Equal to any other `Messages` or tuple of the same messages. An index costs a bisection, a slice its length.
     """
 
     _chunks: tuple[_Chunk, ...] = ()
     _starts: tuple[int, ...] = (0,)
-    """The index at which each chunk begins, and the tail behind them."""
-    _tail: tuple[Message, ...] = ()
-    """Empty only where there are no messages at all."""
+    """Index at which each chunk begins, and the index of the tail."""
+    _tail: tuple[ViewMessage, ...] = ()
+    """The newest messages. Empty only if there are no messages at all."""
     _before: _Sums = _NONE
-    """Of all but the newest message, which may still grow."""
+    """Sums of all but the newest message, which may still grow."""
 
     @classmethod
-    def of(cls, messages: Iterable[Message]) -> Messages:
-        """These messages."""
+    def of(cls, messages: Iterable[ViewMessage]) -> Messages:
+        """Create the sequence of these messages."""
         return messages if isinstance(messages, Messages) else _built((), tuple(messages))
 
     # What it knows, at no cost
 
     @property
     def tokens(self) -> int:
-        """The sum of all estimates."""
+        """Return the sum of all estimates."""
         return self._before.tokens + self._tail[-1].tokens if self._tail else 0
 
     @property
     def result_tokens(self) -> int:
-        """Tokens of all results: no clearing or persisting can save more. Ask this before you look for some."""
+        """Return the tokens of all results: no clearing or persisting can save more. Check this before searching for
+        results."""
         return self._all().results
 
     @property
     def bulk(self) -> int:
-        """Tokens of the results of more than `SMALL` tokens: what a stage that heeds nothing smaller can save at most.
+        """Return the tokens of the results of more than `SMALL` tokens: the most that a stage that skips smaller ones
+        can save.
 
-        Cleared marks and short answers, of which a long session has thousands, do not count here. Where it is less
-        than what a stage must save, there is nothing to do and nothing to search; else `bulky` says where they are.
+        Cleared marks and short answers, of which a long session has thousands, do not count here. If it is less than a
+        stage must save, no search is needed; otherwise `bulky` lists the messages.
         """
         return self._all().bulk
 
     @property
-    def last(self) -> Message | None:
-        """The newest message."""
+    def last(self) -> ViewMessage | None:
+        """Return the newest message."""
         return self._tail[-1] if self._tail else None
 
     # What it knows at the cost of its chunks and tail
 
     def tokens_of(self, source: Source) -> int:
-        """Tokens of all blocks of a source, such as `compactor`: at most what the summaries hold."""
+        """Return the tokens of all blocks of a source. For `compactor`, this is an upper bound for the summaries."""
         old = sum(chunk.by_source.get(source, 0) for chunk in self._chunks)
-        return old + sum(block.tokens for one in self._tail for block in one.blocks if block.source == source)
+        return old + sum(block.tokens for message in self._tail for block in message.blocks if block.source == source)
 
-    def pinned(self) -> list[Block]:
-        """All blocks that carry a pin, in order (see `laws.pins` for those that count)."""
+    def pinned(self) -> list[ViewBlock]:
+        """Return all blocks with a pin, in order (see `laws.pins` for the pins that count)."""
         old = [block for chunk in self._chunks for block in chunk.pinned]
-        return old + [block for one in self._tail for block in one.blocks if block.pinned]
+        return old + [block for message in self._tail for block in message.blocks if block.pinned]
 
     def bulky(self, *, newest_first: bool = False) -> Iterator[int]:
-        """Indexes of the messages that hold results of more than `SMALL` tokens; other chunks are not looked into."""
+        """Yield the indexes of the messages with results of more than `SMALL` tokens. Chunks without them are
+        skipped."""
         places = [chunk.bulky for chunk in self._chunks]
         places.append(_bulky(self._tail))
         pairs = list(zip(self._starts, places, strict=True))
-        for start, found in reversed(pairs) if newest_first else pairs:
-            for place in reversed(found) if newest_first else found:
+        for start, found_places in reversed(pairs) if newest_first else pairs:
+            for place in reversed(found_places) if newest_first else found_places:
                 yield start + place
 
     def pieces(self, replaced: Mapping[int, bytes] | None = None, reader: str = "") -> list[bytes]:
-        """The bytes of all messages as the model `reader` is sent them (`sending`; empty: as they stand), in pieces to
-        be joined by commas; those of an index in `replaced` read so instead.
+        """Return the bytes of all messages for the model `reader` (`sending`; empty: unchanged), in pieces to be joined
+        by commas. `replaced`: bytes to use instead, by index.
 
-        A piece is one message or, of those long past, several joined. The newest `FULL` stand alone.
+        A piece is one message or, for old messages, several joined. The newest `FULL` are separate pieces.
         """
         groups: dict[int, dict[int, bytes]] = {len(self._chunks): {}}
         for index, wire in (replaced or {}).items():
@@ -145,7 +197,10 @@ class Messages(Sequence[Message]):
         made = [chunk.wire_for(reader) for chunk in self._chunks]
         for number in sorted(groups, reverse=True):  # from the end: what stands before keeps its place
             whole = self._of_chunk(number)
-            alone = [wire_for(one, reader, last=one is self.last) if one.private else one.wire for one in whole]
+            alone = [
+                wire_for(message, reader, last=message is self.last) if message.private else message.wire
+                for message in whole
+            ]
             for index, wire in groups[number].items():
                 alone[index - self._starts[number]] = wire
             made[number : number + 1] = alone
@@ -154,34 +209,35 @@ class Messages(Sequence[Message]):
     # Look-ups by id: ids rise
 
     def find(self, id: int) -> int | None:
-        """The index of the message with this id."""
+        """Return the index of the message with this id."""
         index = self._below(id)
         return index if index < len(self) and self[index].id == id else None
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Indexes (from, to before) of the messages with ids from `first` to `last`; both alike where there is none."""
+        """Return the indexes (start, end) of the messages with ids from `first` to `last`; equal if there are none."""
         start = self._below(first)
         return start, max(start, self._below(last + 1))
 
     # Growing and changing: each returns another sequence, which shares all chunks that are not touched
 
-    def append(self, message: Message) -> Messages:
-        """With one more at the end. Its id is higher than all others."""
-        tail, before = (*self._tail, message), self._all()
+    def append(self, message: ViewMessage) -> Messages:
+        """Return the messages with one more at the end. Its id must be higher than all others."""
+        tail = (*self._tail, message)
+        before = self._all()
         if len(tail) < 2 * FULL:
             return Messages(self._chunks, self._starts, tail, before)
         chunks = (*self._chunks, _chunk(tail[:FULL]))
         return Messages(chunks, (*self._starts, self._starts[-1] + FULL), tail[FULL:], before)
 
-    def with_last(self, message: Message) -> Messages:
-        """With the newest message exchanged; there must be one."""
+    def with_last(self, message: ViewMessage) -> Messages:
+        """Return the messages with the newest one replaced; there must be one."""
         return Messages(self._chunks, self._starts, (*self._tail[:-1], message), self._before)
 
-    def changed(self, instead: Mapping[int, Message]) -> Messages:
-        """With other messages at these indexes, many at once."""
+    def changed(self, instead: Mapping[int, ViewMessage]) -> Messages:
+        """Return the messages with those at these indexes replaced, many at once."""
         if not instead:
             return self
-        by_chunk: dict[int, dict[int, Message]] = {}
+        by_chunk: dict[int, dict[int, ViewMessage]] = {}
         for index, message in instead.items():
             by_chunk.setdefault(self._chunk_at(index), {})[index] = message
         chunks = list(self._chunks)
@@ -189,29 +245,30 @@ class Messages(Sequence[Message]):
         for number, group in by_chunk.items():
             old = chunks[number].messages if number < len(chunks) else tail
             start = self._starts[number]
-            made = tuple(group.get(start + place, one) for place, one in enumerate(old))
+            made = tuple(group.get(start + place, message) for place, message in enumerate(old))
             if number < len(chunks):
                 chunks[number] = _chunk(made)
             else:
                 tail = made
         return _whole(tuple(chunks), tail)
 
-    def spliced(self, start: int, stop: int, messages: Sequence[Message]) -> Messages:
-        """With `messages` in place of those from index `start` to before `stop`."""
-        first, end = self._chunk_at(start), self._chunk_at(max(start, stop - 1))
+    def spliced(self, start: int, stop: int, messages: Sequence[ViewMessage]) -> Messages:
+        """Return the messages with `messages` in place of those from index `start` to before `stop`."""
+        first = self._chunk_at(start)
+        end = self._chunk_at(max(start, stop - 1))
         before = self._of_chunk(first)[: start - self._starts[first]]
         after = self._of_chunk(end)[stop - self._starts[end] :]
         middle = (*before, *messages, *after)
-        kept = self._chunks[:first]
+        preceding = self._chunks[:first]
         if end == len(self._chunks):
-            return _built(kept, middle)
+            return _built(preceding, middle)
         later = self._chunks[end + 1 :]
         if len(middle) < FULL // 2:  # too small for a chunk of its own: it joins the next
             middle += later[0].messages if later else self._tail
             if not later:
-                return _built(kept, middle)
+                return _built(preceding, middle)
             later = later[1:]
-        return _whole((*kept, *_cut(middle), *later), self._tail)
+        return _whole((*preceding, *_cut(middle), *later), self._tail)
 
     # A sequence
 
@@ -221,21 +278,21 @@ class Messages(Sequence[Message]):
     def __len__(self) -> int:
         return self._starts[-1] + len(self._tail)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[ViewMessage]:
         return chain(chain.from_iterable(chunk.messages for chunk in self._chunks), self._tail)
 
-    def __reversed__(self) -> Iterator[Message]:
+    def __reversed__(self) -> Iterator[ViewMessage]:
         yield from reversed(self._tail)
         for chunk in reversed(self._chunks):
             yield from reversed(chunk.messages)
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> ViewMessage: ...
 
     @overload
-    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[ViewMessage, ...]: ...
 
-    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+    def __getitem__(self, index: int | slice) -> ViewMessage | tuple[ViewMessage, ...]:
         if isinstance(index, slice):
             return self._slice(index)
         if 0 < -index <= len(self._tail):
@@ -262,12 +319,12 @@ class Messages(Sequence[Message]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """In a snapshot it is the list of its messages."""
+        """Serialise as a list of messages in a snapshot."""
         return core_schema.no_info_after_validator_function(
             Messages.of,
-            handler(tuple[Message, ...]),
+            handler(tuple[ViewMessage, ...]),
             serialization=core_schema.plain_serializer_function_ser_schema(
-                tuple[Message, ...], return_schema=handler(tuple[Message, ...])
+                tuple[ViewMessage, ...], return_schema=handler(tuple[ViewMessage, ...])
             ),
         )
 
@@ -277,31 +334,32 @@ class Messages(Sequence[Message]):
         return _plus(self._before, self._tail[-1]) if self._tail else self._before
 
     def _chunk_at(self, index: int) -> int:
-        """The number of the chunk that holds an index; that of the tail is the number of chunks."""
+        """Return the number of the chunk that contains an index; for the tail, the number of chunks."""
         return bisect_right(self._starts, index) - 1
 
-    def _of_chunk(self, number: int) -> tuple[Message, ...]:
+    def _of_chunk(self, number: int) -> tuple[ViewMessage, ...]:
         return self._chunks[number].messages if number < len(self._chunks) else self._tail
 
     def _below(self, id: int) -> int:
-        """How many messages have a lower id."""
+        """Return the number of messages with a lower id."""
         number = bisect_left(self._chunks, id, key=lambda chunk: chunk.messages[-1].id)
-        return self._starts[number] + bisect_left(self._of_chunk(number), id, key=lambda one: one.id)
+        return self._starts[number] + bisect_left(self._of_chunk(number), id, key=lambda message: message.id)
 
-    def _slice(self, wanted: slice) -> tuple[Message, ...]:
-        start, stop, step = wanted.indices(len(self))
+    def _slice(self, index: slice) -> tuple[ViewMessage, ...]:
+        start, stop, step = index.indices(len(self))
         if step != 1:
-            return tuple(self)[wanted]
+            return tuple(self)[index]
         if start >= stop:
             return ()
         if start >= self._starts[-1]:
             return self._tail[start - self._starts[-1] : stop - self._starts[-1]]
-        first, last = self._chunk_at(start), self._chunk_at(stop - 1)
-        found = tuple(chain.from_iterable(self._of_chunk(number) for number in range(first, last + 1)))
-        return found[start - self._starts[first] : stop - self._starts[first]]
+        first = self._chunk_at(start)
+        last = self._chunk_at(stop - 1)
+        messages = tuple(chain.from_iterable(self._of_chunk(number) for number in range(first, last + 1)))
+        return messages[start - self._starts[first] : stop - self._starts[first]]
 
 
-def _plus(sums: _Sums, message: Message) -> _Sums:
+def _plus(sums: _Sums, message: ViewMessage) -> _Sums:
     results = bulk = 0
     for block in message.blocks:
         if is_result(block):
@@ -310,46 +368,49 @@ def _plus(sums: _Sums, message: Message) -> _Sums:
     return _Sums(sums.tokens + message.tokens, sums.results + results, sums.bulk + bulk)
 
 
-def _bulky(messages: Sequence[Message]) -> tuple[int, ...]:
+def _bulky(messages: Sequence[ViewMessage]) -> tuple[int, ...]:
     return tuple(
         place
-        for place, one in enumerate(messages)
-        if any(block.tokens > SMALL and is_result(block) for block in one.blocks)
+        for place, message in enumerate(messages)
+        if any(block.tokens > SMALL and is_result(block) for block in message.blocks)
     )
 
 
-def _chunk(messages: tuple[Message, ...]) -> _Chunk:
+def _chunk(messages: tuple[ViewMessage, ...]) -> _Chunk:
     by_source: dict[Source, int] = {}
-    for block in (block for one in messages for block in one.blocks):
+    for block in (block for message in messages for block in message.blocks):
         by_source[block.source] = by_source.get(block.source, 0) + block.tokens
     return _Chunk(
         messages,
-        b",".join(one.wire for one in messages),
+        b",".join(message.wire for message in messages),
         reduce(_plus, messages, _NONE),
         by_source,
-        tuple(block for one in messages for block in one.blocks if block.pinned),
+        tuple(block for message in messages for block in message.blocks if block.pinned),
         _bulky(messages),
         frozenset[str]().union(*map(writers, messages)),
     )
 
 
-def _cut(messages: Sequence[Message]) -> tuple[_Chunk, ...]:
-    """Chunks of about one size, none fuller than `FULL`, and none half empty where there are enough messages."""
+def _cut(messages: Sequence[ViewMessage]) -> tuple[_Chunk, ...]:
+    """Return chunks of about equal size, none larger than `FULL`, and none half empty if there are enough messages."""
     count = -(-len(messages) // FULL)
     ends = [len(messages) * number // count for number in range(count + 1)] if count else [0]
     return tuple(_chunk(tuple(messages[a:b])) for a, b in pairwise(ends))
 
 
-def _whole(chunks: tuple[_Chunk, ...], tail: tuple[Message, ...]) -> Messages:
+def _whole(chunks: tuple[_Chunk, ...], tail: tuple[ViewMessage, ...]) -> Messages:
     starts = tuple(accumulate((len(chunk.messages) for chunk in chunks), initial=0))
     sums = [chunk.sums for chunk in chunks]
-    old = _Sums(sum(one.tokens for one in sums), sum(one.results for one in sums), sum(one.bulk for one in sums))
+    old = _Sums(
+        sum(total.tokens for total in sums), sum(total.results for total in sums), sum(total.bulk for total in sums)
+    )
     return Messages(chunks, starts, tail, reduce(_plus, tail[:-1], old))
 
 
-def _built(chunks: tuple[_Chunk, ...], rest: tuple[Message, ...]) -> Messages:
-    """These chunks, and the rest cut into chunks and a tail that is long enough, if there are so many."""
-    while chunks and len(rest) < FULL:
-        chunks, rest = chunks[:-1], chunks[-1].messages + rest
-    surplus = max(0, len(rest) - FULL) // FULL * FULL
-    return _whole((*chunks, *_cut(rest[:surplus])), rest[surplus:])
+def _built(chunks: tuple[_Chunk, ...], messages: tuple[ViewMessage, ...]) -> Messages:
+    """Return these chunks, and the rest cut into chunks and a tail that is long enough, if there are enough
+    messages."""
+    while chunks and len(messages) < FULL:
+        chunks, messages = chunks[:-1], chunks[-1].messages + messages
+    surplus = max(0, len(messages) - FULL) // FULL * FULL
+    return _whole((*chunks, *_cut(messages[:surplus])), messages[surplus:])

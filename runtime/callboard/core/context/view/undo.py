@@ -1,9 +1,16 @@
-"""Edits that are taken back. An undo is an edit too: the messages that it restores stand in its event. Pure.
+"""Undone edits. An undo is an edit too: its event contains the messages that it restores. Pure.
 
-What stands is a matter of the journal alone: an edit stands unless an undo that stands takes it back, so that an undo
-can itself be undone. The view after an undo is what the history and the standing edits render to; what came after an
-edit that is taken back stays. Refused, with the reason: what is no edit, what was taken back already, what changes
-nothing any more, what would not fit, what would break a law of the view.
+The effective edits follow from the journal alone: an edit is effective unless an effective undo reverts it, so an undo
+can itself be undone. The view after an undo is rendered from the history and the effective edits; content added after
+an undone edit stays. Refused, with the reason: a position that is not an edit, an edit that was already undone, and an
+undo that changes nothing any more, would not fit, or would break a law of the view.
+
+Also the spared ranges: what a person restored, and when stages leave it alone. Pure.
+
+An undo marks the restored messages as not compactable, so that stages which choose single results skip them. A stage
+that folds a whole range - a summary, a snip - leaves a spared range alone while the view is within the budget. Over the
+budget it may act again. `/compact`, the `compact` tool and a prompt that the service refused request the fold itself,
+and may act on spared ranges.
 """
 
 from __future__ import annotations
@@ -11,37 +18,43 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from callboard.core.context.view.conversation import Conversation, edited, held, render, restored_from
-from callboard.core.context.view.laws import edit_faults, invariants
+from callboard.core.context.view.invariants import edit_faults, invariants
 from callboard.core.context.view.messages import Messages
-from callboard.words.context import Edit, Message
-from callboard.words.events import ContextEdited
+from callboard.types.events import ContextEdited
+from callboard.types.messages import Edit, Spared, SummaryWanted, ViewMessage
 
 Edits = Sequence[tuple[int, ContextEdited]]
-"""All `ContextEdited` of a journal with their positions, in order; refused undos and stages without edits may be in."""
+"""All `ContextEdited` of a journal with their positions, in order; refused undos and stages without edits may be
+included."""
+
+
+def asked_for(text: str) -> tuple[int, ...]:
+    """Return the journal positions that a person's command names."""
+    return tuple(dict.fromkeys(int(word) for word in text.split() if word.isdecimal()))
 
 
 def standing(edits: Edits, without: Collection[int] = ()) -> list[Edit]:
-    """The edits that stand, in order, undos left out: `render(history, standing(edits))` is the view.
+    """Return the effective edits, in order, without undos: `render(history, standing(edits))` is the view.
 
-    `without`: as if these, by their positions, were taken back as well.
+    `without`: positions of edits to treat as undone as well.
     """
     off = _taken_back(edits, without)
     return [edit for seq, event in edits if seq not in off and not event.undoes for edit in event.edits]
 
 
 def take_back(
-    view: Conversation, history: Sequence[Message], edits: Edits, wanted: Sequence[int], budget: int
+    view: Conversation, history: Sequence[ViewMessage], edits: Edits, *, positions: Sequence[int], budget: int
 ) -> Edit | str:
-    """The edit that makes the view what it would be without the edits at the positions `wanted`; or why not.
+    """Return the edit that makes the view what it would be without the edits at `positions`, or the reason why that is
+    impossible.
 
-    `view` is the conversation as it stands now, `history` the same as if nothing had ever been edited, `budget` the
-    tokens that messages may take. The edit restores the smallest range that differs. It holds for this view: record it
-    before anything else changes that.
+    `view` is the current conversation, `history` the same without any edits, `budget` the tokens for the messages. The
+    edit restores the smallest range that differs. It is valid only for this view: record it before the view changes.
     """
-    refused = _refused(edits, wanted)
+    refused = _refused(edits, positions)
     if refused:
         return refused
-    target = render(history, standing(edits, wanted))
+    target = render(history, standing(edits, positions))
     edit = _restoring(view.messages, target)
     if edit is None:
         return "taking it back would change nothing: later edits took in what it had reduced"
@@ -53,29 +66,31 @@ def take_back(
     return f"the conversation could not be sent: {faults[0]}" if faults else edit
 
 
-def _taken_back(edits: Edits, more: Collection[int] = ()) -> set[int]:
-    """Positions of what does not stand. From the newest to the oldest: an undo that is taken back takes nothing."""
-    off = set(more)
+def _taken_back(edits: Edits, extra: Collection[int] = ()) -> set[int]:
+    """Return the positions of edits that are not effective. Works from newest to oldest: an undo that is itself undone
+    reverts nothing."""
+    off = set(extra)
     for seq, event in reversed(edits):
         if event.undoes and event.edits and seq not in off:
             off |= set(event.undoes)
     return off
 
 
-def _refused(edits: Edits, wanted: Sequence[int]) -> str:
-    known = {seq for seq, event in edits if event.edits}
+def _refused(edits: Edits, positions: Sequence[int]) -> str:
+    edit_positions = {seq for seq, event in edits if event.edits}
     off = _taken_back(edits)
-    for seq in wanted:
-        if seq not in known:
+    for seq in positions:
+        if seq not in edit_positions:
             return f"#{seq} is no edit"
         if seq in off:
             return f"#{seq} was taken back already"
-    return "" if wanted else "no edit is named"
+    return "" if positions else "no edit is named"
 
 
 def _restoring(view: Messages, target: Messages) -> Edit | None:
-    """The edit that makes `view` read like `target`; None where it does."""
-    now, then = tuple(view), tuple(target)
+    """Return the edit that makes `view` equal to `target`; None if it already is."""
+    now = tuple(view)
+    then = tuple(target)
     start = next((n for n, (a, b) in enumerate(zip(now, then, strict=False)) if not _alike(a, b)), None)
     if start is None:
         if len(now) == len(then):
@@ -84,11 +99,15 @@ def _restoring(view: Messages, target: Messages) -> Edit | None:
     room = min(len(now), len(then)) - start
     back = zip(reversed(now), reversed(then), strict=False)
     same = next((n for n, (a, b) in enumerate(back) if n == room or not _alike(a, b)), room)
-    end, upto = len(now) - same, len(then) - same
+    end = len(now) - same
+    upto = len(then) - same
     if start == end:  # an edit names messages that stand: a neighbour is restored as it is
         start, end, upto = (start - 1, end, upto) if start else (start, end + 1, upto + 1)
-    kept = {message.id: message for message in now[start:end]}
-    messages = [one if not (old := kept.get(one.id)) or not _alike(old, one) else old for one in then[start:upto]]
+    current = {message.id: message for message in now[start:end]}
+    messages = [
+        message if not (old := current.get(message.id)) or not _alike(old, message) else old
+        for message in then[start:upto]
+    ]
     return Edit(
         kind="restored",
         message=now[start].id,
@@ -97,12 +116,43 @@ def _restoring(view: Messages, target: Messages) -> Edit | None:
     )
 
 
-def _alike(one: Message, other: Message) -> bool:
-    """They read the same, whatever stages may do with them: what was taken back before is left alone by stages."""
-    return one is other or (
-        (one.id, one.role, one.turn, one.wire) == (other.id, other.role, other.turn, other.wire)
+def _alike(message: ViewMessage, other: ViewMessage) -> bool:
+    """Return True if both messages have the same content, even if stages may treat them differently: stages skip
+    restored content."""
+    return message is other or (
+        (message.id, message.role, message.turn, message.wire) == (other.id, other.role, other.turn, other.wire)
         and all(
             (a.source, a.pinned, a.at) == (b.source, b.pinned, b.at)
-            for a, b in zip(one.blocks, other.blocks, strict=True)
+            for a, b in zip(message.blocks, other.blocks, strict=True)
         )
     )
+
+
+_FOLDS = frozenset({"summarised", "dropped", "snipped"})
+
+
+def spared_after(spared: Spared, event: ContextEdited) -> Spared:
+    """Return the spared ranges after an edit: an undo adds the range that it restored, and a fold over a range removes
+    it."""
+    for edit in event.edits:
+        if edit.kind == "restored" and event.undoes:
+            ids = [edit.message, edit.last, *(message.id for message in edit.messages)]
+            spared = (*spared, (min(ids), max(ids)))
+        elif edit.kind in _FOLDS:
+            spared = tuple(stretch for stretch in spared if not _meet(stretch, (edit.message, edit.last)))
+    return spared
+
+
+def is_spared(result: Sequence[Edit] | SummaryWanted | None, spared: Spared) -> bool:
+    """Return True if the stage's result would fold a spared range."""
+    if not result or not spared:
+        return False
+    if isinstance(result, SummaryWanted):
+        folded = [(result.message, result.last)]
+    else:
+        folded = [(edit.message, edit.last) for edit in result if edit.kind in _FOLDS]
+    return any(_meet(stretch, spared_stretch) for stretch in folded for spared_stretch in spared)
+
+
+def _meet(stretch: tuple[int, int], other: tuple[int, int]) -> bool:
+    return stretch[0] <= other[1] and other[0] <= stretch[1]

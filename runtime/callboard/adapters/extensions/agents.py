@@ -1,0 +1,272 @@
+"""Agent files: Markdown whose front matter defines the rights of an agent type, and whose body is its system prompt.
+
+The fields are those of Claude Code. Everything that has no effect is reported with file, line and field. A file without
+a name, a description or any existing tool is not loaded. A workspace cannot raise its own permissions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from callboard.adapters.extensions.agent_fields import (
+    COLOURS,
+    EFFORTS,
+    ISOLATIONS,
+    MEMORIES,
+    Reading,
+    ToolsRead,
+    allowed_tools,
+    budget_of,
+    flag_of,
+    max_turns_of,
+    may_spawn_of,
+    mode_of,
+    model_of,
+    one_of,
+    servers_of,
+    text_of,
+    tools_of,
+    words_of,
+)
+from callboard.adapters.extensions.discovery import (
+    DiscoveryNote,
+    ExtensionPaths,
+    LoadedItems,
+    Scope,
+    Shelf,
+    Source,
+    agent_paths,
+    broken,
+    sources,
+    withheld,
+)
+from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
+from callboard.types.agent_spec import PermissionMode
+from callboard.types.errors import SettingsError
+from callboard.types.records import Budget
+
+AGENT_TYPE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+
+_NOT_HONOURED: Mapping[str, str] = MappingProxyType(
+    {"background": "every agent runs beside its caller already", "color": "agents are told apart by name"}
+)
+_HONOURED = frozenset(
+    {
+        *("name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "budget"),
+        *("isolation", "hooks", "mcpServers", "memory", "effort", "initialPrompt"),
+        "readOnly",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFile:
+    """One agent type, from its file. `tools`, `denied`: unchanged, for `core.toolset.tools_for`."""
+
+    name: str
+    description: str
+    instructions: str
+    path: str
+    scope: Scope
+    tools: tuple[str, ...] | None = None
+    """Tools of the type; None: all that its kind may have."""
+    own: tuple[str, ...] | None = None
+    """Tools that it has of the program that opens the session; None: none if `tools` is set, else all."""
+    denied: tuple[str, ...] = ()
+    mcp: tuple[str, ...] | None = None
+    """Entries of `tools` for tools of MCP servers (`mcp__server`, `mcp__server__*`, `mcp__server__tool`, `mcp__*`).
+    None: no list, so all tools of the session; empty: a list without any."""
+    mcp_denied: tuple[str, ...] = ()
+    """Entries of `disallowedTools` for tools of MCP servers."""
+    may_spawn: tuple[str, ...] | None = None
+    """The types in `Agent(a, b)`, which a lead of this type may start; None: any."""
+    model: str | None = None
+    """Id or alias of the model; None: its parent's."""
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """Effort requested from the model; empty: the service's default."""
+    permission_mode: PermissionMode | None = None
+    max_turns: int | None = None
+    """Most model steps in one turn."""
+    skills: tuple[str, ...] = ()
+    """Skills whose complete text is in its prompt from the start."""
+    mcp_servers: tuple[object, ...] = ()
+    """Names of servers (str) and inline entries ({name: {...}}), unchanged."""
+    memory: Literal["", "user", "project", "local"] = ""
+    """Scope of the agent's own notes, which remain for later sessions; empty: it has none."""
+    isolation: Literal["", "worktree"] = ""
+    """`worktree`: each teammate of this type gets its own git worktree."""
+    read_only: bool = False
+    """True if agents of this type only read, in every mode: they may only run commands that read inside the
+    workspace."""
+    background: bool = False
+    color: str = ""
+    initial_prompt: str = ""
+    """First prompt of the user to a lead of this type; empty: none."""
+    budget: Budget = Budget()
+    """Budget for the whole life of each agent of this type, including all agents that it starts."""
+    hooks: object = None
+    """Hooks, unchanged, for `adapters.hook_files.read_hooks`."""
+    compatible: bool = False
+    """True if it is in a `.claude` folder: its hooks fail as documented there."""
+    lines: tuple[tuple[str, int], ...] = dataclass_field(default=(), compare=False)
+    """The fields in its file, each with its line, in their order."""
+    plugin: str = ""
+    """Plugin that contains it; empty: none."""
+
+
+def load_agents(places: ExtensionPaths) -> LoadedItems[AgentFile]:
+    """Return every agent type that these places define, with the winning file of each name."""
+    shelf = Shelf[AgentFile](notes=withheld("agents", places))
+    for source in sources("agents", places):
+        listing = agent_paths(source)
+        shelf.notes.extend(listing.notes)
+        for path in listing.paths:
+            agent = _read(path, source, shelf.notes)
+            if agent is not None:
+                shelf.add(agent.name, agent, path, dict(agent.lines).get("name", 0))
+    return shelf.loaded()
+
+
+def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile | None:
+    try:
+        document, body = load_front_document(_file(path, source), str(path))
+    except SettingsError as error:
+        notes.append(broken(path, error))
+        return None
+    reading = Reading(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
+    if not document.lines and not document.data:
+        reading.ignored("", "has no front matter, so it is no agent: begin with `---`, name, description, `---`")
+        return None
+    if document.mended:
+        reading.honoured(document.mended)
+    made = _made(reading, body, compatible=source.compatible)
+    return made and replace(made, name=_in_plugin(made.name, path, source))
+
+
+def _in_plugin(name: str, path: Path, source: Source) -> str:
+    """Return `plugin:folder:name` for a plugin's agent; else the name itself."""
+    if not source.plugin:
+        return name
+    return ":".join((source.plugin, *path.relative_to(source.folder).parts[:-1], name))
+
+
+def given_agents(
+    definitions: Mapping[str, Mapping[str, object]], place: str
+) -> tuple[dict[str, AgentFile], list[DiscoveryNote]]:
+    """Return agent types that were passed without files (name -> the same fields, and `prompt` for the body), and notes
+    on everything that has no effect. They count as the user's own."""
+    notes: list[DiscoveryNote] = []
+    agents: dict[str, AgentFile] = {}
+    for name, fields in definitions.items():
+        body = fields.get("prompt")
+        front_matter = {field: value for field, value in fields.items() if field != "prompt" and value is not None}
+        where = f"{place}: {name}"
+        reading = Reading(where, "person", YamlDocument({**front_matter, "name": name}, where), notes)
+        agent = _made(reading, body if isinstance(body, str) else "", compatible=True)
+        if agent is not None:
+            agents[agent.name] = agent
+    return agents, notes
+
+
+def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
+    fields = reading.fields
+    name = _name(reading)
+    description = text_of(reading, "description").replace("\\n", " ")
+    if name is None:
+        return None
+    if not description:
+        if not isinstance(fields.get("description"), dict | list):  # and told
+            reading.refused("description", "is missing: say when to use this agent")
+        return None
+    note_count = len(reading.notes)
+    allowed = allowed_tools(reading)
+    if allowed == ToolsRead((), ()) and len(reading.notes) > note_count:
+        return None
+    denied = tools_of(reading, "disallowedTools")
+    made = AgentFile(
+        name=name,
+        description=" ".join(description.split()),
+        instructions=body.strip(),
+        path=reading.path,
+        scope=reading.scope,
+        tools=allowed and allowed.tools,
+        denied=denied.tools,
+        mcp=allowed and allowed.servers,
+        mcp_denied=denied.servers,
+        may_spawn=may_spawn_of(allowed),
+        model=model_of(reading),
+        effort=one_of(reading, "effort", EFFORTS),
+        permission_mode=mode_of(reading),
+        max_turns=max_turns_of(reading),
+        skills=words_of(reading, "skills"),
+        mcp_servers=servers_of(reading),
+        memory=one_of(reading, "memory", MEMORIES),
+        isolation=one_of(reading, "isolation", ISOLATIONS),
+        read_only=flag_of(reading, "readOnly"),
+        background=flag_of(reading, "background"),
+        color=one_of(reading, "color", COLOURS),
+        initial_prompt=text_of(reading, "initialPrompt"),
+        budget=budget_of(reading),
+        hooks=_hooks(reading),
+        compatible=compatible,
+        lines=tuple((str(name), reading.line(str(name))) for name in fields),
+        plugin=reading.plugin,
+    )
+    _tell_rest(reading)
+    return made
+
+
+def read_name(written: str) -> str:
+    """Return the canonical form of a name with capitals, blanks or underscores."""
+    return _NO_NAME.sub("-", written.lower()).strip("-")
+
+
+def _name(reading: Reading) -> str | None:
+    """Return its name in canonical form; None, with a note, if there is none."""
+    note_count = len(reading.notes)
+    written = text_of(reading, "name")
+    if len(reading.notes) > note_count:
+        reading.notes[-1] = replace(reading.notes[-1], verdict="refused")
+        return None
+    if not written and reading.plugin:
+        written = Path(reading.path).stem
+    name = written if AGENT_TYPE.fullmatch(written) else read_name(written)
+    if ":" in written or written.startswith("-") or not AGENT_TYPE.fullmatch(name):
+        reading.refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
+        return None
+    if name != written:
+        reason = f"{written!r} is read as {name}: write lower-case letters, digits and hyphens"
+        reading.notes.append(DiscoveryNote(reading.path, "name", "honoured", reason, reading.line("name")))
+    return name
+
+
+def _hooks(reading: Reading) -> object:
+    """Return its hooks unchanged; none for a plugin's agent, because the plugin has its own hooks."""
+    if reading.refuses("hooks", "an agent of a plugin brings no hooks: the plugin's hooks/hooks.json does"):
+        return None
+    return reading.fields.get("hooks")
+
+
+def _file(path: Path, source: Source) -> Path | str:
+    """Return the text if the source was read already, else the path. Raises `SettingsError`."""
+    if source.brought is None:
+        return path
+    raw = source.read(path)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingsError("is not UTF-8 text", f"{path}:{raw[: error.start].count(10) + 1}") from error
+
+
+def _tell_rest(reading: Reading) -> None:
+    noted_fields = {note.field for note in reading.notes if note.path == reading.path}
+    for field in reading.fields:
+        if field not in _HONOURED | noted_fields:
+            reading.ignored(field, _NOT_HONOURED.get(field, "is no field of an agent file"))

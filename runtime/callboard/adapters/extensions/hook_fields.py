@@ -1,0 +1,330 @@
+"""One handler of a hook file: its fields, their meaning for each kind of handler, and the fields without effect.
+
+`prompt`, `agent` and `mcp_tool` handlers are refused: a hook that calls a model would spend money outside of all
+budgets, and a hook that calls a tool of an MCP server would bypass the rules for agents' calls. Pure parsing: nothing
+is run or looked up.
+
+A hook with an `if` runs only for calls that match its rule. Otherwise it works like any other hook.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+
+from callboard.adapters.extensions.hook_commands import CommandHandler
+from callboard.adapters.extensions.hook_http import HttpHandler, variables_in
+from callboard.adapters.extensions.yaml import Address
+from callboard.adapters.shell.parser import BashParser
+from callboard.core.hooks.matching import CONDITIONAL, analysis_of, call_told, is_meant, read_condition
+from callboard.core.permissions.values import Parsed, ProposedCall, Rule
+from callboard.core.tool_access import our_names
+from callboard.ports.hooks import HookHandler, Terms
+from callboard.types.hook_answers import FITTING, AddContext, HandlerResult
+from callboard.types.records import Json
+
+SECONDS = 600.0
+PROMPT_SECONDS = 30.0
+ENDING_SECONDS = 1.5
+"""The documented timeouts of handlers: in general, of `UserPromptSubmit`, of `SessionEnd`."""
+LONGEST_ENDING = 60.0
+"""Most seconds that a `SessionEnd` handler may request."""
+
+REFUSED_TYPES: Mapping[str, str] = {
+    "prompt": "would ask a model beyond every budget",
+    "agent": "would ask a model beyond every budget",
+    "mcp_tool": "would call a tool of an MCP server past the rules that agents' calls are judged by",
+}
+
+_OF_ALL = frozenset({"type", "if", "timeout", "onFailure", "once", "statusMessage"})
+_OF_KIND: Mapping[str, frozenset[str]] = {
+    "command": frozenset({"command", "args", "shell", "async", "asyncRewake", "sandbox"}),
+    "http": frozenset({"url", "headers", "allowedEnvVars"}),
+}
+_PLACEHOLDER = re.compile(r"\$\{?(CLAUDE_PLUGIN_DATA|user_config\.\w+|CLAUDE_PLUGIN_ROOT)\b")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Combined limits of all settings files for `http` handlers. None: no limit."""
+
+    urls: tuple[str, ...] | None = None
+    """Allowed URLs, as patterns with `*`."""
+    variables: tuple[str, ...] | None = None
+    """Names of environment variables that headers may contain."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookOrigin:
+    """Origin of a file's hooks."""
+
+    project: str
+    """Absolute path of the workspace."""
+    compatible: bool = True
+    """True for a file in the compatible format: its documented timeouts apply, and its faults let a call proceed."""
+    root: str = ""
+    """Folder for `${CLAUDE_PLUGIN_ROOT}`; empty: none."""
+    environment: Mapping[str, str] | None = None
+    """See `CommandHandler.environment`."""
+    agent_type: str = ""
+    """Agent type whose front matter this is."""
+    skill: str = ""
+    """Skill whose front matter this is."""
+    limits: HttpLimits = HttpLimits()
+    variables: Mapping[str, str] | None = None
+    """Environment for the variables in headers; None: the runtime's own."""
+
+
+class FieldRefused(Exception):
+    """A part of the file is not read. `address` says where, the text says why."""
+
+    def __init__(self, address: Address, reason: str) -> None:
+        super().__init__(reason)
+        self.address = address
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFields:
+    """Reading of one handler; `ignore` adds a note about a field without effect."""
+
+    event: str
+    fields: Mapping[str, Any]
+    at: Address
+    origin: HookOrigin
+    ignore: Callable[[Address, str], None]
+
+    def read(self) -> tuple[HookHandler, Terms]:
+        """The handler, and on what terms it runs. Raises `FieldRefused`."""
+        kind = self.fields.get("type")
+        if kind not in _OF_KIND:
+            raise FieldRefused((*self.at, "type"), self._why_no_kind(kind))
+        handler = self._command() if kind == "command" else self._http()
+        self._tell_rest(str(kind))
+        return self._conditional(handler), self._terms(str(kind))
+
+    def _why_no_kind(self, kind: object) -> str:
+        if isinstance(kind, str) and kind in REFUSED_TYPES:
+            return f"a handler of type {kind!r} {REFUSED_TYPES[kind]}: write `command` or `http`"
+        return f"there is no type {kind!r}: write `command` or `http`"
+
+    def _tell_rest(self, kind: str) -> None:
+        known_fields = _OF_ALL | _OF_KIND[kind]
+        others = frozenset(name for names in _OF_KIND.values() for name in names)
+        for name in sorted(self.fields.keys() - known_fields):
+            self.ignore(
+                (*self.at, name), f"is no field of type {kind!r}" if name in others else "there is no such field"
+            )
+        if "statusMessage" in self.fields:
+            self.ignore((*self.at, "statusMessage"), "has no effect here")
+        if self.fields.get("once") and not self.origin.skill:
+            self.ignore((*self.at, "once"), "is used only in a skill's front matter: it runs each time")
+
+    def _terms(self, kind: str) -> Terms:
+        rewakes = kind == "command" and self._flag("asyncRewake")
+        background = rewakes or (kind == "command" and self._flag("async"))
+        if background and any(answer is not AddContext for answer in FITTING[self.event]):
+            self.ignore(
+                (*self.at, "asyncRewake" if rewakes else "async"), "what it decides has no effect: nobody waits"
+            )
+        return Terms(
+            fail_open=self._fail_open(),
+            background=background,
+            wakes=rewakes,
+            once=bool(self.origin.skill) and self._flag("once"),
+            agent_type=self.origin.agent_type,
+            skill=self.origin.skill,
+        )
+
+    def _fail_open(self) -> bool:
+        choice = self.fields.get("onFailure")
+        if choice is None:
+            return self.origin.compatible
+        if choice not in ("block", "allow"):
+            raise FieldRefused((*self.at, "onFailure"), "has to be `block` or `allow`")
+        return choice == "allow"
+
+    def _flag(self, name: str) -> bool:
+        value = self.fields.get(name, False)
+        if not isinstance(value, bool):
+            raise FieldRefused((*self.at, name), "has to be true or false")
+        return value
+
+    def _conditional(self, handler: HookHandler) -> HookHandler:
+        condition = self.fields.get("if")
+        if condition is None or condition == "":
+            return handler
+        at: Address = (*self.at, "if")
+        if self.event not in CONDITIONAL:
+            raise FieldRefused(at, f"is used only at {', '.join(sorted(CONDITIONAL))}: at {self.event} it never runs")
+        try:
+            rule = read_condition(condition if isinstance(condition, str) else repr(condition))
+        except ValueError as error:
+            raise FieldRefused(at, str(error)) from error
+        is_tool = our_names(rule.tool) or rule.tool == "MultiEdit" or rule.tool.startswith("mcp__")
+        if "*" not in rule.tool and not is_tool:
+            self.ignore(at, f"there is no tool {rule.tool}: it never runs")
+        return OnlyIf(handler, str(condition))
+
+    # The two kinds
+
+    def _command(self) -> CommandHandler:
+        if self.fields.get("shell", "bash") != "bash" and "args" not in self.fields:
+            raise FieldRefused((*self.at, "shell"), "the shell is bash")
+        made = CommandHandler(
+            command=self._text("command"),
+            project=self.origin.project,
+            args=self._texts("args") if "args" in self.fields else None,
+            timeout=self._timeout(),
+            root=self.origin.root,
+            environment=self.origin.environment,
+            sandbox=self._flag("sandbox") if "sandbox" in self.fields else None,
+        )
+        for word in (made.command, *(made.args or ())):
+            self._check_placeholders(word)
+        return made
+
+    def _check_placeholders(self, word: str) -> None:
+        for match in _PLACEHOLDER.finditer(word):
+            if match[1] != "CLAUDE_PLUGIN_ROOT" or not self.origin.root:
+                raise FieldRefused((*self.at, "command"), f"{match[1]} stands for nothing here")
+
+    def _http(self) -> HttpHandler:
+        url = self._text("url")
+        at = (*self.at, "url")
+        try:
+            parts = urlsplit(url)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fits = False
+        if not fits or not url.isprintable() or " " in url:
+            raise FieldRefused(at, "has to be an address that begins with http:// or https://")
+        urls = self.origin.limits.urls
+        limited = self.origin.limits.variables
+        if urls is not None and not any(fnmatchcase(url, pattern.replace("[", "[[]")) for pattern in urls):
+            raise FieldRefused(at, "is not among `allowedHttpHookUrls`")
+        listed = self._texts("allowedEnvVars") if "allowedEnvVars" in self.fields else ()
+        variables = tuple(name for name in listed if limited is None or name in limited)
+        headers = self._headers()
+        for name in sorted({name for _, text in headers for name in variables_in(text)} - set(variables)):
+            self.ignore((*self.at, "headers"), f"${name} is not allowed in headers: nothing is filled in")
+        return HttpHandler(url, headers, variables, self._timeout(), self.origin.variables)
+
+    def _headers(self) -> tuple[tuple[str, str], ...]:
+        at = (*self.at, "headers")
+        headers = mapping(self.fields.get("headers", {}), at)
+        for name, text in headers.items():
+            if not _HEADER.fullmatch(name) or not isinstance(text, str) or not text.isprintable():
+                raise FieldRefused((*at, name), "is no header: write a name and a text")
+        return tuple(headers.items())
+
+    # Values
+
+    def _text(self, name: str) -> str:
+        value = self.fields.get(name)
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise FieldRefused((*self.at, name), "has to be a text that is not empty")
+        return value
+
+    def _texts(self, name: str) -> tuple[str, ...]:
+        values = sequence(self.fields[name], (*self.at, name))
+        if not all(isinstance(value, str) and "\0" not in value for value in values):
+            raise FieldRefused((*self.at, name), "has to be a list of texts")
+        return tuple(cast("Sequence[str]", values))
+
+    def _timeout(self) -> float | None:
+        """Return its timeout in seconds; None: the registry's."""
+        timeout = _number(self.fields.get("timeout"))
+        if timeout is None:
+            if self.event == "SessionEnd":
+                return ENDING_SECONDS
+            if not self.origin.compatible:
+                return None
+            return PROMPT_SECONDS if self.event == "UserPromptSubmit" else SECONDS
+        if not 0 < timeout <= 86_400:
+            raise FieldRefused((*self.at, "timeout"), "has to be a number of seconds above 0, and at most a day")
+        return min(timeout, LONGEST_ENDING) if self.event == "SessionEnd" else timeout
+
+
+def _number(value: object) -> float | None:
+    """Return a number, also from a text, which a fraction in front matter is; -1 for any other value, None without a
+    value."""
+    if value is None:
+        return None
+    if isinstance(value, str) and re.fullmatch(r"\d+\.\d*|\.\d+", value):
+        return float(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
+
+
+def mapping(value: object, at: Address) -> Mapping[str, Any]:
+    """The value as an object of named fields. Raises `FieldRefused`."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[object, Any]", value)):
+        raise FieldRefused(at, "has to be an object of named fields")
+    return cast("Mapping[str, Any]", value)
+
+
+def sequence(value: object, at: Address) -> Sequence[object]:
+    """The value as a list. Raises `FieldRefused`."""
+    if not isinstance(value, list | tuple):
+        raise FieldRefused(at, "has to be a list")
+    return cast("Sequence[object]", value)
+
+
+MOST_ROUNDS = 8
+"""Depth to which scripts inside scripts are followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyIf:
+    """A `HookHandler` that runs another one only for calls that match a rule. Raises ValueError for an invalid rule."""
+
+    handler: HookHandler
+    condition: str
+    _rule: Rule = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_rule", read_condition(self.condition))
+
+    @property
+    def name(self) -> str:
+        """Return the handler's name."""
+        return self.handler.name
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the handler's timeout."""
+        return self.handler.timeout
+
+    async def run(self, event_json: Json, timeout: float) -> HandlerResult:
+        """See `HookHandler.run`: returns no answer if the rule does not match."""
+        call = call_told(event_json)
+        if call is None or not await self._names(call, str(event_json.get("cwd", "/"))):
+            return HandlerResult()
+        return await self.handler.run(event_json, timeout)
+
+    async def _names(self, call: ProposedCall, root: str) -> bool:
+        home = str(Path.home())
+        if call.name != "bash" or self._rule.specifier is None:
+            return is_meant(self._rule, call, {}, root=root, home=home)
+        return await anyio.to_thread.run_sync(self._names_command, call, root, home)
+
+    def _names_command(self, call: ProposedCall, root: str, home: str) -> bool:
+        """Return True if the rule matches a command. Its scripts are parsed, which starts a program. Runs in a worker
+        thread."""
+        command = call.input.get("command")
+        parser = BashParser()
+        scripts: dict[str, Parsed] = {}
+        missing = (command,) if isinstance(command, str) else ()
+        for _ in range(MOST_ROUNDS):
+            scripts |= {text: parser.parse(text) for text in missing}
+            missing = analysis_of(str(command), scripts, home).missing
+            if not missing:
+                break
+        return is_meant(self._rule, call, scripts, root=root, home=home)

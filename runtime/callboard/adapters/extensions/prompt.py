@@ -1,0 +1,93 @@
+"""Composition of an agent's system prompt and tool list from files, skills and tools.
+
+It contains nothing that changes from step to step, so that the same session gives the same bytes (docs/context.md).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from callboard.adapters.extensions.instructions import WorkspaceInstructions
+from callboard.adapters.extensions.memory import Memories
+from callboard.core.context.cache.breakpoints import anchored_list
+from callboard.core.context.system_prompt import ProjectFile, PromptFacts, SkillLine, system_prompt
+from callboard.core.context.view.tokens import estimate_json
+from callboard.ports.environment import PromptParts
+from callboard.ports.tool import Skills, ToolSpec
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import Json
+
+Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]
+"""(agent, facts about this machine) -> the facts for its prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """Content of a prompt besides the runtime's own text."""
+
+    instructions: WorkspaceInstructions
+    memories: Memories | None = None
+    """Notes whose index is shown; None: none are shown."""
+
+
+class WorkspacePrompts:
+    """The port `Prompts`, for one workspace."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        skills: Skills,
+        *,
+        appended: str = "",
+        facts: Facts = lambda _, real: real,
+        walls: tuple[str, ...] = (),
+        brought: Guidance | None = None,
+    ) -> None:
+        """Store the parts. `facts`: returns the facts about the machine for an agent, from the real ones; `walls`: the
+        facts about the sandbox of its commands; `brought`: None for only the workspace's instruction files."""
+        self._workspace = workspace
+        self._skills = skills
+        self._appended = appended
+        self._facts = facts
+        self._walls = walls
+        self._brought = brought or Guidance(WorkspaceInstructions(workspace))
+
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
+        files = await self._brought.instructions.for_prompt(spec)
+        skills = tuple(
+            SkillLine(s.name, s.description) for s in self._skills.catalogue(spec.limits_of(spec.model).window)
+        )
+        can_load = any(tool.name == "load_skill" for tool in tools)
+        facts = PromptFacts(
+            workspace=str(self._workspace),
+            facts=self._facts(spec.name, (*_platform(self._workspace), *self._walls)),
+            instructions=tuple(ProjectFile(file.path, file.text) for file in files or ()),
+            skills=skills if can_load else (),
+            servers=tuple(servers),
+            memory=await self._index(spec),
+            appended=self._appended,
+        )
+        blocks = system_prompt(spec, facts)
+        listed: list[Json] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema} for tool in tools
+        ]
+        system = anchored_list(blocks, len(blocks) - 2)  # behind it stands what is this agent's own
+        names = anchored_list(listed, -1)  # no mark: the one in the system prompt covers them
+        digests = None if files is None else {file.path: file.digest for file in files}
+        return PromptParts(system, names, estimate_json(system) + estimate_json(names), digests)
+
+    async def _index(self, spec: AgentSpec) -> str:
+        """Return the index of the agent's notes. A replay shows the recorded one, because the recorded run changed
+        notes."""
+        if self._brought.memories is None:
+            return ""
+        index = await self._brought.memories.index(spec)
+        return "\n".join(self._facts(f"{spec.name}.memory", (index,)))
+
+
+def _platform(workspace: Path) -> tuple[str, ...]:
+    git = "It is a git repository." if (workspace / ".git").exists() else "It is not a git repository."
+    return (f"Platform: {platform.system()} {platform.machine()}.", git)

@@ -1,0 +1,563 @@
+"""Skills: folders with a `SKILL.md`, and files in `commands` folders, which are skills of one file.
+
+Name and description stand in the catalogue, the body comes when it is asked for. A skill with broken front matter still
+loads, and says what is broken. Scanned again when a file has changed.
+
+How often each skill was loaded in a workspace, so that a catalogue that is too long drops what is used least.
+
+A count that is lost costs nothing but a place in that order: the file is written without a lock, and one that cannot be
+read counts as empty.
+
+Fields are those of the open specification and of Claude Code: a value that is none is told with file, line and field,
+and counts as left out. `docs/skills.md` has the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, cast
+
+import structlog
+
+from callboard.adapters.extensions.agent_fields import EFFORTS, Reading, flag_of, kind_of, one_of, text_of
+from callboard.adapters.extensions.claude_settings import UNTRUSTED
+from callboard.adapters.extensions.discovery import (
+    DiscoveryNote,
+    ExtensionPaths,
+    LoadedItems,
+    Mark,
+    Shelf,
+    Source,
+    agent_paths,
+    body_after_front_matter,
+    broken,
+    read_text,
+    skill_paths,
+    sources,
+    withheld,
+)
+from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
+from callboard.adapters.system.regular_files import read_regular
+from callboard.core.permissions.rules import parse_rule
+from callboard.core.skills.catalog import LONGEST_DESCRIPTION, SHARE, budget_of, listed
+from callboard.core.skills.substitution import argument_names
+from callboard.types.errors import SettingsError, ToolRefused
+from callboard.types.skills import CommandKind, Effort, PersonCommand, SkillText
+
+Shown = Literal["on", "name-only", "user-invocable-only", "off"]
+"""Visibility of a skill: complete; only its name in the catalogue; only for the user; hidden."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_NO_POWERSHELL = "it asks for PowerShell, which is not there"
+_RESERVED = "synced"
+"""Folder name that Claude Code reserves."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillChoices:
+    """Settings for skills."""
+
+    overrides: Mapping[str, Shown] = field(default_factory=dict[str, Shown])
+    longest: int = LONGEST_DESCRIPTION
+    """Most characters of a description in the catalogue."""
+    share: float = SHARE
+    """Share of the context window for the catalogue."""
+    characters: int | None = None
+    """Most characters of the catalogue, if set."""
+    commands: bool = True
+    """True: run commands in the texts of skills. Those of bundled skills always run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill as it was scanned."""
+
+    text: SkillText
+    path: Path
+    source: Source
+    hooks: object = None
+    """Hooks, unchanged, for `adapters.hook_files.read_hooks`."""
+    lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Field -> its line in the file."""
+
+    def body(self) -> str:
+        """Return the text after the front matter. Raises `ToolRefused`."""
+        try:
+            return body_after_front_matter(read_text(self.source, self.path))
+        except (OSError, KeyError) as error:
+            raise ToolRefused(f"the skill {self.text.name} cannot be read: {error}") from error
+
+
+class SkillLibrary:
+    """The skills of one session: implements the port `Skills`."""
+
+    def __init__(
+        self, places: ExtensionPaths, wishes: SkillChoices | None = None, uses: SkillUses | None = None
+    ) -> None:
+        self._places = places
+        self._wishes = wishes or SkillChoices()
+        self._uses = uses or SkillUses()
+        self._marks: tuple[Mark, ...] | None = None
+        self._loaded: LoadedItems[Skill] = LoadedItems({})
+        self._aliases: dict[str, str] = {}
+
+    def folders(self) -> tuple[Path, ...]:
+        """Return the folders of skills and plugins outside the workspace, whose content agents may read and run: as
+        written, and with every link resolved."""
+        origins = [*sources("skills", self._places), *sources("commands", self._places)]
+        folders = dict.fromkeys(Path(source.root if source.plugin else source.folder) for source in origins)
+        folders.update(dict.fromkeys(skill.path.parent for skill in self._current().items.values()))
+        for plugin in self._places.plugins:
+            folders[plugin.root] = None
+        both = dict.fromkeys(path for folder in folders if folder.is_dir() for path in (folder, folder.resolve()))
+        return tuple(path for path in both if not self._is_too_wide(path))
+
+    def _is_too_wide(self, folder: Path) -> bool:
+        """Return True if a folder is or contains a home or the workspace, or is inside the workspace, where agents may
+        read anyway."""
+        real = folder.resolve()
+        home = Path.home().resolve()
+        if self._places.workspace is None:
+            return home.is_relative_to(real)
+        workspace = self._places.workspace.resolve()
+        return home.is_relative_to(real) or workspace.is_relative_to(real) or real.is_relative_to(workspace)
+
+    def become(self, places: ExtensionPaths) -> None:
+        """Use these places from now on, for example after the user trusted the workspace."""
+        self._places = places
+        self._marks = None
+
+    @property
+    def notes(self) -> tuple[DiscoveryNote, ...]:
+        """Return notes on parts without effect."""
+        return self._current().notes
+
+    def catalogue(self, window: int = 0) -> Sequence[SkillText]:
+        """Return the skills that a model may load, by name, without their bodies. `window`: the model's window in
+        tokens: if the descriptions are too long for it, those of the least used skills are empty; 0: all descriptions.
+        """
+        visible = {"name-only": "", "on": None}
+        texts: list[SkillText] = []
+        for skill in self._current().items.values():
+            seen = self._seen(skill.text.name)
+            if skill.text.for_model and seen in visible:
+                texts.append(skill.text if seen == "on" else replace(skill.text, description=""))
+        if not window:
+            return texts
+        budget = self._wishes.characters
+        budget = budget_of(window, self._wishes.share) if budget is None else budget
+        fitting = listed(texts, self._uses.counts(), budget)
+        return [replace(skill_text, description=text) for skill_text, (_, text) in zip(texts, fitting, strict=True)]
+
+    def load(self, name: str) -> SkillText:
+        """Return the body for a model. Raises `ToolRefused` with the existing skills."""
+        skill = self._find(name)
+        if skill is None or self._seen(skill.text.name) == "off":
+            names = ", ".join(text.name for text in self.catalogue())
+            raise ToolRefused(f"no skill {name!r}; there {'are ' + names if names else 'is none'}")
+        if not skill.text.for_model or self._seen(skill.text.name) == "user-invocable-only":
+            raise ToolRefused(f"the skill {name} is for a person to start, not for a model")
+        return self._with_body(skill)
+
+    def commands(self) -> Sequence[PersonCommand]:
+        """Return the skills that the user may start with a slash, as commands."""
+        texts = [skill.text for skill in self._current().items.values()]
+        short: dict[str, list[str]] = {}
+        for alias, name in self._aliases.items():
+            short.setdefault(name, []).append(alias)
+        return [
+            PersonCommand(text.name, text.hint, text.description, text.kind, tuple(short.get(text.name, ())))
+            for text in texts
+            if text.for_person and self._seen(text.name) != "off"
+        ]
+
+    def command(self, name: str) -> SkillText | None:
+        """Return a skill that the user may start, with its body. Raises `ToolRefused` if it cannot be read."""
+        skill = self._find(name)
+        if skill is None or not skill.text.for_person or self._seen(skill.text.name) == "off":
+            return None
+        return self._with_body(skill)
+
+    def _find(self, name: str) -> Skill | None:
+        items = self._current().items
+        bare = name.removeprefix("/")
+        return items.get(name) or items.get(bare) or items.get(self._aliases.get(bare, ""))
+
+    def _seen(self, name: str) -> Shown:
+        return self._wishes.overrides.get(name, "on")
+
+    def _with_body(self, skill: Skill) -> SkillText:
+        body = skill.body()
+        self._uses.add(skill.text.name)
+        self._uses.add(skill.text.name)
+        off = "the setting skills.commands switches them off"
+        reason = skill.text.no_commands or (
+            off if not self._wishes.commands and skill.source.scope != "bundled" else ""
+        )
+        return replace(skill.text, body=body, no_commands=reason)
+
+    def _current(self) -> LoadedItems[Skill]:
+        marks = tuple(mark for source in sources("skills", self._places) for mark in skill_paths(source).marks)
+        marks += tuple(mark for source in sources("commands", self._places) for mark in agent_paths(source).marks)
+        if marks != self._marks:
+            self._loaded = load_skills(self._places, self._wishes.longest)
+            self._aliases = aliases_of(self._loaded.items)
+            self._marks = marks
+        return self._loaded
+
+
+def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> LoadedItems[Skill]:
+    """Return every skill that these places define, the winning one of each name. A skill wins over a command of its
+    name."""
+    shelf = Shelf[Skill](notes=[*withheld("skills", places), *withheld("commands", places)])
+    for source in sources("skills", places):
+        listing = skill_paths(source)
+        shelf.notes.extend(listing.notes)
+        for path in listing.paths:
+            if path.parent.name == _RESERVED:
+                shelf.notes.append(
+                    DiscoveryNote(str(path), "name", "refused", f"the folder name {_RESERVED} is reserved")
+                )
+                continue
+            _add(shelf, _read(source, path, otherwise=path.parent.name, longest=longest, notes=shelf.notes), path)
+    for source in sources("commands", places):
+        listing = agent_paths(source)
+        shelf.notes.extend(listing.notes)
+        for path in listing.paths:
+            _add(shelf, _command(shelf, source, path, longest), path)
+    return shelf.loaded()
+
+
+def _add(shelf: Shelf[Skill], skill: Skill | None, path: Path) -> None:
+    if skill is not None:
+        shelf.add(skill.text.name, skill, path)
+
+
+def _command(shelf: Shelf[Skill], source: Source, path: Path, longest: int) -> Skill | None:
+    """Read a command, which is named `folder:name`; a plugin's is named `plugin:folder:name`."""
+    skill = _read(source, path, otherwise=path.stem, longest=longest, notes=shelf.notes, kind="command")
+    folders = path.parent.relative_to(source.folder).parts
+    if skill is None or not folders:
+        return skill
+    plugin = (source.plugin,) if source.plugin else ()
+    name = ":".join((*plugin, *folders, path.stem))
+    return replace(skill, text=replace(skill.text, name=name))
+
+
+def aliases_of(skills: Mapping[str, Skill]) -> dict[str, str]:
+    """Return the shorter names that belong to exactly one skill -> its full name.
+
+    They are the name without plugin or folders and, for a skill whose front matter has another name, its folder.
+    """
+    candidates: dict[str, set[str]] = {}
+    for name, skill in skills.items():
+        parts = name.split(":")
+        short = {":".join(parts[at:]) for at in range(1, len(parts))}
+        if skill.source.plugin and len(parts) > 2:
+            short.add(f"{parts[0]}:{parts[-1]}")
+        if skill.text.kind == "skill":
+            short.add(skill.path.parent.name)
+        for alias in short - set(skills):
+            candidates.setdefault(alias, set()).add(name)
+    return {alias: next(iter(names)) for alias, names in candidates.items() if len(names) == 1}
+
+
+def _read(
+    source: Source, path: Path, *, otherwise: str, longest: int, notes: list[DiscoveryNote], kind: CommandKind = "skill"
+) -> Skill | None:
+    try:
+        text = read_text(source, path)
+    except (OSError, KeyError) as error:
+        notes.append(DiscoveryNote(str(path), "", "refused", f"cannot be read: {error}"))
+        return None
+    problem = ""
+    document = YamlDocument({}, str(path))
+    try:
+        document, _ = load_front_document(path if source.brought is None else text, str(path))
+    except SettingsError as error:
+        note = broken(path, error, "ignored")
+        problem = f"its front matter is broken: {note.reason}"
+        notes.append(replace(note, reason=problem))
+    reading = Reading(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
+    name = _name(reading, otherwise, kind)
+    if name is None:
+        return None
+    name = f"{source.plugin}:{name}" if source.plugin else name
+    folder = str(path.parent)
+    variables = _variables(source, folder)
+    fields = fields_of(reading, variables)
+    skill_text = _text(name, reading, fields, body=body_after_front_matter(text), longest=longest)
+    skill_text = replace(skill_text, folder=folder, problem=problem, kind=kind, variables=variables)
+    lines = {name: reading.line(name) for name in reading.fields}
+    hooks = None if reading.refuses("hooks", "") else reading.fields.get("hooks")
+    return Skill(skill_text, path, source, hooks, lines)
+
+
+def _text(name: str, reading: Reading, fields: SkillFields, *, body: str, longest: int) -> SkillText:
+    return SkillText(
+        name,
+        _description(reading, body, fields.paths, longest),
+        "",
+        hint=fields.hint,
+        arguments=fields.arguments,
+        allowed=() if reading.refuses("allowed-tools", "") else fields.allowed,
+        disallowed=fields.disallowed,
+        model=fields.model,
+        effort=fields.effort,
+        fork=fields.fork,
+        agent=fields.agent,
+        for_model=fields.for_model,
+        for_person=fields.for_person,
+        no_commands=UNTRUSTED if reading.inert else _NO_POWERSHELL if fields.powershell else "",
+    )
+
+
+def _variables(source: Source, folder: str) -> Mapping[str, str]:
+    variables = {"CLAUDE_SKILL_DIR": folder}
+    if source.plugin:
+        variables |= {"CLAUDE_PLUGIN_ROOT": str(source.root), "CLAUDE_PLUGIN_DATA": str(source.root / "data")}
+    return variables
+
+
+def _name(reading: Reading, otherwise: str, kind: CommandKind) -> str | None:
+    """Return the written name, else that of the folder or file. A command is always named after its file."""
+    written = reading.fields.get("name")
+    name = "" if written is None or kind == "command" else str(written).strip()
+    if _NAME.fullmatch(name):
+        return name
+    if name:
+        text = f"{name[:80]!r}" if isinstance(written, str) else kind_of(written)
+        reading.ignored("name", f"{text} is no name: the folder's name counts")
+    if _NAME.fullmatch(otherwise):
+        return otherwise
+    reading.refused("name", "write letters, digits, dots and hyphens, at most 64")
+    return None
+
+
+def _description(reading: Reading, body: str, paths: Sequence[str], longest: int) -> str:
+    """Return the description from the front matter, else the first line of the body; on one line, shortened to keep the
+    catalogue small."""
+    written = " ".join(_field_text(reading, key) for key in ("description", "when_to_use"))
+    first = next((line.strip().lstrip("#") for line in body.splitlines() if line.strip()), "")
+    text = " ".join(written.split()) or " ".join(first.split()) or "(no description)"
+    if paths:
+        text = f"{text} (for work on {', '.join(paths)})"
+    if len(text) > longest:
+        reading.ignored("description", f"only its first {longest:,} characters stand in the catalogue")
+    return text[:longest]
+
+
+def _field_text(reading: Reading, key: str) -> str:
+    value = reading.fields.get(key)
+    if value is not None and not isinstance(value, str | int):
+        reading.ignored(key, "write a text")
+        return ""
+    return str(value if value is not None else "")
+
+
+_MOST_BYTES = 4_000_000
+
+
+class SkillUses:
+    """The counts in one file; None: they are kept as long as the process runs."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._counts: dict[str, int] | None = None
+
+    def counts(self) -> Mapping[str, int]:
+        """Return skill -> number of times that it was loaded."""
+        if self._counts is None:
+            self._counts = self._read()
+        return self._counts
+
+    def add(self, name: str) -> None:
+        """Count one more load."""
+        counts = {**self.counts(), name: self.counts().get(name, 0) + 1}
+        self._counts = counts
+        if self._path is None:
+            return
+        try:
+            part = self._path.with_suffix(".new")
+            part.write_text(json.dumps(counts, sort_keys=True))
+            part.replace(self._path)
+        except OSError as error:  # a full or read-only disk: skills work all the same
+            structlog.get_logger("callboard.skills").warning("skill uses not kept", why=str(error))
+
+    def _read(self) -> dict[str, int]:
+        try:
+            data: Any = json.loads(read_regular(self._path, _MOST_BYTES)) if self._path is not None else {}
+        except (OSError, ValueError):
+            return {}
+        pairs = cast("dict[str, Any]", data).items() if isinstance(data, dict) else ()
+        return {name: count for name, count in pairs if isinstance(count, int)}
+
+
+HONOURED = frozenset(
+    {
+        *("name", "description", "when_to_use", "argument-hint", "arguments", "disable-model-invocation"),
+        *("user-invocable", "allowed-tools", "disallowed-tools", "model", "effort", "context", "agent", "background"),
+        *("hooks", "paths", "shell", "metadata", "license", "compatibility"),
+    }
+)
+"""Fields that have an effect here; an invalid value of one is reported."""
+_NEAR: Mapping[str, str] = MappingProxyType(
+    {
+        "allowed_tools": "allowed-tools",
+        "tools": "allowed-tools",
+        "argument_hint": "argument-hint",
+        "args": "arguments",
+        "user-invokable": "user-invocable",
+        "user_invocable": "user-invocable",
+        "when-to-use": "when_to_use",
+        "globs": "paths",
+    }
+)
+"""Common wrong names, and the names to suggest: a wrong name is not read as the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFields:
+    """Fields of a skill's front matter, checked."""
+
+    hint: str
+    arguments: tuple[str, ...]
+    allowed: tuple[str, ...]
+    disallowed: tuple[str, ...]
+    model: str
+    effort: Effort
+    fork: bool
+    agent: str
+    for_model: bool
+    for_person: bool
+    paths: tuple[str, ...]
+    powershell: bool
+
+
+_VARIABLE = re.compile(r"\$\{(CLAUDE_[A-Z_]+)\}")
+
+
+def fields_of(reading: Reading, variables: Mapping[str, str]) -> SkillFields:
+    """Return every supported field, with its default if it is omitted or invalid. `variables`: those for the folders of
+    the skill and its plugin, for its rules."""
+    for name in reading.fields:
+        if name not in HONOURED:
+            suggestion = f": write {_NEAR[name]}" if name in _NEAR else ""
+            reading.ignored(name, f"is no field of a skill{suggestion}")
+    fork = text_of(reading, "context").lower()
+    if fork not in ("", "fork"):
+        reading.ignored("context", f"{fork} is none: write fork, or leave it out")
+    _only_of_forks(reading, forks=fork == "fork")
+    shell = text_of(reading, "shell").lower()
+    if shell not in ("", "bash"):
+        reason = "there is no PowerShell here: its commands are not run" if shell == "powershell" else "write bash"
+        reading.ignored("shell", reason)
+    model = text_of(reading, "model")
+    return SkillFields(
+        hint=_hint_text(reading.fields.get("argument-hint")),
+        arguments=_names(reading),
+        allowed=_rules(reading, "allowed-tools", variables),
+        disallowed=_rules(reading, "disallowed-tools", variables),
+        model="" if model in ("inherit", "default") else model,
+        effort=one_of(reading, "effort", EFFORTS),
+        fork=fork == "fork",
+        agent=_agent(text_of(reading, "agent")),
+        for_model=not flag_of(reading, "disable-model-invocation"),
+        for_person=_for_person(reading),
+        paths=_paths(reading),
+        powershell=shell == "powershell",
+    )
+
+
+def _only_of_forks(reading: Reading, *, forks: bool) -> None:
+    for name in ("agent", "background"):
+        if name in reading.fields and not forks:
+            reading.ignored(name, "counts only with context: fork")
+    if forks and flag_of(reading, "background"):
+        reading.ignored(
+            "background", "whoever starts the skill waits for its answer; a teammate works in the background"
+        )
+
+
+def _for_person(reading: Reading) -> bool:
+    """Return True unless its author says no: an invalid value does not count as no."""
+    if "user-invocable" not in reading.fields:
+        return True
+    note_count = len(reading.notes)
+    return flag_of(reading, "user-invocable") or len(reading.notes) > note_count
+
+
+def _paths(reading: Reading) -> tuple[str, ...]:
+    value = reading.fields.get("paths")
+    if value is not None and not isinstance(value, str | list | tuple):
+        reading.ignored("paths", "write globs, such as src/**/*.ts")
+        return ()
+    return entries(cast("object", value), blanks=False)
+
+
+def _agent(written: str) -> str:
+    """Return Callboard's name for a bundled type, also from Claude Code's spelling."""
+    return {"": "general", "general-purpose": "general", "Explore": "explore", "Plan": "plan"}.get(written, written)
+
+
+def _names(reading: Reading) -> tuple[str, ...]:
+    value = reading.fields.get("arguments")
+    if value is not None and not isinstance(value, str | list | tuple):
+        reading.ignored("arguments", "write names, as a list or between blanks")
+        return ()
+    good, bad = argument_names(cast("object", value))
+    for name in bad:
+        reading.ignored("arguments", f"{name!r} is no name of an argument: write letters, digits, _ and -")
+    return good
+
+
+def _rules(reading: Reading, field: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the rules of a field, with the variables for the folders of skill and plugin replaced."""
+    value = reading.fields.get(field)
+    if value is not None and not isinstance(value, str | list | tuple):
+        reading.ignored(field, "write rules, such as Bash(git diff *) Read")
+        return ()
+    good: list[str] = []
+    for written in entries(cast("object", value)):
+        entry = _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), written)
+        if unknown := _VARIABLE.search(entry):
+            reading.ignored(field, f"{written}: {unknown[0]} is not known here")
+            continue
+        if "*" in "".join(variables[match[1]] for match in _VARIABLE.finditer(written)):
+            reading.ignored(field, f"{written}: a star in the path of the folder would stand for anything")
+            continue
+        try:
+            parse_rule(entry)
+        except ValueError as wrong:
+            reading.ignored(field, str(wrong))
+        else:
+            good.append(entry)
+    return tuple(dict.fromkeys(good))
+
+
+def entries(value: object, *, blanks: bool = True) -> tuple[str, ...]:
+    """Return the entries of a list, or of a text separated by commas and (`blanks`) blanks; separators inside brackets
+    do not count."""
+    if isinstance(value, list | tuple):
+        return tuple(str(entry).strip() for entry in cast("Sequence[object]", value) if str(entry).strip())
+    parts = [""]
+    depth = 0
+    for character in value if isinstance(value, str) else "":
+        depth += (character in "({") - (character in ")}")
+        if depth <= 0 and (character == "," or (blanks and character.isspace())):
+            parts.append("")
+        else:
+            parts[-1] += character
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _hint_text(value: object) -> str:
+    """Return a hint as its author wrote it: YAML parses `[message]` as a list."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(str(entry) for entry in cast('Sequence[object]', value))}]"
+    return " ".join(str(value).split()) if isinstance(value, str | int) else ""

@@ -1,0 +1,123 @@
+"""Capabilities of a connected server: its tools, prompts and resources, parsed as untrusted text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio.to_thread
+
+from callboard.adapters.mcp.session import ServerFailed, Wire
+from callboard.adapters.mcp.tools import Call, Declared, ServerTool, declared
+from callboard.core.mcp.limits import McpLimits
+from callboard.core.mcp.results import cut, one_line
+from callboard.core.mcp.tool_names import own_clashes
+from callboard.types.mcp import McpPrompt, McpResource, ServerEntry
+from callboard.types.records import Json
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCapabilities:
+    """Everything that a server offers at one time."""
+
+    tools: Mapping[str, ServerTool] = field(default_factory=dict[str, ServerTool])
+    prompts: tuple[McpPrompt, ...] = ()
+    resources: tuple[McpResource, ...] = ()
+    version: str = ""
+    instructions: str = ""
+    wrong: str = ""
+    """Parts of the server's lists that are unusable, with the reasons."""
+
+
+async def offer_of(
+    wire: Wire, entry: ServerEntry, limits: McpLimits, *, call: Call, before: ServerCapabilities
+) -> ServerCapabilities:
+    """Read all lists. A tool whose declaration has not changed stays the same object. Raises `ServerFailed`."""
+    wrong: list[str] = []
+    tools = await _tools(wire, entry, limits, wrong)
+    if clash := own_clashes(entry.name, [tool.name for tool in tools]):
+        raise ServerFailed(f"two of its tools could not be told apart: {clash}")
+    objects = {tool.spec.name: _object_for(tool, before, call, limits) for tool in tools}
+    return ServerCapabilities(
+        objects,
+        await _prompts(wire, entry, wrong),
+        await _resources(wire, entry, wrong),
+        _version(wire.info),
+        cut(wire.info.get("instructions")),
+        one_line("; ".join(wrong), 1_000),
+    )
+
+
+async def _tools(wire: Wire, entry: ServerEntry, limits: McpLimits, wrong: list[str]) -> list[Declared]:
+    if not wire.offers("tools"):
+        return []
+    seconds = min(limits.call_of(entry.timeout), limits.idle_of(entry.transport, entry.timeout))
+    tools: list[Declared] = []
+    listed = await wire.listed("tools/list", "tools")
+    # Hundreds of schemas take a while to be looked through; all else goes on meanwhile.
+    for tool in await anyio.to_thread.run_sync(lambda: [declared(entry.name, item, seconds) for item in listed]):
+        if tool is None:
+            wrong.append("a tool without a name is left out")
+            continue
+        if tool.schema:
+            wrong.append(f"{tool.name}: {tool.schema}")
+        tools.append(tool)
+    return tools
+
+
+def _object_for(tool: Declared, before: ServerCapabilities, call: Call, limits: McpLimits) -> ServerTool:
+    same = before.tools.get(tool.spec.name)
+    if same is not None and same.declared == tool:
+        return same
+    return ServerTool(tool, call, limits.shown_of(tool.result_size))
+
+
+async def _prompts(wire: Wire, entry: ServerEntry, wrong: list[str]) -> tuple[McpPrompt, ...]:
+    prompts = await _optional(wire, "prompts", wrong)
+    return tuple(
+        McpPrompt(entry.name, prompt["name"], one_line(prompt.get("description")), _arguments(prompt.get("arguments")))
+        for prompt in prompts
+        if isinstance(prompt.get("name"), str)
+    )
+
+
+def _arguments(value: object) -> tuple[tuple[str, str, bool], ...]:
+    listed = cast("Sequence[Any]", value) if isinstance(value, list) else ()
+    objects = [cast("Json", entry) for entry in listed if isinstance(entry, dict)]
+    named = [entry for entry in objects if isinstance(entry.get("name"), str)]
+    return tuple((entry["name"], one_line(entry.get("description")), entry.get("required") is True) for entry in named)
+
+
+async def _resources(wire: Wire, entry: ServerEntry, wrong: list[str]) -> tuple[McpResource, ...]:
+    resources = await _optional(wire, "resources", wrong)
+    return tuple(
+        McpResource(
+            entry.name,
+            resource["uri"],
+            one_line(resource.get("title") or resource.get("name")),
+            one_line(resource.get("description")),
+            one_line(resource.get("mimeType"), 100),
+        )
+        for resource in resources
+        if isinstance(resource.get("uri"), str)
+    )
+
+
+async def _optional(wire: Wire, kind: str, wrong: list[str]) -> list[Json]:
+    """Return a list whose failure is not a failure of the server."""
+    if not wire.offers(kind):
+        return []
+    try:
+        return await wire.listed(f"{kind}/list", kind)
+    except ServerFailed as error:
+        if error.lost:
+            raise
+        wrong.append(f"its {kind} could not be listed: {error.why}")
+        return []
+
+
+def _version(info: Json) -> str:
+    own = info.get("serverInfo")
+    server = cast("Json", own) if isinstance(own, Mapping) else {}
+    return one_line(f"{server.get('name') or ''} {server.get('version') or ''}", 200)

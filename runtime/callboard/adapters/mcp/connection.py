@@ -1,0 +1,457 @@
+"""One server of a session: one task owns its connection, which it opens, serves, loses and reopens.
+
+    waiting -> connecting -> connected -> (lost) -> connecting ...
+                    |                        |
+                  failed                 failed; a call, or a person, makes it try again
+
+A lost remote server is retried automatically, five times; a dead process is restarted by its next call, at most three
+times in 60 s. In both cases a running call ends with an error that says so: its effect is unknown, and it is never
+repeated.
+
+A server in the client of a headless run: its messages pass through the client's protocol, one at a time.
+
+`bridged` returns streams like those of the SDK's own transports. Each message is carried in a separate task, so that a
+long call does not delay others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+
+from callboard.adapters.mcp.capabilities import ServerCapabilities, offer_of
+from callboard.adapters.mcp.headers import headers_of
+from callboard.adapters.mcp.session import ServerFailed, Wire, first_of, handshake
+from callboard.adapters.mcp.stdio import tell
+from callboard.adapters.mcp.tools import CallInFlight
+from callboard.adapters.mcp.transports import ConnectionObservations, Place, Streams, remote, stdio
+from callboard.core.mcp import limits as limiting
+from callboard.core.mcp.limits import McpLimits, wait_before_start
+from callboard.core.mcp.results import ResultContent, answer_of, one_line
+from callboard.ports.mcp import Bridge
+from callboard.ports.tool import CallContext
+from callboard.types.errors import ToolRefused
+from callboard.types.mcp import AnsweredBack, Elicitation, ServerEntry, ServerNow, ServerState
+from callboard.types.records import Json
+
+PONG = 5.0
+"""Seconds to answer a ping for a server whose call timed out."""
+LOG_LINES = 200
+"""Most messages of one server's connection that are logged; the rest is counted."""
+LEAVING = 2.0
+"""Most seconds for notifying a remote server of the end of the session."""
+SETTLE = 0.5
+"""Seconds for which changes of a list are collected before it is read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionContext:
+    """State shared by all servers of a session."""
+
+    place: Place
+    limits: McpLimits
+    clashes: Callable[[Link, ServerCapabilities], str]
+    """Function that returns the reason why a server's offer conflicts with other servers; empty if it does not."""
+    changed: Callable[[], None]
+
+
+class Link:
+    """The connection of one server; see the module."""
+
+    def __init__(self, entry: ServerEntry, around: ConnectionContext, bridge: Bridge | None = None) -> None:
+        """Store the entry. `bridge`: the connection to the client that runs the server, for the transport `sdk`."""
+        self.entry = entry
+        self._around = around
+        self._bridge = bridge
+        self.state: ServerState = "waiting"
+        self.why = ""
+        self.offer = ServerCapabilities()
+        self._wire: Wire | None = None
+        self._calls: list[CallInFlight] = []
+        self._asked = anyio.Event()
+        self._settled = anyio.Event()
+        self._scope: anyio.CancelScope | None = None
+        """Cancel scope of the connection that is open or being opened."""
+        self._dirty: set[str] = set()
+        self._stir = anyio.Event()
+        """Event that wakes the owner: a list has changed, or the connection is lost."""
+        self._lost = ""
+        self._gone = False
+        self._closed = False
+        self._starts: list[float] = []
+        self._logged = 0
+
+    # What others see.
+
+    @property
+    def now(self) -> ServerNow:
+        """Return the server's present state."""
+        visible = self.state in ("connected", "connecting", "failed")
+        offer = self.offer if visible else ServerCapabilities()
+        return ServerNow(
+            self.entry.name,
+            self.entry.transport,
+            self.entry.scope,
+            self.entry.path,
+            self.state,
+            self.why,
+            offer.version,
+            offer.instructions,
+            tuple(sorted(offer.tools)),
+            offer.prompts,
+            offer.resources,
+            self.entry.always_load,
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Return True if the server's tools may be called: it is connected, or a call would connect it again."""
+        return self.state in ("connected", "connecting", "failed") and bool(self.offer.tools)
+
+    # What others want of it.
+
+    def want(self) -> None:
+        """Start to connect, unless it is connected or connecting."""
+        if self._wire is not None or (self.state == "connecting" and not self._gone):
+            return
+        if self._settled.is_set():
+            self._settled = anyio.Event()
+        self._asked.set()
+
+    async def settled(self) -> None:
+        """Wait until the attempt to connect is over."""
+        await self._settled.wait()
+
+    def leave(self, state: ServerState, reason: str) -> None:
+        """Close its connection until it is wanted again."""
+        self.state = state
+        self.why = reason
+        self.offer = ServerCapabilities()
+        # who wants it again waits for a new one
+        self._gone = True
+        self._wire = None
+        self._asked = anyio.Event()
+        if self._scope is not None:
+            self._scope.cancel()
+        self._settled.set()
+        self._around.changed()
+
+    def close(self, reason: str) -> None:
+        """Close its connection for good: its owner ends too."""
+        self._closed = True
+        self.leave("off", reason)
+        self._asked.set()
+
+    def quit(self) -> None:
+        """Close its connection gracefully at the end of the session: its owner ends too."""
+        self._closed = True
+        self._lose("")
+        self._asked.set()
+        if self.state == "connecting" and self._scope is not None:
+            self._scope.cancel()
+
+    async def wire(self) -> Wire:
+        """Return the connection; reconnect if it is lost. Raises `ToolRefused`."""
+        if self._wire is None:
+            if self.state in ("off", "untrusted"):
+                raise ToolRefused(f"the MCP server {self.entry.name} is {self.state}: {self.why}")
+            self.want()
+            await self.settled()
+        if self._wire is None:
+            raise ToolRefused(f"the MCP server {self.entry.name} cannot be reached: {self.why}")
+        return self._wire
+
+    async def ask(self, method: str, params: Json) -> Json:
+        """Send a request other than a call. Raises `ToolRefused`."""
+        wire = await self.wire()
+        try:
+            with anyio.fail_after(limiting.LISTING):
+                return await wire.request(method, params)
+        except ServerFailed as error:
+            self._note(error)
+            raise ToolRefused(f"the MCP server {self.entry.name}: {error.why}") from None
+        except TimeoutError:
+            message = f"the MCP server {self.entry.name} did not answer {method} within {limiting.LISTING:g} s"
+            raise ToolRefused(message) from None
+
+    async def call(self, tool: str, tool_input: Json, context: CallContext) -> ResultContent:
+        """Call a tool by the server's own name for it. Raises `ToolRefused` with the outcome."""
+        for attempt in range(2):
+            wire = await self.wire()
+            try:
+                return await self._call(wire, tool, tool_input, context)
+            except ServerFailed as error:
+                self._note(error)
+                if not error.unsent or attempt:
+                    raise ToolRefused(self._failure_text(error)) from None
+        raise AssertionError("the second attempt returns or raises")
+
+    async def _call(self, wire: Wire, tool: str, tool_input: Json, context: CallContext) -> ResultContent:
+        limits = self._around.limits
+        own = self.entry.timeout
+        call = CallInFlight(self.entry.name, context, limits.call_of(own), limits.idle_of(self.entry.transport, own))
+        self._calls.append(call)
+        try:
+            with call.begin() as scope:
+                return answer_of(
+                    await wire.request("tools/call", {"name": tool, "arguments": tool_input}, call.progressed)
+                )
+        finally:
+            self._calls.remove(call)
+        assert scope.cancelled_caught
+        await self._doubt(wire)
+        raise ServerFailed(f"{call.reason}. The call was cancelled; what it has done until then is not known")
+
+    def _failure_text(self, error: ServerFailed) -> str:
+        ended = ". What the call has done is not known, and it was not made again" if error.lost else ""
+        return f"the MCP server {self.entry.name}: {error.why}{ended}"
+
+    async def _doubt(self, wire: Wire) -> None:
+        """Ping a server whose call timed out, and give it up if it does not answer."""
+        try:
+            with anyio.fail_after(PONG):
+                await wire.request("ping", {})
+        except TimeoutError:
+            self._lose("it did not answer a ping")
+        except ServerFailed as error:
+            self._note(error)  # an error is an answer, unless it says that the connection is gone
+
+    def _note(self, error: ServerFailed) -> None:
+        if error.lost:
+            self._lose(error.why)
+
+    # What the server says by itself.
+
+    def changed(self, kind: str) -> None:
+        """See `Listener`."""
+        self._dirty.add(kind)
+        self._stir.set()
+
+    def log(self, level: str, text: str) -> None:
+        """See `Listener`."""
+        self._logged += 1
+        if self._logged <= LOG_LINES:
+            tell("server_said", server=self.entry.name, level=level, text=text)
+
+    async def elicit(self, question: Elicitation) -> AnsweredBack:
+        """See `Listener`. The protocol does not say which call a question belongs to, so the newest call is assumed."""
+        if not self._calls:
+            return AnsweredBack("decline")
+        return await self._calls[-1].ask(question)
+
+    # Its owner.
+
+    async def own(self) -> None:
+        """Own its connection for as long as the session lives. Exactly one task for each server."""
+        while not self._closed:
+            await self._asked.wait()
+            self._asked = anyio.Event()
+            was_connected = not self._closed and await self._one_connection()
+            if was_connected and self.entry.transport in ("http", "sse") and self.state == "failed":
+                await self._reconnect()
+
+    async def _reconnect(self) -> None:
+        """Retry a lost remote server a few times, sooner if a call wants it."""
+        pauses = list(limiting.RECONNECTS)
+        while pauses and self.state == "failed":
+            pause = pauses.pop(0)
+            with anyio.move_on_after(pause):
+                await self._asked.wait()
+            if self.state != "failed" or self._closed:
+                return
+            self._asked = anyio.Event()
+            if await self._one_connection():
+                pauses = list(limiting.RECONNECTS)
+
+    async def _one_connection(self) -> bool:
+        """Connect, serve and clean up. Return True if it was connected. `state` and `why` say how it ended."""
+        if self.state in ("off", "untrusted"):
+            return False
+        self._set("connecting", "")
+        seen = ConnectionObservations()
+        connected = False
+        scope = self._scope = anyio.CancelScope()
+        try:
+            connected = await self._attempt(scope, seen)
+        finally:
+            self._wire = None
+            self._scope = None
+        if scope.cancelled_caught and not connected and self.state == "connecting":
+            self._lost = f"it was not ready within {self._around.limits.start:g} s (MCP_TIMEOUT)"
+        if self.state in ("connected", "connecting"):
+            reason = (
+                "; ".join(dict.fromkeys(text for text in (self._lost, *seen.reasons()) if text))
+                or "the connection ended"
+            )
+            hint = ". Its next call starts it again" if connected and self.entry.transport == "stdio" else ""
+            self._set("failed", reason + hint)
+        if not self._asked.is_set():  # else it was wanted again since it was lost: whoever waits, waits for that
+            self._settled.set()
+        return connected
+
+    async def _attempt(self, scope: anyio.CancelScope, seen: ConnectionObservations) -> bool:
+        """Run one connection from beginning to end. Return True if it was established."""
+        self._lost = ""
+        self._gone = False
+        self._stir = anyio.Event()
+        self._logged = 0
+        self._dirty.clear()
+        stood = self.offer
+        try:
+            with scope:
+                await self._brake()
+                scope.deadline = anyio.current_time() + self._around.limits.start
+                async with self._connection(seen) as wire:
+                    await self._hold(wire, scope)
+        except BaseException as error:
+            if not self._explained(error):
+                raise
+        return self.offer is not stood
+
+    async def _hold(self, wire: Wire, scope: anyio.CancelScope) -> None:
+        """Read the server's offer, then serve the connection until it is lost."""
+        offer = await offer_of(wire, self.entry, self._around.limits, call=self.call, before=ServerCapabilities())
+        scope.deadline = math.inf
+        if wrong := self._around.clashes(self, offer):
+            self._lost = wrong
+            return
+        self._stand(wire, offer)
+        await self._serve(wire)
+        scope.deadline = anyio.current_time() + LEAVING
+
+    def _explained(self, error: BaseException) -> bool:
+        """Record why the connection failed and return True; return False for a cancellation."""
+        cause = first_of(error)
+        if isinstance(cause, ServerFailed):
+            self._lost = self._lost or cause.why
+        elif isinstance(cause, ToolRefused):
+            self._lost = str(cause)
+        elif isinstance(cause, Exception):
+            # Whatever the transports raise: refused connections, TLS, a server that speaks no HTTP.
+            tell("connection_failed", server=self.entry.name, error=f"{type(cause).__name__}: {cause}"[:2_000])
+            self._lost = self._lost or f"{type(cause).__name__}: {one_line(str(cause))}"
+        else:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def _connection(self, seen: ConnectionObservations) -> AsyncGenerator[Wire]:
+        async with AsyncExitStack() as stack:
+            streams = await stack.enter_async_context(await self._streams(seen))
+            yield await stack.enter_async_context(handshake(streams, self._around.place.workspace, self, seen))
+
+    async def _streams(self, seen: ConnectionObservations) -> AbstractAsyncContextManager[Streams]:
+        """Return the streams of its transport. Raises `ServerFailed`."""
+        entry = self.entry
+        place = self._around.place
+        if entry.transport == "stdio":
+            return stdio(entry, place, seen, lambda: self._lose(""))
+        if entry.transport != "sdk":
+            return remote(entry, await headers_of(entry, place), seen)
+        if self._bridge is None:
+            raise ServerFailed("its client does not serve it any more")
+        return bridged(self._bridge)
+
+    async def _brake(self) -> None:
+        """Refuse to restart a process that keeps dying. Raises `ServerFailed`."""
+        if self.entry.transport != "stdio":
+            return
+        now = anyio.current_time()
+        self._starts = [at for at in self._starts if now - at < limiting.RESTARTS_WITHIN]
+        pause = wait_before_start(self._starts, now)
+        if pause is None:
+            remaining = limiting.RESTARTS_WITHIN - (now - self._starts[0])
+            raise ServerFailed(
+                f"it was started {limiting.RESTARTS} times within {limiting.RESTARTS_WITHIN:g} s and ended each time; "
+                f"it may be started again in {remaining:.0f} s"
+            )
+        await anyio.sleep(pause)
+        self._starts.append(anyio.current_time())
+
+    def _stand(self, wire: Wire, offer: ServerCapabilities) -> None:
+        self._wire = wire
+        self.offer = offer
+        self._set("connected", offer.wrong)
+        self._settled.set()
+
+    async def _serve(self, wire: Wire) -> None:
+        """Read changed lists again until the connection is lost."""
+        while not self._gone:
+            await self._stir.wait()
+            self._stir = anyio.Event()
+            if self._dirty and not self._gone:
+                await anyio.sleep(SETTLE)
+                self._dirty.clear()
+                await self._read_again(wire)
+
+    async def _read_again(self, wire: Wire) -> None:
+        """Read its present lists. If they conflict with another server's tools, they stay as they were."""
+        try:
+            with anyio.fail_after(limiting.LISTING):
+                offer = await offer_of(wire, self.entry, self._around.limits, call=self.call, before=self.offer)
+        except (TimeoutError, ServerFailed) as error:
+            self._set("connected", f"its lists changed and could not be read again: {one_line(str(error))}")
+            return
+        if wrong := self._around.clashes(self, offer):
+            self._set("connected", f"its new list is not used: {wrong}")
+            return
+        self.offer = offer
+        self._set("connected", offer.wrong)
+
+    def _lose(self, reason: str) -> None:
+        """Mark the connection as lost, so that its owner cleans up. Running calls get their error from the SDK."""
+        self._lost, self._gone, self._wire = self._lost or reason, True, None
+        self._stir.set()
+
+    def _set(self, state: ServerState, reason: str) -> None:
+        self.state = state
+        self.why = one_line(reason, 1_000)
+        self._around.changed()
+
+
+Into = MemoryObjectSendStream[SessionMessage | Exception]
+
+
+@asynccontextmanager
+async def bridged(bridge: Bridge) -> AsyncGenerator[Streams]:
+    """Yield streams to the server behind a bridge. A request that cannot be carried is answered with an error."""
+    into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    with into, read, write, outgoing:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_carry, bridge, outgoing, into)
+            try:
+                yield read, write
+            finally:
+                group.cancel_scope.cancel()
+
+
+async def _carry(bridge: Bridge, outgoing: MemoryObjectReceiveStream[SessionMessage], into: Into) -> None:
+    async with anyio.create_task_group() as group:
+        async for message in outgoing:
+            group.start_soon(_carry_one, bridge, message, into)
+
+
+async def _carry_one(bridge: Bridge, sent: SessionMessage, into: Into) -> None:
+    message = sent.message
+    asks = isinstance(message, types.JSONRPCRequest)
+    try:
+        answer = await bridge(message.model_dump(by_alias=True, mode="json", exclude_unset=True))
+        if answer is None:
+            if not asks:
+                return
+            raise ValueError("the client gave no answer")
+        back = types.jsonrpc_message_adapter.validate_python(answer, by_name=False)
+    except Exception as error:  # noqa: BLE001 - whatever the other end does to us becomes the answer of this message
+        if not isinstance(message, types.JSONRPCRequest):
+            return
+        data = types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client did not carry it: {error}")
+        back = types.JSONRPCError(jsonrpc="2.0", id=message.id, error=data)
+    await into.send(SessionMessage(back))

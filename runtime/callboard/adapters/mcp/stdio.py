@@ -1,0 +1,190 @@
+"""Transfer between a server's pipes and the SDK: one message per line, with limits per line and per second.
+
+The SDK reads lines of any length. Here a line over `LONGEST` is dropped, and the call that it answers gets an error. A
+line that is not a message is dropped and counted. A server that floods is read no faster than `A_SECOND` allows: the
+pipe fills, and the server waits.
+
+Messages of servers and of the SDK go only into the session's log, because stdout may be a protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import mcp_types as types
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+
+LONGEST = 16 * 1024 * 1024
+"""Most bytes of one message."""
+A_SECOND = 1_000
+"""Most lines, messages or not, that are read from one server per second."""
+BYTES_A_SECOND = 64 * 1024 * 1024
+_CHUNK = 1 << 16
+_ENDS = 512
+_FIRST_ID = re.compile(rb'^\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
+_LAST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+Sent = MemoryObjectSendStream[SessionMessage | Exception]
+
+
+@dataclass(slots=True)
+class Pace:
+    """Amount of input in the current second."""
+
+    began: float = 0.0
+    lines: int = 0
+    bytes: int = 0
+
+    async def keep(self, lines: int, size: int) -> None:
+        """Wait for the end of the second if it has had more input than allowed."""
+        now = anyio.current_time()
+        if now - self.began >= 1:
+            self.began = now
+            self.lines = 0
+            self.bytes = 0
+        self.lines += lines
+        self.bytes += size
+        if self.lines > A_SECOND or self.bytes > BYTES_A_SECOND:
+            await anyio.sleep(self.began + 1 - now)
+
+
+@dataclass(slots=True)
+class Lines:
+    """Splitter of bytes into whole lines. Of a line over `LONGEST` only its beginning and end are kept."""
+
+    longest: int = LONGEST
+    _held: bytearray = field(default_factory=bytearray)
+    _over: bytes = b""
+    """Beginning of an unfinished line that is too long."""
+    dropped: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
+    """Beginning and end of lines that were too long."""
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in these bytes."""
+        whole: list[bytes] = []
+        *ended, remaining = data.split(b"\n")
+        for part in ended:
+            if self._over:
+                self.dropped.append((self._over, bytes(self._held + part)[-_ENDS:]))
+                self._over = b""
+            else:
+                whole.append(bytes(self._held + part))
+            self._held.clear()
+        self._held += remaining
+        if self._over:
+            del self._held[:-_ENDS]
+        elif len(self._held) > self.longest:
+            self._over = bytes(self._held[:_ENDS])
+            del self._held[:-_ENDS]
+        return [line for line in whole if line.strip()]
+
+
+async def read_lines(stdout: int, into: Sent, refused: Callable[[str], None]) -> None:
+    """Pass on the server's output until it ends, then close `into`. `refused`: called with each line that is not a
+    message."""
+    lines = Lines()
+    pace = Pace()
+    async with into:
+        while data := await _read(stdout):
+            complete = lines.take(data)
+            for line in complete:
+                await _pass_on(line, into, refused)
+            while lines.dropped:
+                await _answer_dropped(*lines.dropped.pop(), into, refused)
+            await pace.keep(len(complete), len(data))
+
+
+async def write_lines(stdin: int, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    """Write the SDK's messages until they end or the server accepts no more."""
+    async with outgoing:
+        async for message in outgoing:
+            data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+            if not await _write(stdin, data):
+                return
+
+
+async def _pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> None:
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        refused(f"a line that is no message: {line[:200].decode(errors='replace')}")
+        return
+    await into.send(SessionMessage(message))
+
+
+async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callable[[str], None]) -> None:
+    refused(f"a message of over {LONGEST:,} bytes was dropped")
+    if answer := _too_long(first, last):
+        await into.send(SessionMessage(answer))
+
+
+def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
+    """Return an error response in place of a response that was too long, if its id is visible at its beginning
+    or end."""
+    match = _FIRST_ID.search(first) or _LAST_ID.search(last)
+    if match is None:
+        return None
+    message = f"the answer has over {LONGEST:,} bytes and was dropped"
+    return types.JSONRPCError(
+        jsonrpc="2.0", id=int(match[1]), error=types.ErrorData(code=types.INTERNAL_ERROR, message=message)
+    )
+
+
+async def _read(stdout: int) -> bytes:
+    """Return the next bytes; empty at the end. Always lets other tasks run first."""
+    while True:
+        await anyio.wait_readable(stdout)
+        try:
+            return os.read(stdout, _CHUNK)
+        except BlockingIOError:
+            continue  # woken for nothing
+
+
+async def _write(stdin: int, data: bytes) -> bool:
+    """Write all of it; return False if no one reads any more."""
+    remaining = memoryview(data)
+    while remaining:
+        try:
+            remaining = remaining[os.write(stdin, remaining) :]
+        except BlockingIOError:
+            await anyio.wait_writable(stdin)
+        except OSError:
+            return False
+    return True
+
+
+_SDK_LOGGERS = ("mcp", "client", "httpx2")
+"""Loggers whose messages would reach the terminal without a handler."""
+
+
+def tell(event: str, *, debug: bool = False, **fields: str) -> None:
+    """Write a line to the log, if there is one. The logger is fetched each time, because an older one might print."""
+    if structlog.is_configured():
+        log = structlog.get_logger("callboard.mcp")
+        (log.debug if debug else log.info)(event, **fields)
+
+
+@contextmanager
+def words_of_sdk() -> Generator[None]:
+    """Redirect the SDK's log lines while the block runs."""
+    handler = _ToLog(logging.WARNING)
+    for name in _SDK_LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in _SDK_LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
+
+
+class _ToLog(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tell("sdk", debug=True, text=record.getMessage()[:2_000])

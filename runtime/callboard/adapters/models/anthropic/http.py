@@ -1,0 +1,454 @@
+"""Calls of the Messages API over any HTTP client: that of the SDK, or that of a rehearsal on a loopback port.
+
+The body consists of bytes that are ready, and the events are parsed lightly
+(docs/decisions/0003-request-bytes-and-light-parsing.md). This module makes no retries and follows no redirects, which
+would send the key elsewhere. Each exception of a library becomes a `CallFault` here, once. It runs on asyncio only,
+because the SDK's transport does.
+
+The body and the headers of a model call are joined from pieces that are ready. Pure: the JSON of a conversation is not
+parsed.
+
+See docs/decisions/0003-request-bytes-and-light-parsing.md.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote
+
+import aiohttp
+import anyio
+import httpx2  # the SDK's own HTTP library
+
+from callboard.adapters.models.anthropic.faults import ErrorResponse, Wording, fault_of_answer, fault_of_event
+from callboard.adapters.models.anthropic.reply import BadEvent, EventReader, ReplyBuilder, ServiceError
+from callboard.adapters.models.anthropic.stated_limits import rates_of
+from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
+from callboard.types.model_names import without_long
+from callboard.types.rate_limits import Rates
+from callboard.types.records import Fault
+
+LIMITS = httpx2.Limits(max_connections=1_000, keepalive_expiry=20.0)
+TIMEOUT = httpx2.Timeout(None, connect=20.0)
+"""Timeouts in seconds. The scope of each call enforces the call's own time limits."""
+
+_CLOSING_S = 0.25
+"""Most seconds for reading the end of a stream, or for closing a connection. By then the reply is complete or
+given up."""
+
+_UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
+_UNCONNECTED = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+    aiohttp.ClientConnectorError,
+)
+"""Exceptions raised when no connection was made: refused, unknown host, TLS failure, or a proxy that fails."""
+_FOREIGN = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
+"""Exceptions of the HTTP libraries. `OSError` covers resets, TLS errors and timeouts of the system."""
+
+
+class Service(Protocol):
+    """Target of the calls, which adds to each request what the service requires."""
+
+    @property
+    def secret(self) -> str:
+        """Return the key, which no message may contain."""
+        ...
+
+    async def post(
+        self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes], *, stream: bool
+    ) -> httpx2.Response:
+        """Send a request with these headers and its own; `stream`: do not read the answer's body.
+
+        Raises `RequestRefused` for an answer that is an error, `ConnectionLost`, and what the HTTP libraries raise.
+        """
+        ...
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request built like one that `post` has sent. The response body is not read, and the status is not
+        checked.
+
+        Raises RuntimeError after the connections are closed, and the exceptions of the HTTP libraries.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent."""
+        ...
+
+
+class HttpModel:
+    """A model service that speaks the Messages API. One object, one connection pool, for all agents of a key."""
+
+    def __init__(self, service: Service, *, wording: Wording | None = None) -> None:
+        self._service = service
+        self._wording = wording or Wording()
+        self._like: _Like | None = None
+        """Shared parts of all requests; set by the first call."""
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        """Make one call. Raises only `CallFault`."""
+        call = _Call(request, ReplyBuilder(on_delta))
+        rates = None
+        try:
+            with call.scope:
+                return await self._stream(call)
+        except ServiceError as error:
+            fault = fault_of_event(error.error, call.request_id, self._wording)
+        except BadEvent as error:
+            message = f"the service sent {error}"
+            fault = Fault(kind="bad_reply", message=message, request_id=call.request_id, may_bill=True)
+        except RequestRefused as error:
+            fault = self._fault_of_status(error.response, error.body)
+            rates = rates_of(_plain(error.response), time.time())
+        except (ConnectionLost, *_FOREIGN) as error:
+            fault = _lost(error, call.request_id)
+        else:
+            fault = call.silence()
+        raise self._failed(call, fault, rates, on_delta)
+
+    async def count(self, request: ModelRequest) -> int:
+        """Count tokens with `/v1/messages/count_tokens`. Raises only `CannotCount`."""
+        try:
+            with anyio.fail_after(request.total_timeout):
+                return _counted(await self._send_count(request))
+        except RequestRefused as error:
+            fault = self._fault_of_status(error.response, error.body)
+            reason = f"HTTP {error.response.status_code}: {fault.message}"
+        except TimeoutError:
+            reason = f"no answer within {request.total_timeout:g} s"
+            fault = Fault(kind="silence", type="total", message=reason)
+        except (ConnectionLost, *_FOREIGN) as error:
+            fault = _lost(error)
+            reason = fault.message
+        raise CannotCount(self._unkeyed(reason), fault.model_copy(update={"message": self._unkeyed(fault.message)}))
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._service.aclose()
+
+    async def _stream(self, call: _Call) -> Reply:
+        response = await self._send(call.request)
+        try:
+            headers = _plain(response)
+            call.request_id = headers.get("request-id")
+            rates = rates_of(headers, time.time()) if call.request.on_head else None
+            if call.request.on_head and rates:
+                call.request.on_head(rates)
+            body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
+            async with aclosing(body) as chunks:
+                await _read(call, chunks)
+                reply = call.builder.reply()
+                await _read_end(chunks)
+                return reply
+        finally:
+            await _let_go(response)
+
+    async def _send(self, request: ModelRequest) -> httpx2.Response:
+        """The answer, its body not read yet. Raises `RequestRefused` for one that is an error."""
+        pieces = body_pieces(request)
+        size = sum(map(len, pieces))
+        headers = headers_of(request, size)
+        content = content_of(pieces, size)
+        if self._like is None:
+            response = await self._service.post("/v1/messages", headers, content, stream=True)
+            self._like = _Like.of(response.request)
+            return response
+        like = self._like.request(headers, content)
+        try:
+            response = await self._service.send(like)
+        except RuntimeError as error:  # the client was closed in the meantime
+            raise ConnectionLost(str(error), sent=False) from error
+        return await accepted(response)
+
+    async def _send_count(self, request: ModelRequest) -> httpx2.Response:
+        pieces = body_pieces(request)
+        size = sum(map(len, pieces))
+        headers = headers_of(request, size)
+        content = content_of(pieces, size)
+        return await self._service.post("/v1/messages/count_tokens", headers, content, stream=False)
+
+    def _fault_of_status(self, response: httpx2.Response, body: object) -> Fault:
+        return fault_of_answer(ErrorResponse(response.status_code, _plain(response), body, time.time()), self._wording)
+
+    def _unkeyed(self, text: str) -> str:
+        """Return the text without the key: some services quote the key."""
+        return text.replace(self._service.secret, "[key]")
+
+    def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
+        message = self._unkeyed(fault.message)
+        fault = fault.model_copy(update={"message": message, "usage": call.builder.usage})
+        if call.builder.streamed:
+            on_delta(Delta("dropped", f"{fault.kind}: {message}"))
+        return CallFault(fault, call.builder.partial, rates)
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """Parts that all requests share, taken from the first one: credentials, headers, URL, time limits."""
+
+    url: httpx2.URL
+    headers: Sequence[tuple[bytes, bytes]]
+    encoding: str
+    """Encoding of the headers. Without it, the library would detect it for each request."""
+    extensions: Mapping[str, object]
+
+    @classmethod
+    def of(cls, sent: httpx2.Request) -> _Like:
+        """Return the parts that other requests share with this one."""
+        shared = tuple((name, value) for name, value in sent.headers.raw if name.lower() not in OWN_HEADERS)
+        return cls(sent.url, shared, sent.headers.encoding, dict(sent.extensions))
+
+    def request(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Request:
+        """Return another request with its own headers and body.
+
+        Its headers are complete, including `host` and the length, so the library does not look for missing ones.
+        """
+        own = [(name.encode(), value.encode()) for name, value in headers.items()]
+        stream = httpx2.ByteStream(content) if isinstance(content, bytes) else _Pieces(content)
+        request = httpx2.Request("POST", self.url, stream=stream, extensions=self.extensions)
+        request.headers = httpx2.Headers([*self.headers, *own], self.encoding)
+        if isinstance(content, bytes):
+            request.read()  # a body in one: the transport sends it with the headers
+        return request
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    """A body that is sent piece by piece."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+
+class RequestRefused(Exception):
+    """An error response. `body` is its JSON, or its text if it is not JSON."""
+
+    def __init__(self, response: httpx2.Response, body: object) -> None:
+        super().__init__(f"status {response.status_code}")
+        self.response = response
+        self.body = body
+
+
+class ConnectionLost(Exception):
+    """There is no response, or its stream ended before the message was complete; the text says why. `sent`: the request
+    may have reached the service."""
+
+    def __init__(self, reason: str, *, sent: bool = True) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class _Call:
+    """One call in progress. One cancel scope holds its time limits; the deadline moves when content arrives."""
+
+    def __init__(self, request: ModelRequest, builder: ReplyBuilder) -> None:
+        now = anyio.current_time()
+        self.request = request
+        self.builder = builder
+        self.request_id: str | None = None
+        self.received = 0
+        self._end = now + request.total_timeout
+        self._waiting = request.first_byte_timeout
+        self.scope = anyio.CancelScope(deadline=min(self._end, now + self._waiting))
+
+    def content_came(self) -> None:
+        """Restart the timeout, because something other than a ping arrived."""
+        self._waiting = self.request.idle_timeout
+        self.scope.deadline = min(self._end, anyio.current_time() + self._waiting)
+
+    def silence(self) -> Fault:
+        """Return the fault of the time limit that ended the call; `type` names the limit (the setting
+        `recovery.first_byte` ...).
+        """
+        if self.scope.deadline >= self._end:
+            which = "total"
+            message = f"the reply took longer than {self.request.total_timeout:g} s"
+        elif self.builder.begun:
+            which = "idle"
+            message = f"no content for {self._waiting:g} s in the middle of the reply"
+        else:
+            which = "first_byte"
+            message = f"no reply within {self._waiting:g} s"
+        return Fault(kind="silence", type=which, message=message, request_id=self.request_id, may_bill=True)
+
+
+async def accepted(response: httpx2.Response) -> httpx2.Response:
+    """Return the answer, its body unread. Raises `RequestRefused` for an error, which it reads and closes."""
+    if response.is_success:
+        return response
+    try:
+        raise RequestRefused(response, _body_of(await response.aread()))
+    finally:
+        await _let_go(response)
+
+
+async def _let_go(response: httpx2.Response) -> None:
+    """Return the connection to the pool, or close it if its stream did not end. Also runs if the call is cancelled."""
+    if response.is_closed:  # its stream ended
+        return
+    with anyio.move_on_after(_CLOSING_S, shield=True):
+        await response.aclose()
+
+
+async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
+    """Read until `message_stop`. Raises `ConnectionLost` when the stream ends before it."""
+    reader = EventReader()
+    async for chunk in chunks:
+        call.received += len(chunk)
+        content = False
+        for event in reader.feed(chunk):
+            content = content or event.get("type") != "ping"
+            call.builder.take(event)
+            if call.builder.complete:
+                return
+        if content:
+            call.content_came()
+    if call.received and not call.builder.begun:
+        raise BadEvent("an answer that is no event stream")
+    raise ConnectionLost("the stream ended before the message was complete")
+
+
+async def _read_end(chunks: AsyncIterator[bytes]) -> None:
+    """Read past the end, so that the connection can be reused. Failures here are ignored."""
+    try:
+        with anyio.move_on_after(_CLOSING_S):
+            async for _ in chunks:
+                pass
+    except _FOREIGN:
+        return  # the reply is whole: a connection lost after it is no fault of the call
+
+
+def _counted(response: httpx2.Response) -> int:
+    """Return the count in a response. Raises `CannotCount` for a response of another shape."""
+    try:
+        tokens: object = json.loads(response.content)["input_tokens"]
+    except (ValueError, KeyError, TypeError):
+        tokens = None
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise CannotCount(f"HTTP {response.status_code} without a count of tokens")
+    return tokens
+
+
+def _plain(response: httpx2.Response) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+
+
+def _body_of(content: bytes) -> object:
+    text = content.decode("utf-8", "replace").strip()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def may_be_sent(error: BaseException) -> bool:
+    """Return True if the request may have reached the service, which is impossible without a connection."""
+    return not any(isinstance(cause, _UNCONNECTED) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes, the outermost first."""
+    at: BaseException | None = error
+    while at is not None:
+        yield at
+        at = at.__cause__ or at.__context__
+
+
+def _lost(error: Exception, request_id: str | None = None) -> Fault:
+    """Return the fault for a call without a response. An untrusted certificate fails again until the user acts."""
+    if isinstance(error, ConnectionLost):
+        reason = str(error)
+        sent = error.sent
+    else:
+        reason = words_of(error)
+        sent = may_be_sent(error)
+    untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    message = f"{reason}. {_UNTRUSTED}" if untrusted else reason
+    retry = False if untrusted else None
+    return Fault(kind="connection", message=message, request_id=request_id, may_bill=sent, retry=retry)
+
+
+def words_of(error: BaseException) -> str:
+    """Return the text of a library's exception."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+_PIECE = 48 * 1024
+"""Bytes of a body that are passed at once: the amount that a socket takes without keeping a copy (measured: a third
+less CPU for two megabytes than in larger pieces). For a single piece above 1 MiB, the transport warns of a blocked
+event loop."""
+
+OWN_HEADERS = frozenset(
+    (
+        *(b"content-type", b"content-length", b"x-callboard-agent", b"x-callboard-call", b"x-callboard-purpose"),
+        b"anthropic-beta",
+    )
+)
+"""Lower-case names of the headers from `headers_of`, which are not copied from one request to another."""
+LONG_CONTEXT = "context-1m-2025-08-07"
+"""The vendor's beta that gives a window of a million tokens to models whose own window is smaller."""
+
+
+def body_pieces(request: ModelRequest) -> list[bytes]:
+    """Return the body of a request in pieces, to be joined without a separator. Ready JSON is not parsed, and is copied
+    once.
+
+    A piece has `_PIECE` bytes or is one message: a long history costs only this copy and the sending.
+    """
+    head = f'{{"model":{json.dumps(without_long(request.model)[0])}'.encode()
+    if request.purpose != "count":
+        head += f',"max_tokens":{request.max_tokens:d},"stream":true'.encode()
+        if request.effort:
+            head += f',"output_config":{{"effort":"{request.effort}"}}'.encode()
+    if request.system not in (b"", b"[]"):
+        head += b',"system":' + request.system
+    if request.tools not in (b"", b"[]"):
+        head += b',"tools":' + request.tools
+    pieces = [head + b',"messages":[']
+    group: list[bytes] = []
+    size = 0
+    for message in request.messages:
+        group.append(message)
+        size += len(message)
+        if size >= _PIECE:
+            pieces.append(b",".join(group))
+            # the comma between this group and the next
+            group = [b""]
+            size = 0
+    pieces.append(b",".join(group) + b"]}" if group != [b""] else b"]}")
+    return pieces
+
+
+def content_of(pieces: Sequence[bytes], size: int) -> bytes | AsyncIterator[bytes]:
+    """Return the pieces as content for the HTTP library: joined if they are small, else one after the other."""
+    return b"".join(pieces) if size <= _PIECE else _one_by_one(pieces)
+
+
+async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def headers_of(request: ModelRequest, size: int) -> dict[str, str]:
+    """Return the headers that the runtime adds to those that the SDK sends with every request."""
+    long = {"anthropic-beta": LONG_CONTEXT} if without_long(request.model)[1] else {}
+    return {
+        **long,
+        "content-type": "application/json",
+        "content-length": str(size),
+        "x-callboard-agent": quote(f"{request.session}/{request.agent}", safe="/:.@"),
+        "x-callboard-call": str(request.ordinal),
+        "x-callboard-purpose": request.purpose,
+    }

@@ -1,0 +1,391 @@
+r"""Builder of a reply from the events of its stream, as plain dicts that can be sent back unchanged. Pure.
+
+Raises `BadEvent` for events out of order, fields of a wrong type, and duplicate or unusable call ids, because the API
+would refuse a history with such a reply forever. Unknown events are skipped; unknown blocks and deltas are kept.
+
+Server-sent events are parsed lightly from bytes to JSON objects.
+
+Chunks may end anywhere: inside a line, inside a character, between `\r` and `\n`. Only `data` fields are used, because
+the Messages API repeats the event's name in its `type`. Raises `BadEvent` for data that is not a JSON object, and for
+an event larger than `MAX_EVENT`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NoReturn, cast
+
+from pydantic_core import from_json
+
+from callboard.core.json_schema import TOO_DEEP, too_deep
+from callboard.ports.model import Delta, OnDelta, Reply
+from callboard.types.records import Json, Usage
+
+_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_CALL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+"""Blocks whose input streams as pieces of JSON text."""
+LARGEST_INPUT = 4_000_000
+"""Most characters of a call's input: more than any model writes in one reply."""
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+
+_Shown = Literal["text", "thinking", "tool"]
+_STREAMED: dict[str, tuple[str, _Shown]] = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "input_json_delta": ("partial_json", "tool"),
+}
+"""Kind of delta -> the field that it extends, and the kind in which it is shown."""
+
+
+class ServiceError(Exception):
+    """An `error` event in the stream; `error` is the API's error object."""
+
+    def __init__(self, error: Json) -> None:
+        super().__init__(str(error.get("message") or error.get("type") or "an error event without words"))
+        self.error = error
+
+
+class ReplyBuilder:
+    """The reply so far. Call `take` with events until `complete`; then `reply` returns the complete reply."""
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self.begun = False
+        """True if `message_start` was received: tokens may be billed."""
+        self.complete = False
+        """True if `message_stop` was received."""
+        self._show = on_delta
+        self._blocks: list[Json] = []
+        self._pieces: list[dict[str, list[str]]] = []
+        """Streamed texts of each field, for each block."""
+        self._open: set[int] = set()
+        self._message: Json = {}
+        self._stop_reason = ""
+        self._counts: dict[str, int] = {}
+        self._handlers: dict[str, Callable[[Json], None]] = {
+            "content_block_delta": self._block_delta,
+            "content_block_start": self._block_start,
+            "content_block_stop": self._block_stop,
+            "message_start": self._message_start,
+            "message_delta": self._message_delta,
+            "message_stop": self._message_stop,
+        }
+
+    @property
+    def usage(self) -> Usage | None:
+        """Return the known usage of the call; None before the message began."""
+        return Usage(**self._counts) if self.begun else None
+
+    @property
+    def partial(self) -> str:
+        """Return the text streamed so far."""
+        return mended("".join("".join(pieces.get("text", ())) for pieces in self._pieces))
+
+    @property
+    def streamed(self) -> bool:
+        """Return True if anything was shown."""
+        return bool(self._blocks)
+
+    def take(self, event: Json) -> None:
+        """Process one event. Raises `BadEvent`, and `ServiceError` for an error event."""
+        kind: object = event.get("type")
+        if kind == "error":
+            raise ServiceError(_object(event, "error"))
+        handler = self._handlers.get(kind) if isinstance(kind, str) else None
+        if handler is None:
+            return
+        if not self.begun and kind != "message_start":
+            raise BadEvent(f"a {kind} before message_start")
+        handler(event)
+        self._show(Delta("event", "", event))
+
+    def reply(self) -> Reply:
+        """Return the complete reply, once. Raises `BadEvent` if it is inconsistent."""
+        bad_inputs: dict[int, str] = {}
+        blocks: list[Json] = []
+        for block, pieces in zip(self._blocks, self._pieces, strict=True):
+            bad = _finish(block, pieces)
+            if too_deep(block):
+                if block["type"] != "tool_use":
+                    raise BadEvent(f"a {block['type']} block that is nested too deeply")
+                block["input"] = {}
+                bad = TOO_DEEP
+            if block["type"] == "text" and not cast("str", block["text"]).strip():
+                continue  # the API sends such blocks, and refuses them when they come back
+            if bad and block["type"] == "tool_use":
+                bad_inputs[len(blocks)] = bad
+            blocks.append(block)
+        _check_calls(blocks)
+        if not blocks and self._stop_reason in ("", "tool_use"):  # the end that it announced is not there
+            raise BadEvent(f"an empty reply with stop_reason {self._stop_reason or 'null'}")
+        model = self._message.get("model")
+        message_id = self._message.get("id")
+        return Reply(
+            blocks=tuple(blocks),
+            stop_reason=self._stop_reason,
+            usage=Usage(**self._counts),
+            model=model if isinstance(model, str) else "",
+            message_id=message_id if isinstance(message_id, str) else "",
+            bad_inputs=bad_inputs,
+            cut_call=self._cut_call(),
+        )
+
+    def _cut_call(self) -> tuple[str, int] | None:
+        if self._stop_reason != "max_tokens" or not self._blocks or self._blocks[-1]["type"] != "tool_use":
+            return None
+        return str(self._blocks[-1].get("name")), sum(map(len, self._pieces[-1].get("partial_json", ())))
+
+    def _message_start(self, event: Json) -> None:
+        if self.begun:
+            raise BadEvent("a second message_start")
+        self._message = _object(event, "message")
+        self._count(self._message.get("usage"))
+        self.begun = True
+
+    def _message_delta(self, event: Json) -> None:
+        reason = _object(event, "delta").get("stop_reason")
+        if reason is not None and not isinstance(reason, str):
+            raise BadEvent("a stop_reason that is not text")
+        self._stop_reason = reason or self._stop_reason
+        self._count(event.get("usage"))
+
+    def _message_stop(self, event: Json) -> None:
+        if self._open:
+            raise BadEvent("message_stop inside a block")
+        self.complete = True
+
+    def _block_start(self, event: Json) -> None:
+        block = _object(event, "content_block")
+        kind = _text(block, "type")
+        if event.get("index") != len(self._blocks):
+            raise BadEvent("a content_block_start out of order")
+        pieces: dict[str, list[str]] = {}
+        if kind in ("text", "thinking"):
+            pieces[kind] = [_text(block, kind)]
+        elif kind in _CALLS:
+            pieces["partial_json"] = []
+            self._show(Delta("tool", _text(block, "name")))
+        self._open.add(len(self._blocks))
+        self._blocks.append(block)
+        self._pieces.append(pieces)
+
+    def _block_delta(self, event: Json) -> None:
+        index = self._open_index(event)
+        delta = _object(event, "delta")
+        kind: object = delta.get("type")
+        streamed = _STREAMED.get(kind) if isinstance(kind, str) else None
+        if streamed is None:
+            _merge(self._blocks[index], delta)
+            return
+        field, kind_shown = streamed
+        pieces = self._pieces[index].get(field)
+        if pieces is None:
+            raise BadEvent(f"a {kind} in a {self._blocks[index]['type']} block")
+        piece = _text(delta, field)
+        pieces.append(piece)
+        if piece:
+            self._show(Delta(kind_shown, mended(piece)))
+
+    def _block_stop(self, event: Json) -> None:
+        self._open.remove(self._open_index(event))
+
+    def _open_index(self, event: Json) -> int:
+        index: object = event.get("index")
+        if not isinstance(index, int) or index not in self._open:
+            raise BadEvent(f"a {event['type']} outside its block")
+        return index
+
+    def _count(self, usage: object) -> None:
+        """Update the usage. Counts are cumulative: a later count replaces an earlier one, a missing one leaves it
+        unchanged."""
+        if usage is None:
+            return
+        if not isinstance(usage, dict):
+            raise BadEvent("a usage that is not an object")
+        for name in _COUNTS:
+            count = cast("Json", usage).get(name)
+            if count is None:
+                continue
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise BadEvent(f"usage.{name} is not a count")
+            self._counts[name] = count
+
+
+def strict_input(raw: str) -> Json:
+    """Return the input of a call from its JSON text. Raises ValueError with a reason that the model can act on."""
+    if len(raw) > LARGEST_INPUT:
+        raise ValueError(f"the input has {len(raw):,} characters, and at most {LARGEST_INPUT:,} are taken")
+    try:
+        value: object = json.loads(raw, object_pairs_hook=_no_doubles, parse_constant=_no_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the input is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    if too_deep(value):
+        raise ValueError(TOO_DEEP)
+    if not isinstance(value, dict):
+        raise ValueError(f"the input is {_json_name(value)}, not an object")  # noqa: TRY004 - a fault of the text
+    if "\\u" in raw or not raw.isascii():
+        text = json.dumps(value, ensure_ascii=False)
+        whole = mended(text)
+        return cast("Json", value if whole == text else json.loads(whole))
+    return cast("Json", value)
+
+
+def mended(text: str) -> str:
+    """Return the text with the halves of surrogate pairs joined, and each lone half as U+FFFD, so that UTF-8 can encode
+    it."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _finish(block: Json, pieces: dict[str, list[str]]) -> str:
+    """Put the streamed pieces into the block. Return the reason why a call's input is unusable; empty if it is
+    usable."""
+    for field, texts in pieces.items():
+        raw = "".join(texts)
+        if field != "partial_json":
+            block[field] = mended(raw)
+        elif not raw.strip():
+            block["input"] = block["input"] if isinstance(block.get("input"), dict) else {}
+        else:
+            block["input"] = {}
+            try:
+                block["input"] = strict_input(raw)
+            except ValueError as error:
+                return str(error)
+    return ""
+
+
+def _check_calls(blocks: Sequence[Json]) -> None:
+    ids: set[str] = set()
+    for block in blocks:
+        if block["type"] != "tool_use":
+            continue
+        call_id = _text(block, "id")
+        if call_id in ids or not _CALL_ID.fullmatch(call_id):
+            raise BadEvent("a call with a doubled or unusable id")
+        if not _CALL_NAME.fullmatch(_text(block, "name")):
+            raise BadEvent("a call with an unusable name")
+        ids.add(call_id)
+
+
+def _merge(block: Json, delta: Json) -> None:
+    """Apply a delta that is not shown: a signature, a citation, or an unknown kind."""
+    for field, value in delta.items():
+        if field == "type":
+            continue
+        if field == "citation":
+            block["citations"] = [*(block.get("citations") or ()), value]
+        elif isinstance(value, str) and isinstance(block.get(field), str):
+            block[field] += value
+        else:
+            block[field] = value
+
+
+def _object(event: Json, field: str) -> Json:
+    value: object = event.get(field)
+    if not isinstance(value, dict):
+        raise BadEvent(f"a {event.get('type')} without {field}")
+    return cast("Json", value)
+
+
+def _text(holder: Json, field: str) -> str:
+    value: object = holder.get(field)
+    if not isinstance(value, str):
+        raise BadEvent(f"a {holder.get('type')} whose {field} is not text")
+    return value
+
+
+def _no_doubles(pairs: list[tuple[str, object]]) -> Json:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the input has the key {next(n for n in names if names.count(n) > 1)!r} twice")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"the input holds {name}, which JSON does not have")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the input holds the number {digits[:20]}, which is out of range")
+    return number
+
+
+def _json_name(value: object) -> str:
+    names: dict[type, str] = {str: "a text", list: "a list", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+MAX_EVENT = 32_000_000
+"""Most bytes of one event. The largest legal event is a whole block of a server tool; a larger one is a fault or an
+attack."""
+
+
+class BadEvent(Exception):
+    """The stream contains something that no Messages API sends; the text says what."""
+
+
+class EventReader:
+    """Parser state between two chunks of one stream."""
+
+    __slots__ = ("_data", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        """The unfinished line."""
+        self._data: list[bytes] = []
+        """The `data` lines of the unfinished event."""
+
+    def feed(self, chunk: bytes) -> Iterator[Json]:
+        """Yield the events that end in this chunk. Raises `BadEvent`."""
+        text = self._rest + chunk if self._rest else chunk
+        lines = text.splitlines(keepends=True)  # of bytes: only at \n, \r\n and \r, as the standard says
+        # A lone \r at the end may be the first half of \r\n: it waits for the next chunk.
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        if len(self._rest) > MAX_EVENT:
+            raise BadEvent(f"an event of more than {MAX_EVENT:,} bytes")
+        for line in lines:
+            event = self._take(line.rstrip(b"\r\n"))
+            if event is not None:
+                yield event
+
+    def _take(self, line: bytes) -> Json | None:
+        """Process one whole line; an empty line ends the event."""
+        if not line:
+            data, self._data = self._data, []
+            return _event_object(b"\n".join(data)) if data else None
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            if len(self._data) > 1 and sum(map(len, self._data)) > MAX_EVENT:
+                raise BadEvent(f"an event of more than {MAX_EVENT:,} bytes")
+        return None
+
+
+def _event_object(data: bytes) -> Json:
+    try:
+        value: object = _parsed(data)
+    except (ValueError, RecursionError) as error:
+        raise BadEvent(f"an event that is not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise BadEvent("an event that is not a JSON object")
+    return cast("Json", value)
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        return from_json(data)
+    except ValueError:
+        return json.loads(data)  # slower, and it takes half a surrogate pair, which a stream may cut a character into

@@ -1,0 +1,117 @@
+"""Limits that the service states, in the `anthropic-ratelimit-*` headers of an answer and in the text of an error.
+
+Pure. What is malformed is left out, never an error. The names and forms of headers are those of the Messages API's
+page on rate limits: `-limit` and `-remaining` are whole numbers, `-reset` is an RFC 3339 time, when the limit is fully
+replenished.
+
+An error states how much a model may write, and how large its window is. The words differ between endpoints, so that a
+limit is looked for behind the words that introduce one. Callers only ever lower what was assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from callboard.types.rate_limits import RATE_KINDS, Allowance, Rates
+
+_PREFIX = "anthropic-ratelimit-"
+_LONGEST = 86_400.0
+"""Longest time in seconds until a reset. A limit per minute does not need a day to replenish, so a longer time is a
+mistake."""
+
+
+def rates_of(headers: Mapping[str, str], now: float) -> Rates | None:
+    """Return the rates in the headers (lower-case names); None if there are none. `now` (Unix seconds) is used only if
+    the response has no `date` header."""
+    sent = _http_date(headers.get("date", ""))
+    rates: Rates = {}
+    for kind in RATE_KINDS:
+        limit, remaining = (_number(headers.get(f"{_PREFIX}{kind}-{field}", "")) for field in ("limit", "remaining"))
+        reset = _time(headers.get(f"{_PREFIX}{kind}-reset", ""))
+        if not limit or remaining is None or reset is None:
+            continue
+        resets_in = reset - (now if sent is None else sent)
+        if abs(resets_in) <= _LONGEST:
+            rates[kind] = Allowance(limit, min(remaining, limit), max(0.0, resets_in))
+    return rates or None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _time(text: str) -> float | None:
+    """Return the Unix seconds of an RFC 3339 time."""
+    try:
+        when = datetime.fromisoformat(text.strip())
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _http_date(text: str) -> float | None:
+    try:
+        when = parsedate_to_datetime(text)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+_N = r"(\d[\d,_]{0,11}k?)\b"
+_UP_TO = (
+    r"(?:at most|up to|no more than|less than or equal to|lower than|below|cannot exceed|(?:must )?not exceed|exceeds?|"
+    r"supports?(?: only)?|maximum(?: allowed)?(?: value| number)?(?: of| is|:)?|max(?:imum)? (?:is|of|value)|"
+    r"limit(?:ed)?(?: of| is| to|:)|<=)"
+)
+_ABOUT_OUTPUT = re.compile(r"max_?\w*tokens|(?:output|completion|maximum|generated) tokens|max(?:imum)? output")
+_EXCLUSIVE = (re.compile(rf"\[\s*\d+\s*,\s*{_N}\s*\)"), re.compile(rf"\bto {_N}\s*\(?exclusive"))
+"""Patterns of ranges that exclude their last number."""
+_OUTPUT = (
+    re.compile(rf"{_N}\s*>\s*{_N}"),
+    re.compile(rf"\[\s*\d+\s*,\s*{_N}\s*\]"),
+    re.compile(rf"between \d+ and {_N}"),
+    re.compile(rf"{_UP_TO}[^\d\n]{{0,40}}?{_N}"),
+)
+_WINDOW = (
+    re.compile(rf"context limit:?\s*{_N}\s*\+\s*{_N}\s*>\s*{_N}"),
+    re.compile(rf"prompt[^\d\n]{{0,30}}{_N}\s*(?:tokens?)?\s*>\s*{_N}"),
+    re.compile(
+        rf"(?:maximum|max|available|supported|the|a)?\s*context[ _](?:length|window|size|limit)[^\d\n]{{0,40}}{_N}"
+    ),
+    re.compile(rf"maximum (?:prompt|input|sequence) length[^\d\n]{{0,30}}{_N}"),
+    re.compile(rf"max_model_len\D{{0,20}}{_N}"),
+    re.compile(rf"input (?:length|tokens?)\b[^\n]{{0,40}}?exceeds?[^\d\n]{{0,60}}{_N}(?!\s*(?:char|byte|[km]i?b))"),
+    re.compile(rf"too many (?:input )?tokens[^\d\n]{{0,20}}{_N}\s*>\s*{_N}"),
+)
+"""Patterns in which the last number of a match is the limit."""
+
+
+def stated_limits(message: str) -> tuple[int | None, int | None]:
+    """Return the most output tokens and the window that an error message states; None for each that it does not
+    state."""
+    text = message.lower()
+    for pattern in _WINDOW:
+        if match := pattern.search(text):
+            return None, _amount(match[match.lastindex or 0])
+    if not _ABOUT_OUTPUT.search(text):
+        return None, None
+    for pattern in _EXCLUSIVE:
+        if match := pattern.search(text):
+            return (_amount(match[1]) or 1) - 1 or None, None
+    for pattern in _OUTPUT:
+        if match := pattern.search(text):
+            return _amount(match[match.lastindex or 0]), None
+    return None, None
+
+
+def _amount(digits: str) -> int | None:
+    thousands = 1000 if digits.endswith("k") else 1
+    return int(re.sub(r"[,_k]", "", digits)) * thousands or None

@@ -1,0 +1,545 @@
+"""Results of tools, commands and answers: recorded in a run, and returned in a replay without running anything.
+
+A replay starts no process and changes no file of the workspace. Two kinds of tools still run: those that only write to
+the session's own store, which is discarded (including `complete_task`, whose check ends as recorded), and `task`, whose
+subagent is replayed. A call that the cassette does not contain has an error result that says so.
+
+MCP servers of a recorded session and of its replay. Their offers are recorded, and a replay contacts no server.
+
+The newest state applies to the whole replay. If servers changed while the session's agents began, the replay's prompts
+differ, and the replay reports that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import anyio
+from pydantic import TypeAdapter
+
+from callboard.adapters.models.cassette.mail_order import DeliveryOrder
+from callboard.adapters.models.cassette.recorder import Tape
+from callboard.core.approvals.plans import AnswerDetails
+from callboard.core.context.reminders import ReminderFacts
+from callboard.core.permissions.values import Lift
+from callboard.ports.environment import Answer, Archive, Dice, PermissionPolicy, Ruling, Surroundings
+from callboard.ports.mcp import Servers
+from callboard.ports.store import Write
+from callboard.ports.tool import SKILL_OUTPUT, CallContext, Finished, Folders, Launcher, Tool, ToolOutcome, ToolSpec
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.events import Event, decode_event
+from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerNow
+from callboard.types.records import Cause, Grant, Json, Request, ToolCall
+
+T = TypeVar("T")
+
+NOT_HELD = "The cassette holds no result of this call, and a replay runs no tools (--live-tools does)."
+
+
+@dataclass(frozen=True)
+class RecordedTool:
+    """A tool that runs; its changes to its agent are recorded. Its result is an event, recorded by the course."""
+
+    tool: Tool
+    tape: Tape
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        return self.tool.key(tool_input, folders)
+
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        return await self.tool.prepare(tool_input, context)
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        return self._with_changes_kept(await self.tool.run(tool_input, context), context.call)
+
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        outcome = await self.tool.repair(tool_input, marks, context)
+        return None if outcome is None else self._with_changes_kept(outcome, context.call)
+
+    def _with_changes_kept(self, outcome: ToolOutcome, call: str) -> ToolOutcome:
+        if outcome.events:
+            changes = [json.loads(event.encode()) for event in outcome.events]
+            self.tape.keep("changes", call, {"events": changes})
+        return outcome
+
+
+@dataclass(frozen=True)
+class ReplayedTool:
+    """A tool that does not run: its recorded outcome is returned."""
+
+    tool: Tool
+    tape: Tape
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        return self.tool.key(tool_input, folders)
+
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Do nothing."""
+        return {}
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Return the recorded outcome, or an error result saying that there is none."""
+        recorded = self.tape.value_of("tool", context.call)
+        if recorded is None:
+            return ToolOutcome(NOT_HELD, is_error=True)
+        changes = self.tape.value_of("changes", context.call) or {"events": []}
+        events = tuple(decode_event(json.dumps(event).encode()) for event in changes["events"])
+        return _outcome(recorded, events=events)
+
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Return None: the call never began."""
+        return None
+
+
+@dataclass(frozen=True)
+class ReplayedStoreTool:
+    """A tool that changes the session's rows: it does so in its recorded order, and returns the recorded text."""
+
+    tool: Tool
+    tape: Tape
+    course: DeliveryOrder
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        return self.tool.key(tool_input, folders)
+
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        return await self.tool.prepare(tool_input, context)
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Run the tool and return its effect with the recorded text, which may mention simultaneous acts of other
+        agents."""
+        await self.course.turn_of(context.call)
+        recorded = self.tape.value_of("tool", context.call)
+        try:
+            outcome = await self.tool.run(tool_input, context)
+        except ToolRefused:
+            if recorded is None or not recorded["is_error"]:
+                raise
+            return _outcome(recorded)
+        if recorded is None or recorded["is_error"] != outcome.is_error:
+            return outcome
+        return replace(outcome, content=_outcome(recorded).content)
+
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        return await self.tool.repair(tool_input, marks, context)
+
+
+WORKTREE_TOOLS = frozenset({"create_worktree", "keep_worktree", "remove_worktree"})
+"""Tools that act on worktrees, which a replay lists without folders, and on the tasks bound to them."""
+
+
+@dataclass(frozen=True)
+class ReplayedWorktreeTool(ReplayedTool):
+    """A worktree tool: a replay creates no folder, but binds tasks and moves their owners as recorded."""
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Return the recorded outcome with the writes that it needs here; a refused call has none."""
+        outcome = await ReplayedTool.run(self, tool_input, context)
+        if outcome.is_error:
+            return outcome
+        done = await self.tool.run(tool_input, context)
+        return replace(outcome, writes=done.writes, events=done.events or outcome.events)
+
+
+def _outcome(recorded: Json, *, events: tuple[Event, ...] = (), writes: tuple[Write, ...] = ()) -> ToolOutcome:
+    content = cast("Sequence[Json]", recorded["content"])
+    return ToolOutcome(content, recorded["is_error"], writes, events, recorded["data"], recorded["ends_turn"])
+
+
+_GRANT = TypeAdapter[Grant](Grant)
+
+
+@dataclass(frozen=True)
+class RecordedLauncher:
+    """A `Launcher` that records the output of commands in the texts of skills, which no tool call records."""
+
+    real: Launcher
+    tape: Tape
+
+    @property
+    def boot(self) -> str:
+        return self.real.boot
+
+    async def run(
+        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
+    ) -> Finished:
+        finished = await self.real.run(command, folder, timeout=timeout, keep=keep, grants=grants)
+        if keep.name.endswith(SKILL_OUTPUT):
+            self.tape.keep("command", keep.stem, asdict(finished))
+        return finished
+
+    async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
+        return await self.real.start(command, folder, output, grants)
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        return await self.real.wait(pid, started, output)
+
+    async def end(self, pid: int, started: float) -> bool:
+        return await self.real.end(pid, started)
+
+    def report(self, output: Path) -> str:
+        return self.real.report(output)
+
+    def allow(self, paths: Sequence[Path]) -> None:
+        self.real.allow(paths)
+
+
+@dataclass(frozen=True)
+class ReplayedLauncher:
+    """The `Launcher` of a replay: no process is started or ended; background commands end as recorded."""
+
+    tape: Tape
+    course: DeliveryOrder
+
+    @property
+    def boot(self) -> str:
+        """Return the empty string: recorded pids have no meaning now."""
+        return ""
+
+    async def run(
+        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
+    ) -> Finished:
+        """Return the recorded end of a task's check, or of a command in a skill's text; both are recorded under the
+        name of their output. Raises `ToolRefused`."""
+        printed = self.tape.value_of("command", keep.stem)
+        if printed is not None:
+            return Finished(**printed)
+        recorded = self.tape.value_of("tool", keep.stem) or {"data": {}}
+        check = recorded["data"].get("check")
+        if check is None:
+            raise ToolRefused(NOT_HELD)
+        output = str(check["output"])
+        return Finished(check["exit_code"], output, False, len(output))
+
+    async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
+        """Raise `ToolRefused`."""
+        raise ToolRefused(NOT_HELD)
+
+    def report(self, output: Path) -> str:
+        return ""
+
+    def allow(self, paths: Sequence[Path]) -> None:
+        return None
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        """Return the recorded exit code at once. For a command that the agent stopped, or that timed out, wait until
+        that happens."""
+        recorded = self.tape.value_of("background", str(output)) or {}
+        if recorded.get("status") == "timed_out":
+            await anyio.sleep_forever()  # until its deadline, which has passed since
+        if recorded.get("status") == "stopped":
+            await self.course.stopped(output)
+        return recorded.get("exit_code")
+
+    async def end(self, pid: int, started: float) -> bool:
+        """Do nothing: the recorded pid has no meaning now."""
+        return False
+
+
+@dataclass(frozen=True)
+class TapedArchive:
+    """An `Archive` that records the last lines of background commands' output, and returns them in a replay."""
+
+    archive: Archive
+    tape: Tape
+
+    def folders(self, spec: AgentSpec) -> Folders:
+        return self.archive.folders(spec)
+
+    async def keep(self, path: str, text: str) -> None:
+        await self.archive.keep(path, text)
+
+    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
+        await self.archive.append(path, first, lines)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await self.archive.aside(work)
+
+    async def ends_of(self, path: str) -> str:
+        recorded = self.tape.value_of("ends", path)
+        if recorded is not None:
+            return str(recorded["text"])
+        text = await self.archive.ends_of(path)
+        self.tape.keep("ends", path, {"text": text})
+        return text
+
+
+@dataclass(frozen=True)
+class TapedSurroundings:
+    """`Surroundings` whose commits are recorded: a replay gets the commit that was checked out then."""
+
+    world: Surroundings
+    tape: Tape
+
+    async def look(self, spec: AgentSpec, now: float) -> ReminderFacts:
+        """Return the current surroundings. The script decides which reminders the agent gets."""
+        return await self.world.look(spec, now)
+
+    async def commit(self, folder: str, source_id: str) -> str:
+        recorded = self.tape.value_of("commit", source_id)
+        if recorded is not None:
+            return str(recorded["commit"])
+        commit = await self.world.commit(folder, source_id)
+        self.tape.keep("commit", source_id, {"commit": commit})
+        return commit
+
+
+@dataclass(frozen=True)
+class TapedJudge:
+    """A `PermissionPolicy` whose rulings are recorded.
+
+    In a replay nothing runs, so they hold whatever the rules of this place say.
+    """
+
+    rules: PermissionPolicy
+    tape: Tape
+
+    async def judge(
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        *,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
+    ) -> Ruling:
+        recorded = self.tape.value_of("ruling", call.id)
+        if recorded is not None:
+            person_only = bool(recorded.get("person_only"))
+            mode = str(recorded.get("mode", ""))
+            level = int(recorded.get("level", 0))
+            grants = tuple(_GRANT.validate_python(grant) for grant in recorded.get("grants", ()))
+            return Ruling(
+                recorded["decision"],
+                recorded["rule"],
+                recorded["why"],
+                recorded["reads_only"],
+                person_only,
+                mode,
+                level,
+                grants,
+            )
+        ruling = await self.rules.judge(call, tool, spec, folders=folders, authority=authority, lifts=lifts)
+        grants = [grant.model_dump() for grant in ruling.grants]
+        self.tape.keep("ruling", call.id, asdict(ruling) | {"grants": grants})
+        return ruling
+
+    async def always(
+        self,
+        call: ToolCall,
+        tool: ToolSpec,
+        spec: AgentSpec,
+        *,
+        folders: Folders,
+        authority: Cause,
+        lifts: Sequence[Lift] = (),
+    ) -> tuple[str, ...]:
+        recorded = self.tape.value_of("ruling", f"{call.id}.always")
+        if recorded is not None:
+            return tuple(str(rule) for rule in recorded["rules"])
+        always = await self.rules.always(call, tool, spec, folders=folders, authority=authority, lifts=lifts)
+        self.tape.keep("ruling", f"{call.id}.always", {"rules": list(always)})
+        return always
+
+
+def taped_facts(tape: Tape, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the facts about the machine in an agent's prompt: recorded, and repeated in a replay on another
+    machine.
+    """
+    recorded = tape.value_of("facts", agent)
+    if recorded is not None:
+        return tuple(str(line) for line in recorded["lines"])
+    tape.keep("facts", agent, {"lines": list(real)})
+    return real
+
+
+@dataclass(frozen=True)
+class TapedDice:
+    """`Dice` whose draws are recorded and repeated in a replay."""
+
+    dice: Dice
+    tape: Tape
+
+    def draw(self) -> float:
+        return self.tape.draw("session", self.dice.draw())
+
+
+@dataclass(frozen=True)
+class ReplayedApprover:
+    """Approver that repeats the answers of users and policies. A request without a recorded answer is refused once
+    nothing else happens."""
+
+    tape: Tape
+    course: DeliveryOrder
+    permissions: bool = True
+    """False if tools run: a cassette grants no permissions."""
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Return the recorded answer. None for requests that an agent of the session answers, and for permissions that
+        a cassette cannot grant."""
+        if request.kind == "permission" and not self.permissions:
+            return None
+        recorded = self.tape.value_of("answer", request.id)
+        if recorded is None:
+            await self.course.stuck()
+            status: Literal["answered", "rejected"] = "answered" if request.kind == "question" else "rejected"
+            return Answer(status, "person", "the cassette holds no answer to this request")
+        if recorded["by"] not in ("person", "policy"):
+            return None
+        word = AnswerDetails(
+            int(recorded.get("option") or 0), str(recorded.get("plan") or ""), mode=str(recorded.get("mode") or "")
+        )
+        return Answer(recorded["status"], recorded["by"], recorded["reason"], word, input=recorded.get("input"))
+
+
+_KEY = "all"
+_REPLAYED = "a replay reaches no MCP server"
+
+
+@dataclass(frozen=True)
+class SpokenOf:
+    """A tool of an absent server; its results are on the tape."""
+
+    spec: ToolSpec
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        return ""
+
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        return {}
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        raise ToolRefused(_REPLAYED)
+
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        raise ToolRefused(_REPLAYED)
+
+
+class RecordedServers:
+    """The port `Servers`, recording its state at each change."""
+
+    def __init__(self, servers: Servers, tape: Tape) -> None:
+        self._servers = servers
+        self._tape = tape
+        self._kept = -1
+
+    @property
+    def revision(self) -> int:
+        return self._servers.revision
+
+    def now(self) -> Sequence[ServerNow]:
+        return self._servers.now()
+
+    def tools(self) -> Mapping[str, Tool]:
+        tools = self._servers.tools()
+        if self._kept != self._servers.revision:
+            self._kept = self._servers.revision
+            specs = [asdict(tool.spec) for tool in tools.values()]
+            self._tape.keep("servers", _KEY, {"now": [asdict(server) for server in self.now()], "tools": specs})
+        return tools
+
+    async def changed(self, since: int) -> int:
+        return await self._servers.changed(since)
+
+    async def ready(self) -> None:
+        await self._servers.ready()
+
+    async def connect(self, name: str) -> ServerNow:
+        return await self._servers.connect(name)
+
+    async def switch_off(self, name: str) -> ServerNow:
+        return await self._servers.switch_off(name)
+
+    async def add(self, entry: ServerEntry) -> None:
+        await self._servers.add(entry)
+
+    async def remove(self, name: str) -> None:
+        await self._servers.remove(name)
+
+    async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
+        return await self._servers.prompt(server, name, arguments)
+
+    async def read(self, server: str, uri: str) -> Sequence[Json]:
+        return await self._servers.read(server, uri)
+
+
+class ReplayedServers:
+    """The port `Servers` of a replay."""
+
+    revision = 1
+
+    def __init__(self, recorded: Json) -> None:
+        self._now = [_now(server) for server in cast("Sequence[dict[str, Any]]", recorded["now"])]
+        specs = [ToolSpec(**spec) for spec in cast("Sequence[dict[str, Any]]", recorded["tools"])]
+        self._tools: Mapping[str, Tool] = {spec.name: SpokenOf(spec) for spec in specs}
+
+    def now(self) -> Sequence[ServerNow]:
+        return self._now
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    async def changed(self, since: int) -> int:
+        if since == self.revision:
+            await anyio.sleep_forever()
+        return self.revision
+
+    async def ready(self) -> None:
+        """Do nothing: the servers are in their recorded state."""
+
+    async def connect(self, name: str) -> ServerNow:
+        raise ToolRefused(_REPLAYED)
+
+    async def switch_off(self, name: str) -> ServerNow:
+        raise ToolRefused(_REPLAYED)
+
+    async def add(self, entry: ServerEntry) -> None:
+        """Do nothing: no server is contacted."""
+
+    async def remove(self, name: str) -> None:
+        """Do nothing: no server is contacted."""
+
+    async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
+        raise ToolRefused(_REPLAYED)
+
+    async def read(self, server: str, uri: str) -> Sequence[Json]:
+        raise ToolRefused(_REPLAYED)
+
+
+def replayed_servers(tape: Tape) -> ReplayedServers | None:
+    """Return the servers of the recorded session; None if it had none."""
+    recorded = tape.value_of("servers", _KEY)
+    return None if recorded is None else ReplayedServers(recorded)
+
+
+def _now(recorded: dict[str, Any]) -> ServerNow:
+    prompts = tuple(
+        McpPrompt(
+            prompt["server"],
+            prompt["name"],
+            prompt["description"],
+            tuple((n, d, bool(r)) for n, d, r in prompt["arguments"]),
+        )
+        for prompt in recorded["prompts"]
+    )
+    resources = tuple(McpResource(**resource) for resource in recorded["resources"])
+    plain: dict[str, Any] = {**recorded, "tools": tuple(str(name) for name in recorded["tools"])}
+    return replace(ServerNow(**plain), prompts=prompts, resources=resources)

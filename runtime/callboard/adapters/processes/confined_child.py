@@ -1,0 +1,47 @@
+"""Confine this process with Landlock and the system call filter, then become one of the runtime's own programs. See
+`confinement.py`.
+
+Run as a script with only the standard library. argv: WALL... -- PROGRAM WORDS... Each WALL is `NAME=VALUE`. Runs
+nothing if a restriction cannot be set up.
+"""
+# ruff: noqa: PTH100, PTH120
+# Importing pathlib would take longer than all the rest of the start.
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+    package = type(sys)("callboard")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    sys.modules["callboard"] = package
+
+from callboard.adapters.processes.sandbox import walls as walling
+from callboard.adapters.processes.tool_mark import mark_process
+from callboard.adapters.system import release
+
+NOT_RUN = 126
+
+
+def main() -> None:
+    """Set up the restrictions and become the program."""
+    if differs := release.parent_differs():
+        raise RuntimeError(differs)
+    end = sys.argv.index("--")
+    walls = [word.partition("=") for word in sys.argv[1:end]]
+    command = sys.argv[end + 1 :]
+    values = {name: [value for each, _, value in walls if each == name] for name in ("abi", "filter", "read", "write")}
+    mark_process()
+    walling.drop_capabilities()
+    walling.landlock(int(values["abi"][0]), values["read"], values["write"], connect=False)
+    walling.filter_calls(bytes.fromhex(values["filter"][0]))
+    os.execv(command[0], command)  # noqa: S606 - a program of the runtime's own
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException as error:  # noqa: BLE001 - this process has no caller to raise to
+        os.write(2, f"the sandbox could not be put up: {error}\n".encode(errors="replace"))
+        os._exit(NOT_RUN)

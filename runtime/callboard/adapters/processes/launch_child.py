@@ -1,0 +1,334 @@
+"""Process between the runtime and a command: it restricts itself (level L0), starts the command, and outlives it.
+
+Run as a script by `launcher.py` with only the standard library, before any package can be imported. It leads its own
+session and reaps all processes that the command leaves, even those in other sessions. The command's output goes through
+one pipe into the output file, so that both streams keep their order and `> /dev/stderr` truncates nothing. When this
+process has ended, no process of the command is alive.
+
+argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND WALL... MODE `hold`: it ends with its host, or when the host says so;
+`free`: it continues after the host's death, and leaves `OUTPUT.exit`. Each WALL is `NAME=VALUE`, in order, and says
+what the command may do (`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors` are
+files: standard input, and the target of standard error, which is otherwise part of the output. Descriptor 3: one byte
+means go, its end means that the host is gone. Nothing runs if the host died before saying go.
+"""
+# ruff: noqa: PTH100, PTH104, PTH108, PTH114, PTH120, PTH123
+# Importing pathlib would take longer than all the rest of the start.
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import signal
+import sys
+from collections import defaultdict
+
+if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+    package = type(sys)("callboard")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    sys.modules["callboard"] = package
+
+from callboard.adapters.processes.sandbox import created_paths as guarding
+from callboard.adapters.processes.sandbox import keeping
+from callboard.adapters.processes.sandbox import walls as walling
+from callboard.adapters.processes.sandbox.watching import CONTROL, ErrorStream, Watch, descendants, signal_all
+from callboard.adapters.processes.tool_mark import mark_process
+from callboard.adapters.system import release
+
+Walls = defaultdict[str, list[str]]
+"""WALL arguments by name."""
+
+GRACE = 2.0
+"""Seconds between TERM and KILL."""
+LINGER = 0.5
+"""Seconds that processes left by a finished command have to end by themselves (`> >(tee log)`)."""
+PR_SET_CHILD_SUBREAPER = 36
+OPEN_FILES = 4096
+NOT_RUN = 125
+EXIT_ROOM = 8
+"""Bytes reserved for the exit code in its file."""
+
+
+def end_all(watch: Watch) -> None:
+    """Send TERM, wait, send KILL, until no process is left; the next round finds processes created in between."""
+    if watch.inside:
+        keeping.end_all(watch, GRACE)
+        keeping.release(watch)
+        return
+    signal_all(signal.SIGTERM)
+    signal_all(signal.SIGCONT)
+    if watch.until_quiet(GRACE):
+        return
+    for _ in range(50):
+        signal_all(signal.SIGKILL)
+        if watch.until_quiet(0.1):
+            return
+
+
+def become_shell(
+    watch: Watch,
+    keeper: keeping.Keeper | None,
+    *,
+    group: walling.ControlGroup | None,
+    walls: Walls,
+    failed: int,
+    errors: ErrorStream | None,
+) -> None:
+    """Turn this forked process into the restricted command. Does not return. `failed`: closed on success, else it gets
+    the reason. `errors`: the stream of standard error if that is not part of the output."""
+    folder, shell, command = sys.argv[4:7]
+    program = shell
+    arguments = ["bash", "--noprofile", "--norc", "-c", command]
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setpgid(0, 0)
+        os.dup2(watch.writer, 1)
+        os.dup2(watch.writer if errors is None else errors.writer, 2)
+        if walls["input"]:
+            os.dup2(os.open(walls["input"][0], os.O_RDONLY | os.O_CLOEXEC), 0)
+        if group:
+            group.enter()
+        if keeper:
+            keeper.place()
+            program = walls["bwrap"][0]
+            arguments = keeping.fill_covers(walls["bwrap"], walls["cover"], walls["late"])
+        last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
+        failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, last)
+        os.closerange(6 if keeper else 3, last)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(folder)
+        walling.limit(walls["limit"])
+        if walls["abi"]:
+            walling.drop_capabilities()
+            walling.landlock(int(walls["abi"][0]), walls["read"], walls["write"], bool(walls["network"]))
+            walling.filter_calls(bytes.fromhex(walls["filter"][0]))
+        os.execv(program, arguments)  # noqa: S606 - judged before
+    except BaseException as error:  # noqa: BLE001 - this process has no caller to raise to
+        os.write(failed, str(error).encode(errors="replace")[:1000])
+    finally:
+        os._exit(NOT_RUN)
+
+
+def read_walls(arguments: list[str]) -> Walls:
+    """Return the WALL arguments by name."""
+    walls: Walls = defaultdict(list)
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        walls[name].append(value)
+    return walls
+
+
+def prepare() -> None:
+    """Set up level L0: the mark of tools, no new privileges, no core dumps, a limit of open files, private files, and
+    adoption of orphans."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    mark_process()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    os.closerange(CONTROL + 1, 1 << 20)
+    os.umask(0o077)
+
+
+def leave(path: str, text: str) -> None:
+    """Write a small file atomically."""
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.rename(path + ".part", path)
+
+
+def save_room(output: str) -> None:
+    """Reserve disk space for the exit code in advance, so that a full disk does not make the command a lost one."""
+    descriptor = os.open(output + ".exit.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, b" " * EXIT_ROOM)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def leave_code(output: str, code: int) -> None:
+    """Write the exit code into the reserved space. If even that fails, a living host gets the code from this
+    process."""
+    try:
+        descriptor = os.open(output + ".exit.part", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, f"{code}\n".encode().ljust(EXIT_ROOM), 0)
+        finally:
+            os.close(descriptor)
+        os.rename(output + ".exit.part", output + ".exit")
+    except OSError:
+        return
+
+
+def finish(watch: Watch, left_behind: int, guard: guarding.PathGuard | None, earlier: str, *, plain: bool) -> None:
+    """Write the end of the output file: paths that were moved aside, processes that were left and ended, output that
+    did not fit. `earlier`: the host's text to add. `plain`: add nothing, because a program reads the output."""
+    notes = "".join(f"\n{text}" for text in (guard.report() if guard else "", earlier) if text)
+    if guard and guard.exceeded:
+        notes += "[The command was ended: it went on creating such files.]\n"
+    if notes:
+        leave(sys.argv[1] + ".report", notes)
+    if plain:
+        return
+    if left_behind:
+        notes += f"\n[Processes that the command left behind were ended ({left_behind}). "
+        notes += "What is meant to go on needs run_in_background.]\n"
+    if watch.dropped:
+        notes += f"\n[{watch.dropped} more bytes of output were dropped.]\n"
+    try:
+        os.write(watch.output, notes.encode())
+    except OSError:
+        return  # a full disk: the exit code still tells how the command ended
+
+
+def wake(number: int, frame: object) -> None:
+    """Do nothing except wake the poll: a signal without a handler is not written to the wake-up descriptor."""
+
+
+def take_place(output: str) -> int:
+    """Open the output file and write the identity of this process next to it, so that it can be found even if the host
+    dies at once."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        started = file.read().rpartition(")")[2].split()[19]
+    leave(output + ".pid", f"{os.getpid()} {started} {this_boot()}\n")
+    return descriptor
+
+
+def this_boot() -> str:
+    """Return the id of this boot; empty if the kernel does not provide it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def see_through(watch: Watch, guard: guarding.PathGuard | None, earlier: str, errors: ErrorStream | None) -> int:
+    """Watch the command until all of its processes have ended, and return its exit code."""
+    watch.reap()
+    while watch.code is None and not watch.stopping:
+        watch.turn(None)
+    left_behind = 0
+    if watch.stopping:
+        end_all(watch)
+    elif watch.inside:
+        left_behind = keeping.linger(watch, LINGER)
+        if left_behind:
+            keeping.end_all(watch, GRACE)
+        keeping.release(watch)
+    elif watch.children and not watch.until_quiet(LINGER):
+        left_behind = len(descendants())
+        end_all(watch)
+    watch.drain()
+    if errors:
+        errors.drain()
+    if guard:
+        guard.check()
+    finish(watch, left_behind, guard, earlier, plain=errors is not None)
+    return 128 + signal.SIGKILL if watch.code is None else watch.code
+
+
+def main() -> int:
+    """Run the command to its end. Return the command's exit code, or `NOT_RUN` if it was not run."""
+    output, most, mode = sys.argv[1:4]
+    if differs := release.parent_differs():
+        leave(output + ".failed", differs)
+        return NOT_RUN
+    walls = read_walls(sys.argv[7:])
+    prepare()
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, wake)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    descriptor = take_place(output)
+    if mode == "free":
+        save_room(output)
+    if not os.read(CONTROL, 1):
+        return NOT_RUN
+    code = run(Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold"), walls)
+    if mode == "free":
+        leave_code(output, code)
+    try:
+        os.unlink(output + ".pid")
+    except OSError:
+        return code  # its folder was removed under us
+    return code
+
+
+def run(watch: Watch, walls: Walls) -> int:
+    """Start the command, wait for its end, and return its exit code."""
+    guard, record = begin_guard(watch, walls)
+    group = walling.ControlGroup(*walls["group"][0].rsplit(":", 1)) if walls["group"] else None
+    keeper = keeping.Keeper(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
+    errors = ErrorStream(walls["errors"][0], int(sys.argv[2])) if walls["errors"] else None
+    reason, failed = os.pipe()
+    watch.shell = os.fork()
+    if not watch.shell:
+        become_shell(watch, keeper, group=group, walls=walls, failed=failed, errors=errors)
+    os.close(failed)
+    if errors:
+        errors.attach(watch)
+    os.close(watch.writer)
+    if keeper:
+        keeper.attach(watch)
+    try:
+        code = see_through(watch, guard, "".join(walls["note"]), errors)
+        if not watch.begun:
+            watch.turn(0)  # its word may have come with its end
+        text = os.read(reason, 1000)  # its other end is closed: the command is gone
+        if text or not (watch.begun or watch.stopping):
+            os.write(watch.output, b"The command was not run: " + (text or b"its sandbox could not be started") + b"\n")
+            leave(sys.argv[1] + ".failed", text.decode(errors="replace"))
+            return NOT_RUN
+        return code
+    finally:
+        if record:
+            os.unlink(record)
+        if group:
+            group.leave()
+
+
+def begin_guard(watch: Watch, walls: Walls) -> tuple[guarding.PathGuard | None, str]:
+    """Guard absent paths; return the guard and its record. Paths created since the restrictions were computed become
+    read-only like the rest."""
+    if not walls["guard"]:
+        return None, ""
+    guard = guarding.PathGuard(walls["guard"], guarding.Grants(walls["grants"][0]))
+    walls["late"] = [path for path in guard.late() if not os.path.islink(path)]
+    record = guarding.leave_record(walls["guards"][0], guard, sys.argv[6])
+
+    def created(descriptor: int) -> None:
+        guard.check(descriptor)
+        if guard.exceeded:
+            watch.stopping = True
+
+    descriptor = guard.watch()
+    if descriptor >= 0:
+        watch.handlers[descriptor] = created
+        watch.poll.register(descriptor, select.POLLIN)
+    return guard, record
+
+
+def tell(output: str, error: BaseException) -> None:
+    """Write at the end of the output why it is incomplete. If that fails, only the exit code is available."""
+    try:
+        with open(output, "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"The command could not be started or watched: {type(error).__name__}: {error}\n")
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    try:
+        outcome = main()
+    except BaseException as error:  # noqa: BLE001 - the host reads it from the exit code, a person from the output
+        signal_all(signal.SIGKILL)
+        tell(sys.argv[1], error)
+        outcome = NOT_RUN
+    os._exit(outcome)

@@ -1,0 +1,425 @@
+"""The launcher: starts the sandboxed commands of tools, and ensures that none of their processes remain.
+
+Each command has a process between it and the runtime (`launch_child.py`), which leads its session, collects its output
+and ends all its processes. So the runtime waits on one descriptor, reads no stream, and may be killed at any time: a
+foreground command then ends, a background command continues and leaves its exit code.
+
+Permission was checked before; the sandbox limits the command's abilities (docs/sandbox.md). If the requested sandbox is
+unavailable, nothing runs. Level L0 is not a security boundary; docs/tools.md says what it stops.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+
+from callboard.adapters.processes.pids import is_same, kill_session, open_pid, reap, started_at, this_boot
+from callboard.adapters.processes.programs import clean_environment, find_program
+from callboard.adapters.processes.sandbox.created_paths import add_grants, check_records
+from callboard.adapters.processes.sandbox.failures import explain
+from callboard.adapters.processes.sandbox.levels import SandboxLimits
+from callboard.adapters.processes.sandbox.openings import clear_placeholders
+from callboard.adapters.processes.sandbox.proxy import WaysOut
+from callboard.adapters.processes.sandbox.sandbox import Reach, Sandbox
+from callboard.adapters.processes.tool_ancestry import TOOL_MARK
+from callboard.adapters.system import release
+from callboard.ports.tool import Finished
+from callboard.types.errors import CommandNotRun, ToolRefused
+from callboard.types.records import Grant, PathGrant
+
+SHOWN = 50_000
+"""Most characters of an output that are shown: half from its beginning, half from its end."""
+SAID = 1_000_000
+"""Most bytes that are kept of each stream of a command that communicates with a program of Callboard."""
+WHOLE = 1 << 30
+"""Most bytes of an output that are kept in its file; the rest is counted and dropped."""
+_CHILD = str(Path(__file__).with_name("launch_child.py"))
+_CONTROL = 3
+_NOT_RUN = 125
+_PATIENCE = 5.0
+"""Seconds that Callboard's own process has to end its command (TERM, 2 s, KILL) before it is killed itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Files and variables for a command that communicates with a program of Callboard."""
+
+    input: Path
+    output: Path
+    errors: Path
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One command to start. `mode` as in `launch_child.py`."""
+
+    command: str
+    folder: Path
+    output: Path
+    mode: Literal["hold", "free"]
+    grants: Sequence[Grant] = ()
+    streams: Streams | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShellLauncher:
+    """The `Launcher` of a workspace. `environment` is the user's, before the allow-list; names in `extra` pass too."""
+
+    workspace: Path
+    environment: Mapping[str, str]
+    extra: tuple[str, ...] = ()
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """Sandbox of the commands; default: level L0."""
+    ways_out: WaysOut = field(default_factory=WaysOut)
+
+    @property
+    def level(self) -> int:
+        """Return the level in force, 0 to 3."""
+        return self.sandbox.level
+
+    @property
+    def network(self) -> bool:
+        """Return True if commands can reach any network."""
+        return self.sandbox.network
+
+    def showing(self, folders: Sequence[Path]) -> ShellLauncher:
+        """Return a launcher with more folders that commands may read and run even if they are otherwise hidden, and
+        never change: sessions load skills and plugins from them."""
+        ground = self.sandbox.ground
+        if ground is None:
+            return self
+        loaded = tuple(dict.fromkeys(map(os.path.realpath, folders)))
+        ground = replace(
+            ground, own_readable=(*ground.own_readable, *map(str, folders)), loaded=(*ground.loaded, *loaded)
+        )
+        return replace(self, sandbox=replace(self.sandbox, ground=ground))
+
+    @property
+    def boot(self) -> str:
+        return this_boot()
+
+    @property
+    def _records(self) -> str:
+        """Return the folder in which commands record the paths that they guard; empty: they guard none."""
+        return self.sandbox.ground.locks if self.sandbox.ground and self.sandbox.level else ""
+
+    async def run(
+        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
+    ) -> Finished:
+        """See the port. The output is in `keep` while the command runs, and remains there if it had to be shortened."""
+        made = await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder)) if grants else []
+        try:
+            return await self._run(command, folder, timeout=timeout, keep=keep, grants=grants)
+        except CommandNotRun:  # a socket that was to be covered may have gone at that moment
+            return await self._run(command, folder, timeout=timeout, keep=keep, grants=grants)
+        finally:
+            clear_placeholders(made)
+
+    async def _run(
+        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant]
+    ) -> Finished:
+        reach = await self._reach(grants)
+        before = len(self.ways_out.refused(reach.socket))
+        code, timed_out = await self._see_through(_Job(command, folder, keep, "hold", grants), reach, timeout)
+        finished = await anyio.to_thread.run_sync(_read_back, keep, code, timed_out)
+        report = self.report(keep)
+        ground = self.sandbox.ground
+        if ground is not None and self.sandbox.level and finished.exit_code != 0:
+            refused = tuple(dict.fromkeys(self.ways_out.refused(reach.socket)[before:]))
+            if cause := await anyio.to_thread.run_sync(explain, finished.output, reach, refused, ground):
+                output = f"{finished.output.rstrip(chr(10))}\n{cause}\n"
+                return replace(finished, output=output, report="\n".join(filter(None, (report, cause))))
+        return replace(finished, report=report)
+
+    async def converse(
+        self, command: str, folder: Path, *, timeout: float, streams: Streams, grants: Sequence[Grant] = ()
+    ) -> int | None:
+        """Run a command that reads and writes the files of `streams`. Return its exit code, or None after a timeout. At
+        most a megabyte of each stream is kept, with nothing added.
+
+        Raises `CommandNotRun`, `ToolRefused` if the requested sandbox is unavailable, and OSError.
+        """
+        made = await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder)) if grants else []
+        try:
+            job = _Job(command, folder, streams.output, "hold", grants, streams)
+            code, timed_out = await self._see_through(job, await self._reach(grants), timeout)
+        finally:
+            clear_placeholders(made)
+        if code == _NOT_RUN and (reason := await anyio.to_thread.run_sync(failure_of, streams.output)):
+            raise CommandNotRun(reason)
+        return None if timed_out else code
+
+    async def _see_through(self, job: _Job, reach: Reach, timeout: float) -> tuple[int | None, bool]:
+        """Run a command to its end. Return its exit code, and True if it timed out. After a cancellation no process of
+        it remains."""
+        pid, control = await self._spawn(job, reach)
+        watched = os.pidfd_open(pid)
+        timed_out = False
+        code = None
+        try:
+            _let_go(control)
+            with anyio.move_on_after(timeout) as scope:
+                await anyio.wait_readable(watched)
+            timed_out = scope.cancelled_caught
+        finally:
+            os.close(control)
+            with anyio.CancelScope(shield=True):
+                await _ended(watched)
+                code = reap(pid)
+                await anyio.to_thread.run_sync(_sweep, pid, job.output, self._records)
+        return code, timed_out
+
+    async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
+        """See the port. `<output>.pid` identifies the process from before the command runs until it has ended."""
+        if grants:
+            await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder))
+        pid, control = await self._spawn(_Job(command, folder, output, "free", grants), await self._reach(grants))
+        try:
+            started = _start_of(pid)
+            _let_go(control)
+        finally:
+            os.close(control)
+        return pid, started
+
+    async def wait(self, pid: int, started: float, output: Path) -> int | None:
+        """See the port. Cancelling the wait does not affect the command."""
+        watched = open_pid(pid, started)
+        code = None
+        if watched is not None:
+            try:
+                await anyio.wait_readable(watched)
+            finally:
+                os.close(watched)
+            code = reap(pid)
+        if pid > 0:
+            mark = "" if watched is not None else f"{TOOL_MARK}=1"
+            await anyio.to_thread.run_sync(_sweep, pid, output, self._records, mark)
+        noted = exit_code(output)
+        # A full disk: what our own child told us then counts, but for what its own end by a signal looks like.
+        return code if noted is None and code is not None and code < _NOT_RUN else noted
+
+    def report(self, output: Path) -> str:
+        """See the port."""
+        path = Path(f"{output}.report")
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        path.unlink(missing_ok=True)
+        return text.strip()
+
+    def allow(self, paths: Sequence[Path]) -> None:
+        """See the port."""
+        if self._records and paths:
+            add_grants(self._records, map(str, paths))
+
+    async def end(self, pid: int, started: float) -> bool:
+        """See the port. Also ends the rest of the process's session if that process itself was killed."""
+        watched = open_pid(pid, started)
+        if watched is None:
+            return False
+        with anyio.CancelScope(shield=True):
+            _tell(watched, signal.SIGTERM)
+            await _ended(watched)
+            reap(pid)
+            await anyio.to_thread.run_sync(kill_session, pid)
+        return True
+
+    async def _reach(self, grants: Sequence[Grant]) -> Reach:
+        """Return the network that a command reaches, with the proxy for it."""
+        reach = self.sandbox.reach(grants)
+        return replace(reach, socket=await self.ways_out.open(reach.hosts)) if reach.hosts else reach
+
+    async def _spawn(self, job: _Job, reach: Reach) -> tuple[int, int]:
+        """Start the process for a command, which waits for its go. Return its pid, and the descriptor for the go."""
+        command = job.command
+        folder = job.folder
+        output = job.output
+        grants = job.grants
+        if self.sandbox.refusal:
+            raise ToolRefused(self.sandbox.refusal)
+        shell = find_program("bash", self.workspace, self.environment.get("PATH"))
+        if shell is None:
+            raise FileNotFoundError("bash was not found on PATH outside the workspace; install it")
+        await anyio.Path(output.parent).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for ending in (".exit", ".failed", ".report"):
+            await anyio.Path(f"{output}{ending}").unlink(missing_ok=True)
+        if replaced := release.OURS.replaced():
+            raise ToolRefused(replaced)
+        most = WHOLE if job.streams is None else SAID
+        arguments = [*release.child_python(), _CHILD, str(output), str(most), job.mode, str(folder), shell, command]
+        if self.sandbox.level or self.sandbox.limits != SandboxLimits():
+            walls = partial(self.sandbox.walls, str(folder), shell, command, grants=grants, reach=reach)
+            arguments += await anyio.to_thread.run_sync(walls)
+        self.allow([Path(grant.path) for grant in grants if isinstance(grant, PathGrant) and grant.writes])
+        if self._records and (earlier := await anyio.to_thread.run_sync(check_records, self._records)):
+            arguments.append(f"note={earlier}")
+        environment = clean_environment(self.environment, self.extra)
+        if job.streams is not None:
+            arguments += [f"input={job.streams.input}", f"errors={job.streams.errors}"]
+            environment |= job.streams.environment
+        return _spawn_child(arguments, self.sandbox.environment(environment, reach))
+
+
+def exit_code(output: Path) -> int | None:
+    """Return the exit code of an ended background command; None while it runs, or if the code could not be recorded."""
+    try:
+        return int(Path(f"{output}.exit").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def find_process(output: Path) -> tuple[int, float] | None:
+    """Return the pid and start time of the process that writes this output, if it still runs."""
+    marked = _marked(output)
+    return marked if marked is not None and is_same(*marked) else None
+
+
+def _marked(output: Path) -> tuple[int, float] | None:
+    """Return the pid and start time from the mark next to the output, if it is from this boot; else None."""
+    try:
+        pid, started, *boot = Path(f"{output}.pid").read_text(encoding="utf-8").split()
+        marked = int(pid), float(started)
+    except (OSError, ValueError):
+        return None
+    return None if boot and boot[0] != this_boot() else marked
+
+
+def _spawn_child(arguments: list[str], environment: dict[str, str]) -> tuple[int, int]:
+    """Start Callboard's process in its own session with only /dev/null and the control pipe (about 1 ms)."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    reader, writer = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
+    if reader == _CONTROL:
+        os.set_inheritable(reader, True)
+    else:
+        actions.append((os.POSIX_SPAWN_DUP2, reader, _CONTROL))
+    try:
+        pid = os.posix_spawn(
+            arguments[0],
+            arguments,
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    except BaseException:
+        os.close(writer)
+        raise
+    finally:
+        os.close(null)
+        os.close(reader)
+    return pid, writer
+
+
+def _tell(watched: int, number: int) -> None:
+    """Send a signal to exactly the process of the descriptor."""
+    try:
+        signal.pidfd_send_signal(watched, number)
+    except ProcessLookupError:
+        return  # it has ended, and somebody else who waited for it was quicker
+
+
+def _let_go(control: int) -> None:
+    """Let the process start the command."""
+    try:
+        os.write(control, b"g")
+    except BrokenPipeError:
+        return  # it has died before that; whoever waits for it sees how
+
+
+def _start_of(pid: int) -> float:
+    """Return the start time of a child that has not been reaped; 0 if it died at once."""
+    return started_at(pid) or 0.0
+
+
+async def _ended(watched: int) -> None:
+    """Wait until the process has ended, which it is doing or was told to do; kill it if it does not. Closes the
+    descriptor."""
+    try:
+        with anyio.move_on_after(_PATIENCE) as scope:
+            await anyio.wait_readable(watched)
+        if scope.cancelled_caught:
+            _tell(watched, signal.SIGKILL)
+            await anyio.wait_readable(watched)
+    finally:
+        os.close(watched)
+
+
+def _sweep(pid: int, output: Path, records: str, environment: str = "") -> None:
+    """Clean up after a child process that was killed before it could do so itself: its mark still exists then.
+    `environment` (`NAME=value`): a variable in the environment of its remaining processes."""
+    marked = _marked(output)
+    if marked is None or marked[0] != pid or started_at(pid) is not None:
+        return
+    kill_session(pid, environment)
+    Path(f"{output}.pid").unlink(missing_ok=True)
+    if records and (text := check_records(records)):
+        for path in (output, Path(f"{output}.report")):
+            with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(f"\n{text}")
+
+
+def failure_of(output: Path) -> str:
+    """Return the reason why the command of this output was not run; empty if it was or will be run."""
+    try:
+        reason = Path(f"{output}.failed").read_text(encoding="utf-8", errors="replace")
+        return " ".join((reason or output.read_text(encoding="utf-8", errors="replace")).split())[:500] or "no reason"
+    except OSError:
+        return ""
+
+
+def _read_back(keep: Path, code: int | None, timed_out: bool) -> Finished:
+    """Return the part of an output for the model. Blocks while it reads; runs in a worker thread.
+
+    Raises `CommandNotRun` if the command was not started.
+    """
+    if code == _NOT_RUN and (reason := failure_of(keep)):
+        raise CommandNotRun(reason)
+    try:
+        with keep.open("rb") as file:
+            head, tail, total = _ends(file, SHOWN // 2)
+    except FileNotFoundError:
+        # our process died before it made the file
+        head = ""
+        tail = ""
+        total = 0
+    cut = total > SHOWN
+    if cut:
+        output = f"{head}\n[Output cut: {SHOWN} of {total} characters. Whole: {keep}]\n{tail}"
+    else:
+        output = head + tail
+        keep.unlink(missing_ok=True)
+    if code == _NOT_RUN and not total:
+        output = "The command was perhaps not run at all: its output file could not be written. Is the disk full?"
+    output = output.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return Finished(code, output, cut, total, timed_out, str(keep) if cut else "")
+
+
+def _ends(file: BufferedReader, half: int) -> tuple[str, str, int]:
+    """Return the beginning and the end of a text, and its number of characters; memory stays bounded for any length."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    head = ""
+    tail = ""
+    total = 0
+    data = b"go"
+    while data:
+        data = file.read(1 << 20)
+        text = decoder.decode(data, final=not data)
+        total += len(text)
+        room = half - len(head)
+        head += text[:room]
+        tail = (tail + text[room:])[-half:]
+    return head, tail, total

@@ -1,0 +1,162 @@
+"""A command in its own process namespace: its processes, and their end (levels 2 and 3).
+
+bubblewrap is three processes: one outside, the first one inside, and Callboard's own inside. The latter starts the
+command, reports its exit code and the number of remaining processes, and stays until it is told to go. When the one
+outside ends, the kernel ends all of them. Loaded by `launch_child.py`, so this module also imports only the standard
+library.
+"""
+# ruff: noqa: PTH110, PTH123
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import time
+
+from callboard.adapters.processes.sandbox.watching import Watch, descendants
+
+STATUS = 3
+HOLD = 4
+FILTER = 5
+"""Descriptors inside: Callboard's process reports the end of the command; it stays while this is open; bubblewrap reads
+the filter."""
+COVERED = "@covered"
+"""Placeholder for the covers in the arguments of bubblewrap."""
+EVERYONE = 2
+"""Number of processes in a namespace without processes of the command: the first one and Callboard's own."""
+
+
+def fill_covers(arguments: list[str], cover: list[str], late: list[str]) -> list[str]:
+    """Return the arguments of bubblewrap, with a cover over each socket that still exists, because services come and
+    go. `late`: more paths that are read-only."""
+    covers = [word for path in cover if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)]
+    covers += [word for path in late for word in ("--ro-bind-try", path, path)]
+    place = arguments.index(COVERED)
+    return [*arguments[:place], *covers, *arguments[place + 1 :]]
+
+
+class Keeper:
+    """The ends of the pipes to Callboard's process inside."""
+
+    def __init__(self, program: bytes) -> None:
+        self.status, self.status_inside = os.pipe()
+        self.hold_inside, self.hold = os.pipe()
+        self.filter_inside, writer = os.pipe()
+        os.write(writer, program)
+        os.close(writer)
+
+    def place(self) -> None:
+        """Move the ends to their expected descriptors and close all others. For the process that becomes bubblewrap."""
+        high = [
+            fcntl.fcntl(descriptor, fcntl.F_DUPFD, 20)
+            for descriptor in (self.status_inside, self.hold_inside, self.filter_inside)
+        ]
+        for number, descriptor in enumerate(high, STATUS):
+            os.dup2(descriptor, number)
+
+    def attach(self, watch: Watch) -> None:
+        """Close the inner ends and listen. For the process that watches."""
+        for descriptor in (self.status_inside, self.hold_inside, self.filter_inside):
+            os.close(descriptor)
+        watch.poll.register(self.status, select.POLLIN)
+
+        def read_status(status: int) -> None:
+            fields = os.read(status, 64).split()
+            if fields[:1] == [b"begun"]:
+                watch.begun = True
+            if not fields or len(fields) > 1:
+                watch.poll.unregister(status)
+            if len(fields) > 1:
+                watch.code = int(fields[-2])
+                watch.left_behind = int(fields[-1]) - EVERYONE
+
+        watch.handlers[self.status] = read_status
+        watch.inside = True
+        watch.begun = False
+
+
+def inhabitants(watch: Watch) -> list[int]:
+    """Return the command and its processes: all descendants except the three processes around them."""
+    return [pid for pid in descendants() if pid != watch.shell and _number_inside(pid) > EVERYONE]
+
+
+def until_alone(watch: Watch, seconds: float) -> int:
+    """Wait until the command has left no process, for at most this time. Return how many are left."""
+    end = time.monotonic() + seconds
+    ended: dict[int, int] = {}
+
+    def forget(descriptor: int) -> None:
+        watch.poll.unregister(descriptor)
+        del ended[descriptor], watch.handlers[descriptor]
+        os.close(descriptor)
+
+    while living := inhabitants(watch) or inhabitants(watch):  # who is orphaned while we look is seen the second time
+        for pid in set(living) - set(ended.values()):
+            descriptor = _pid_opened(pid)
+            if descriptor is not None:
+                ended[descriptor] = pid
+                watch.handlers[descriptor] = forget
+                watch.poll.register(descriptor, select.POLLIN)
+        remaining = end - time.monotonic()
+        if remaining <= 0:
+            break
+        watch.turn(remaining)
+    for descriptor in list(ended):
+        forget(descriptor)
+    return len(living)
+
+
+def _pid_opened(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None  # it has just ended
+
+
+def _number_inside(pid: int) -> int:
+    """Return the pid of a process in its innermost namespace; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return 0
+    return next((int(line.split()[-1]) for line in lines if line.startswith(b"NSpid:")), 0)
+
+
+def end_all(watch: Watch, grace: float) -> None:
+    """Send TERM to the command and its processes, then wait for the grace time."""
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for pid in inhabitants(watch):
+            _signal(pid, number)
+    until_alone(watch, grace)
+    _hear_code(watch)
+
+
+def release(watch: Watch) -> None:
+    """End the process outside, so that the kernel ends all processes inside, and wait for that."""
+    for _ in range(10):
+        if not watch.ended:
+            _signal(watch.shell, signal.SIGKILL)
+        if watch.until_quiet(1.0):
+            return
+
+
+def _hear_code(watch: Watch) -> None:
+    """Read the exit code of the ended command from Callboard's process inside, which reports it now."""
+    end = time.monotonic() + 0.2
+    while watch.code is None and watch.children and (remaining := end - time.monotonic()) > 0:
+        watch.turn(remaining)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return  # it has just ended
+
+
+def linger(watch: Watch, seconds: float) -> int:
+    """Give the remaining processes of a command that ended by itself time to end too. Return how many are left then."""
+    return until_alone(watch, seconds) if watch.left_behind > 0 else 0

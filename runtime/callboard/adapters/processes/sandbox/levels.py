@@ -1,0 +1,293 @@
+"""Restrictions of levels 1 to 3 for one command, in the form that `launch_child.py` reads: `NAME=VALUE`, in order.
+
+Computed again for each command, because the closed paths depend on the existing ones. Reads the disk; changes nothing.
+"""
+# ruff: noqa: PTH112, PTH114, PTH208, S108
+# Paths are text here: they become words of a command line, and are compared by the hundred.
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from callboard.adapters.processes.programs import is_within
+from callboard.adapters.processes.sandbox.calls import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
+from callboard.adapters.processes.sandbox.created_paths import GRANTS
+from callboard.adapters.processes.sandbox.ground import CROWDED, SandboxPaths, repository_of_worktree, services
+from callboard.adapters.processes.sandbox.keeping import COVERED
+from callboard.adapters.processes.sandbox.openings import Openings
+from callboard.adapters.processes.sandbox.protected import Protection, protect
+from callboard.adapters.processes.sandbox.walls import unprivileged
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+ROOM = 2 << 30
+"""Most bytes of each folder in memory."""
+KEEPER = (
+    'echo begun >&3; ulimit -u "$3" 2>/dev/null; exec 5>&2 2>/dev/null; '
+    '(exec -a bash "$1" --noprofile --norc -c "$2" 2>&5 3>&- 4<&- '
+    "5>&-); code=$?; set -- /proc/[0-9]*; echo $code $# >&3; read -r x <&4"
+)
+"""Callboard's process inside: a bash that runs the command in another one. See `keeping.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """Resource limits; 0: unlimited. Each applies to one process, except `processes`."""
+
+    processes: int = 0
+    memory: int = 0
+    """MB of a process's own data."""
+    file_size: int = 0
+    """MB of a file."""
+    seconds: int = 0
+    """Seconds of processor time."""
+
+    def walls(self) -> Iterator[str]:
+        """Yield all limits except the number of processes."""
+        for name, value in (("DATA", self.memory << 20), ("FSIZE", self.file_size << 20), ("CPU", self.seconds)):
+            if value:
+                yield f"limit={name}:{value}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFolder:
+    """Folder of one command, and the closed paths in it."""
+
+    folder: str
+    """Folder that it may change: the workspace, or a worktree."""
+    worktree: bool
+    shut: Protection
+    granted: Openings = field(default_factory=Openings)
+    """Openings approved for this one command."""
+
+    @property
+    def openings(self) -> Iterator[str]:
+        """Yield the git paths that the command may change, inside or outside the folder."""
+        return iter(self.shut.pinned)
+
+
+def find_spot(ground: SandboxPaths, folder: str, granted: Openings | None = None) -> CommandFolder:
+    """Return the paths that a command in this folder may change. Any folder outside of the workspace is a worktree."""
+    real, granted = os.path.realpath(folder), granted or Openings()
+    writable = (*ground.writable, *granted.write, *granted.named)
+    if is_within(real, ground.workspace):
+        repository = ground.repository
+        linked = repository is not None and repository.own != repository.common
+        shut = protect(ground.workspace, writable, repository, worktree=linked)
+        return CommandFolder(ground.workspace, False, shut, granted)
+    repository = repository_of_worktree(real, ground)
+    return CommandFolder(real, True, protect(real, writable, repository, worktree=True), granted)
+
+
+# Level 1
+
+
+def landlock_walls(ground: SandboxPaths, spot: CommandFolder, abi: int, *, network: bool) -> list[str]:
+    """Return the restrictions of level 1. Landlock grants by folder: a protected path in a writable folder is only
+    guarded against being created."""
+    hidden = [*ground.hidden, *ground.own]
+    write = [spot.folder, ground.scratch, *ground.writable, *DEVICES]
+    if spot.worktree:
+        write += spot.openings
+    outside = [*CROWDED, *ground.homes, *hidden]
+    read: list[str] = [
+        *around("/", outside),
+        *(part for path in (*ground.tools, *ground.readable) for part in around(path, hidden)),
+        *ground.own_readable,
+        *_granted(spot.granted.read, ground, spot.granted),
+        *(
+            []
+            if is_within(ground.workspace, spot.folder)
+            else around(ground.workspace, _beneath(hidden, ground.workspace))
+        ),
+        *DEVICES,
+        "/proc",
+    ]
+    program = call_filter(OPEN_FAMILIES if network else NO_FAMILIES, alone=False)
+    return [
+        *guard_walls(ground, spot),
+        f"abi={abi}",
+        *([] if not network else ["network=on"]),
+        f"filter={program.hex()}",
+        *(f"read={path}" for path in read),
+        *(f"write={part}" for path in write if path for part in around(path, _closed(path, hidden, ground, spot))),
+        *(
+            f"write={part}"
+            for path in _granted(spot.granted.write, ground, spot.granted)
+            for part in around(path, ground.loaded)
+        ),
+    ]
+
+
+def _closed(path: str, hidden: Sequence[str], ground: SandboxPaths, spot: CommandFolder) -> list[str]:
+    """Return the paths that stay read-only in a writable folder. The command's own folder contains nothing that
+    sessions load."""
+    return [*_beneath(hidden, path), *(ground.loaded if path != spot.folder else ())]
+
+
+def _granted(paths: Iterable[str], ground: SandboxPaths, granted: Openings) -> Iterator[str]:
+    """Yield approved paths, without hidden paths beneath them. Paths in `named` open as a whole."""
+    for path in paths:
+        own = _beneath(ground.own, path)
+        yield from (path,) if path in granted.named and not own else around(path, [*ground.hidden, *ground.own])
+
+
+def _beneath(hidden: Sequence[str], path: str) -> list[str]:
+    """Return the hidden paths beneath a folder, which is open even if a hidden one contains it."""
+    return [entry for entry in hidden if entry != path and is_within(entry, path)]
+
+
+def around(path: str, hidden: Iterable[str]) -> Iterator[str]:
+    """Yield the path, or, if something beneath it is hidden, all parts of it except the hidden ones."""
+    inside = [entry for entry in hidden if is_within(entry, path)]
+    if not inside:
+        if not any(is_within(path, entry) for entry in hidden):
+            yield path
+    elif path not in inside:
+        try:
+            names = sorted(os.listdir(path))
+        except OSError:
+            return
+        for name in names:
+            child = f"{path.rstrip('/')}/{name}"
+            if not os.path.islink(child):
+                yield from around(child, inside)
+
+
+# Levels 2 and 3
+
+
+@dataclass
+class _View:
+    """A command's view of the file system, as arguments of bubblewrap: a later one covers an earlier one."""
+
+    arguments: list[str] = field(default_factory=list[str])
+    covers: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
+    """Each covered path, and True if the machine's own files are visible there."""
+    sealed: list[str] = field(default_factory=list[str])
+    """Paths that become read-only at the end, once all their content is mounted."""
+
+    def empty(self, path: str, *, mode: str = "0700") -> None:
+        self.arguments += ["--perms", mode, "--size", str(ROOM), "--tmpfs", path]
+        self.covers.append((path, False))
+
+    def show(self, path: str, *, write: bool = False, at: str = "") -> None:
+        self.arguments += ["--bind-try" if write else "--ro-bind-try", path, at or path]
+        self.covers.append((at or path, not at))
+
+    def show_all(self, paths: Iterable[str], *, write: bool = False) -> None:
+        for path in paths:
+            self.show(path, write=write)
+
+    def hide(self, path: str) -> None:
+        """Hide an existing, visible file or folder."""
+        try:
+            with unprivileged():
+                kind = os.lstat(path).st_mode
+        except OSError:
+            return  # it does not exist, or no command can reach it
+        if not self.shows(path) or stat.S_ISLNK(kind):
+            return
+        if stat.S_ISDIR(kind):
+            self.empty(path)
+            self.sealed.append(path)
+        else:
+            self.arguments += ["--ro-bind", "/dev/null", path]
+            self.covers.append((path, False))
+
+    def shows(self, path: str) -> bool:
+        """Return True if a command sees the machine's own file at a path: the last cover over it decides."""
+        return next((real for cover, real in reversed(self.covers) if is_within(path, cover)), True)
+
+    def crosses(self, path: str) -> bool:
+        """Return True if anything beneath the path is covered."""
+        return any(cover != path and is_within(cover, path) for cover, _ in self.covers)
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Process of the runtime that starts a command inside. `sockets` are mounted at their own paths."""
+
+    program: Sequence[str]
+    """Its arguments before the command's own: shell, command, number of processes."""
+    sockets: Sequence[tuple[str, str]] = ()
+    show: Sequence[str] = ()
+
+
+def bubblewrap_walls(
+    ground: SandboxPaths, spot: CommandFolder, bwrap: str, inside: Inside, *, network: bool
+) -> tuple[list[str], list[str]]:
+    """Return the restrictions of levels 2 and 3, and the arguments of bubblewrap. `network`: the machine's network is
+    open."""
+    view = _view(ground, spot, inside, network=network)
+    program = call_filter(OPEN_FAMILIES if network else INSIDE_FAMILIES, alone=True)
+    arguments = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--die-with-parent"]
+    arguments += ["--cap-drop", "ALL", "--hostname", "sandbox", *(["--share-net"] if network else []), *view.arguments]
+    walls = [f"filter={program.hex()}", *guard_walls(ground, spot)]
+    walls += [f"cover={path}" for path in services() if view.shows(path)]
+    return walls, [*arguments, *(["--seccomp", "5"] if program else [])]
+
+
+def guard_walls(ground: SandboxPaths, spot: CommandFolder) -> list[str]:
+    """Return the restrictions for absent paths that must not be created."""
+    if not ground.locks:
+        return []
+    entries = [f"guard={entry}" for entry in spot.shut.guarded]
+    return [f"guards={ground.locks}", f"grants={ground.locks}/{GRANTS}", *entries]
+
+
+def _on_the_way(path: str, loaded: Iterable[str]) -> Iterator[str]:
+    """Yield the folders between an open folder and read-only ones in it: a mounted folder cannot be moved away together
+    with its content."""
+    for folder in loaded:
+        if is_within(folder, path) and folder != path:
+            parts = folder.removeprefix(path.rstrip("/") + "/").split("/")[:-1]
+            yield from ("/".join((path.rstrip("/"), *parts[:end])) for end in range(1, len(parts) + 1))
+
+
+def _view(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network: bool) -> _View:
+    view = _View(["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"], [("/dev", False), ("/proc", False)])
+    layers = _layers(ground, spot, inside, network=network)
+    if not ground.scratch or layers.crosses("/tmp"):  # a command could put links where something is laid over the next
+        view.empty("/tmp", mode="1777")
+    else:
+        view.show(ground.scratch, write=True, at="/tmp")
+    view.arguments += layers.arguments
+    view.covers += layers.covers
+    for path in ground.hidden:
+        view.hide(path)
+    for path in spot.granted.named:
+        if not view.shows(path) and not _beneath(ground.own, path):  # a hidden place that was approved by its name
+            view.show(path, write=path not in spot.granted.read)
+    view.arguments.append(COVERED)
+    for source, place in inside.sockets:
+        view.show(source, write=True, at=place)
+    for path in (*layers.sealed, *view.sealed):
+        view.arguments += ["--remount-ro", path]
+    return view
+
+
+def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network: bool) -> _View:
+    """Return the part of the view that differs between commands."""
+    layers = _View()
+    for path in ("/run", "/var/tmp", *ground.homes):
+        if os.path.isdir(path) and not os.path.islink(path):
+            layers.empty(path)
+    resolver = ["/run/systemd/resolve"] if network else []
+    layers.show_all((*resolver, *ground.tools, *ground.readable, *inside.show))
+    layers.show(ground.workspace, write=not spot.worktree)
+    layers.show_all(ground.writable, write=True)
+    layers.show_all(path for path in spot.granted.read if not is_within(path, spot.folder))
+    layers.show_all((path for path in spot.granted.write if not is_within(path, spot.folder)), write=True)
+    for path in (*ground.writable, *spot.granted.write):
+        layers.show_all(_on_the_way(path, ground.loaded), write=True)
+    for path in ground.own:
+        layers.hide(path)
+    layers.show_all(ground.own_readable)
+    if spot.worktree:
+        layers.show(spot.folder, write=True)
+    layers.show_all(spot.shut.pinned, write=True)
+    layers.show_all(spot.shut.shut)
+    return layers

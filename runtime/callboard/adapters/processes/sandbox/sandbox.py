@@ -1,0 +1,241 @@
+"""The sandbox of a session: the level in force, chosen once, and the restrictions of each command at that level.
+
+Level 0 has no restrictions. A session without a user on a machine without any sandbox refuses (`refusal`) to run
+commands, unless that was requested.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from callboard.adapters.processes.programs import is_within
+from callboard.adapters.processes.sandbox.ground import SandboxPaths
+from callboard.adapters.processes.sandbox.levels import (
+    KEEPER,
+    Inside,
+    SandboxLimits,
+    bubblewrap_walls,
+    find_spot,
+    landlock_walls,
+)
+from callboard.adapters.processes.sandbox.machine import Machine
+from callboard.adapters.processes.sandbox.openings import Placeholder, make_placeholders, missing, openings
+from callboard.types.records import Grant, HostGrant, PathGrant
+
+EVERYTHING = "*"
+"""As an allowed host: opens the machine's own network."""
+SOCKET = "/run/callboard-network"
+"""Path of the proxy's socket inside, at level 3."""
+TEMPORARY = "/tmp"  # noqa: S108 - the command's own, inside
+PORT = 3128
+"""Port of the proxy for programs inside, at level 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLevel:
+    """A level, and its notices."""
+
+    level: int
+    network: bool = False
+    """True if the machine's own network is open."""
+    refusal: str = ""
+    """Reason why no command is run at all."""
+    notice: str = ""
+    """Text that is shown once at a session's start; empty if there is none."""
+    sealed: bool = False
+    """True if there is no user and this level can open only all of the network or none: no approval opens it."""
+
+
+def choose(
+    requested: int | None, machine: Machine, hosts: tuple[str, ...], *, attended: bool, any_level: bool
+) -> SandboxLevel:
+    """Return the level in force. `requested` None: the best available. `any_level`: also without a user.
+
+    Raises ValueError, with the remedy, for a level that this machine does not support.
+    """
+    everything = EVERYTHING in hosts
+    level = (3 if hosts and not everything else 2) if machine.best >= 2 else machine.best
+    if requested is not None:
+        if requested > machine.best:
+            raise ValueError(f"this machine cannot do level {requested}: {machine.reason(requested)}")
+        return _chosen(requested, hosts)
+    if level == 0 and not attended and not any_level:
+        return SandboxLevel(0, True, refusal=_refusal(machine))
+    if level == 1 and not attended and everything:
+        return SandboxLevel(1, notice="sandbox: level 1, where nobody is asked its network stays off", sealed=True)
+    chosen = _chosen(level, hosts)
+    if level >= 2:
+        return chosen
+    notice = f"sandbox: level {level} only. {machine.reason(2)} (callboard doctor)"
+    return SandboxLevel(level, chosen.network, notice=notice, sealed=level == 1 and not attended)
+
+
+def _chosen(level: int, hosts: tuple[str, ...]) -> SandboxLevel:
+    """Return the choice for a level that the machine supports."""
+    if level == 0:
+        return SandboxLevel(0, True, notice="sandbox: level 0, commands run with your rights")
+    if EVERYTHING in hosts:
+        return SandboxLevel(level, True)
+    unheard = bool(hosts) and level < 3
+    notice = f"sandbox: level {level} cannot let single hosts through, so the network is off; level 3 can"
+    return SandboxLevel(level, notice=notice if unheard else "")
+
+
+def _refusal(machine: Machine) -> str:
+    return (
+        "bash: no command was run: nobody is there to look on, and this machine has no sandbox for it. "
+        f"{machine.reason(2)}; or {machine.reason(1)}; or a person sets `sandbox.level: 0`, by which commands run "
+        "with all rights of this user."
+    )
+
+
+_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_PROXIED: Mapping[str, str] = {
+    **{name: f"http://127.0.0.1:{PORT}" for variable in _NAMES for name in (variable, variable.lower())},
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+}
+"""Variables that name the proxy for programs inside."""
+
+
+def _text_inside() -> str:
+    """Return the program of Callboard's process inside, as text, so that no file is needed inside."""
+    return Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The part of the network that one command reaches."""
+
+    open: bool = False
+    """True if all of the machine's network is reachable."""
+    hosts: tuple[str, ...] = ()
+    """Otherwise, the only reachable hosts, through a proxy."""
+    socket: str = ""
+    """Socket of that proxy; empty: there is none, and nothing is reachable."""
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Return the ports of this machine among the hosts, which are also available on the loopback inside."""
+        pairs = (host.rpartition(":") for host in self.hosts)
+        return tuple(port for name, _, port in pairs if name == LOOPBACK)
+
+
+LOOPBACK = "127.0.0.1"
+_LOOPBACKS = ("localhost:", "[::1]:", "127.0.0.1:")
+
+
+def _of_this_machine(host: str) -> str:
+    """Return the address of a host that is this machine, and any other host unchanged."""
+    return f"{LOOPBACK}:{host.rpartition(':')[2]}" if host.startswith(_LOOPBACKS) else host
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The sandbox of a session's commands. Without arguments: none (level 0)."""
+
+    choice: SandboxLevel = field(default_factory=lambda: SandboxLevel(0, True))
+    machine: Machine = field(default_factory=Machine)
+    ground: SandboxPaths | None = None
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    hosts: tuple[str, ...] = ()
+    """Hosts that level 3 allows for every command."""
+
+    @property
+    def level(self) -> int:
+        return self.choice.level
+
+    @property
+    def network(self) -> bool:
+        """Return True if commands can reach any network."""
+        return self.choice.network or (self.level == 3 and bool(self.hosts))
+
+    def reach(self, grants: Sequence[Grant] = ()) -> Reach:
+        """Return the network access of a command that was approved with these grants."""
+        granted = () if self.choice.sealed else tuple(grant.host for grant in grants if isinstance(grant, HostGrant))
+        if self.choice.network or EVERYTHING in granted or (self.level == 1 and granted):
+            return Reach(open=True)
+        hosts = (*(self.hosts if self.level == 3 else ()), *map(_of_this_machine, granted))
+        return Reach(hosts=tuple(dict.fromkeys(hosts)) if self.level >= 2 else ())
+
+    def description(self) -> tuple[str, ...]:
+        """Return the sandbox's description for an agent, so that it does not retry what the sandbox prevents. Empty at
+        level 0."""
+        if not self.level or self.refusal:
+            return ()
+        if self.choice.network:
+            reach = "have the machine's network"
+        elif self.network:
+            reach = (
+                f"reach {', '.join(self.hosts)}; a command that was approved with other hosts reaches those too "
+                "(`npm install`, `git push`, `hosts`)"
+            )
+        elif self.choice.sealed:
+            reach = "have no network"
+        else:
+            reach = (
+                "have no network unless the command itself was approved with it (`npm install`, `git push`, `hosts`)"
+            )
+        return (f"Commands run in a sandbox: they change files of your folder and temporary files alone, and {reach}.",)
+
+    @property
+    def refusal(self) -> str:
+        return self.choice.refusal
+
+    def placeholders(self, grants: Sequence[Grant], folder: str) -> list[Placeholder]:
+        """Create the files that must exist to be opened to a command. Files in its own folder need not exist."""
+        if self.ground is None or not self.level:
+            return []
+        real = os.path.realpath(folder)
+        own = self.ground.workspace if is_within(real, self.ground.workspace) else real
+        outside = [grant for grant in _paths(grants) if not is_within(grant.path, own)]
+        return make_placeholders(missing(outside, self.ground.homes, self.ground.closed))
+
+    def walls(
+        self, folder: str, shell: str, command: str, *, grants: Sequence[Grant] = (), reach: Reach | None = None
+    ) -> list[str]:
+        """Return the WALL arguments of `launch_child.py` for one command. `grants`: approved paths outside of its
+        folder. Reads the disk."""
+        ground, reach = self.ground, reach or self.reach(grants)
+        limits = [*self.limits.walls()]
+        if self.limits.processes and self.machine.group:
+            limits.append(f"group={self.machine.group}:{self.limits.processes}")
+        elif self.limits.processes and self.level < 2:
+            limits.append(f"limit=NPROC:{self.limits.processes}")
+        if ground is None or not self.level:
+            return limits
+        for made in (ground.scratch, ground.locks):
+            if made:
+                Path(made).mkdir(mode=0o700, parents=True, exist_ok=True)
+        opened = openings(_paths(grants), ground.homes, ground.closed)
+        spot = find_spot(ground, folder, opened)
+        if self.level == 1:
+            return [*limits, *landlock_walls(ground, spot, self.machine.abi, network=reach.open)]
+        inside = _inside(shell, reach)
+        walls, arguments = bubblewrap_walls(ground, spot, self.machine.bwrap, inside, network=reach.open)
+        most = str(self.limits.processes or "unlimited")
+        arguments += ["--chdir", folder, "--", *inside.program, shell, command, most]
+        return [*limits, *walls, *(f"bwrap={word}" for word in arguments)]
+
+    def environment(self, environment: Mapping[str, str], reach: Reach | None = None) -> dict[str, str]:
+        """Return the environment of a command, with the sandbox's changes."""
+        if self.ground is None or not self.level:
+            return dict(environment)
+        proxied = dict(_PROXIED) if reach and reach.socket else dict[str, str]()
+        return {**environment, **proxied, "TMPDIR": TEMPORARY if self.level >= 2 else self.ground.scratch or TEMPORARY}
+
+
+def _paths(grants: Sequence[Grant]) -> list[PathGrant]:
+    return [grant for grant in grants if isinstance(grant, PathGrant)]
+
+
+def _inside(shell: str, reach: Reach) -> Inside:
+    """Return the process that starts the command inside: Python if it has to forward connections, else a shell."""
+    if not reach.socket:
+        return Inside((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))
+    python = os.path.realpath(sys.executable)
+    program = (python, "-I", "-S", "-c", _text_inside(), SOCKET, str(PORT), ",".join(reach.ports))
+    return Inside(program, ((reach.socket, SOCKET),), (sys.base_prefix,))

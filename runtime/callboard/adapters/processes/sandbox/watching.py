@@ -1,0 +1,190 @@
+"""Monitor of a command for `launch_child.py`: its output, its end, and all its processes.
+
+Imports only a small part of the standard library, because each command waits for that.
+"""
+# ruff: noqa: PTH123, PTH208
+# Importing pathlib would take longer than all the rest of the start.
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+CONTROL = 3
+"""Descriptor on which the host says go, and whose end means the host's end."""
+
+
+class Watch:
+    """One running command: its output, its state, and the processes to end."""
+
+    def __init__(self, pipe: int, writer: int, output: int, *, limit: int, hold: bool) -> None:
+        self.shell = 0
+        self.code: int | None = None
+        self.children = True
+        self.ended = False
+        self.inside = False
+        """True if the command has its own process namespace, see `keeping.py`."""
+        self.begun = True
+        """True if the restrictions apply and the command was started. Inside, Callboard's process there reports it."""
+        self.left_behind = 0
+        """Number of processes that the command left inside, as reported by the runtime's own process there."""
+        self.handlers: dict[int, Callable[[int], None]] = {}
+        """Callbacks for other descriptors, called once they can be read."""
+        self.pipe = pipe
+        self.writer = writer
+        self.output = output
+        self.room = limit
+        self.dropped = 0
+        self.stopping = False
+        self.wake, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(self.wake, False)
+        os.set_blocking(pipe, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.poll = select.poll()
+        for descriptor in (self.wake, pipe) + ((CONTROL,) if hold else ()):
+            self.poll.register(descriptor, select.POLLIN)
+
+    def copy(self) -> None:
+        """Read the pipe. Data past the limit, or on a full disk, is dropped and counted."""
+        try:
+            data = os.read(self.pipe, 1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            self.poll.unregister(self.pipe)
+            return
+        keep = data[: self.room]
+        self.dropped += len(data) - len(keep)
+        self.room -= len(keep)
+        while keep:
+            try:
+                keep = keep[os.write(self.output, keep) :]
+            except OSError:
+                self.dropped += len(keep)
+                self.room = 0
+                return
+
+    def reap(self) -> None:
+        """Reap every ended child; the shell's exit code is the command's."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.children = False
+                return
+            if not pid:
+                return
+            if pid == self.shell:
+                self.ended = True
+            if pid == self.shell and self.code is None:
+                code = os.waitstatus_to_exitcode(status)
+                self.code = code if code >= 0 else 128 - code
+
+    def turn(self, seconds: float | None) -> None:
+        """Wait for the next event, and process it."""
+        for descriptor, _ in self.poll.poll(None if seconds is None else max(0, int(seconds * 1000) + 1)):
+            if descriptor == self.pipe:
+                self.copy()
+            elif descriptor == self.wake:
+                self.stopping |= signal.SIGTERM in os.read(self.wake, 4096)
+            elif descriptor in self.handlers:
+                self.handlers[descriptor](descriptor)
+            else:
+                self.stopping = True
+                self.poll.unregister(CONTROL)
+        self.reap()
+
+    def until_quiet(self, seconds: float) -> bool:
+        """Wait until no child is left, for at most this time. Return True if none is left."""
+        end = time.monotonic() + seconds
+        while self.children and (remaining := end - time.monotonic()) > 0:
+            self.turn(remaining)
+        return not self.children
+
+    def drain(self) -> None:
+        """Read the rest of the pipe, even if an invisible process holds its other end."""
+        end = time.monotonic() + 1.0
+        reader = select.poll()
+        reader.register(self.pipe, select.POLLIN)
+        while time.monotonic() < end and any(event & select.POLLIN for _, event in reader.poll(0)):
+            self.copy()
+
+
+class ErrorStream:
+    """Standard error of a command with a separate file. Data past the limit is dropped."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.room = limit
+
+    def attach(self, watch: Watch) -> None:
+        """Close the command's end and listen. For the process that watches."""
+        os.close(self.writer)
+
+        def copy_output(descriptor: int) -> None:
+            if not self.copy():
+                watch.poll.unregister(descriptor)
+
+        watch.handlers[self.reader] = copy_output
+        watch.poll.register(self.reader, select.POLLIN)
+
+    def copy(self) -> bool:
+        """Read the pipe; return False at its end."""
+        try:
+            data = os.read(self.reader, 1 << 18)
+        except BlockingIOError:
+            return True
+        keep = data[: self.room]
+        self.room -= len(keep)
+        try:
+            while keep:
+                keep = keep[os.write(self.file, keep) :]
+        except OSError:
+            self.room = 0
+        return bool(data)
+
+    def drain(self) -> None:
+        """Read the rest of the pipe, even if an invisible process holds its other end."""
+        end = time.monotonic() + 1.0
+        reader = select.poll()
+        reader.register(self.reader, select.POLLIN)
+        while time.monotonic() < end and any(event & select.POLLIN for _, event in reader.poll(0)):
+            if not self.copy():
+                return
+
+
+def descendants() -> list[int]:
+    """Return all living descendants of this process, from /proc."""
+    parents: dict[int, list[int]] = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != b"Z":
+            parents.setdefault(int(fields[1]), []).append(int(entry))
+    pids: list[int] = []
+    todo = [os.getpid()]
+    while todo:
+        born = parents.get(todo.pop(), [])
+        pids += born
+        todo += born
+    return pids
+
+
+def signal_all(number: int) -> int:
+    """Send a signal to every descendant, and return their number."""
+    pids = descendants()
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue  # it has just ended
+    return len(pids)

@@ -1,0 +1,131 @@
+"""Distinction between processes started by an agent's tool and by the user, based on kernel data.
+
+Every process of a tool has a mark that it cannot remove and that is visible without /proc (`tool_mark.py`). A variable
+marks it too, but a command can unset that. So the ancestors count: the environment with which each was started, and
+Callboard's process that starts every command. If the kernel has no system call filters, the bit `no_new_privs` replaces
+the mark: every command gets it and every child inherits it. Other processes can have it too, so the ancestors must then
+show its origin.
+
+Not detected is a program that ran before and acts for the agent: a terminal multiplexer, cron or at, a container
+engine, a desktop. The files of the store are not protected either: at sandbox level 0 a command can write to them.
+"""
+# ruff: noqa: PTH110, PTH115, PTH116, PTH123
+# Importing pathlib or ctypes would slow down the start of every command.
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+TOOL_MARK = "CALLBOARD_TOOL"
+"""Variable in the environment of every process of a tool, with the value 1."""
+MARK_VALUE = 0x63616C6C
+"""Initial value of the `eventfd` that a marked process cannot create."""
+MARK_ERROR = 3003
+"""Error number that a marked process gets. The kernel has no such error."""
+_LAUNCH_CHILD = b"launch_child.py"
+_DEEPEST = 200
+_MARKED_MACHINES = ("x86_64", "i386", "i686", "aarch64", "armv7l", "armv8l", "riscv64", "ppc64le", "loongarch64")
+_FILTERS = "/proc/sys/kernel/seccomp"
+"""File that exists if the kernel has system call filters."""
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own process namespace, the same on every kernel."""
+
+
+def started_by_tool(*, service: bool = False) -> str:
+    """Return the reason why this process counts as started by an agent's tool; empty if it does not.
+
+    `service`: a service manager may have started it with `no_new_privs`, so the bit is not checked.
+    """
+    if os.environ.get(TOOL_MARK):
+        return f"{TOOL_MARK} is set"
+    if reason := _mark():
+        return reason
+    ancestors = list(_ancestors(os.getpid()))
+    for pid in ancestors:
+        if _is_marked(pid):
+            return f"process {pid}, which it comes from, was started by a tool"
+    if service or _can_be_marked() or _no_new_privs(os.getpid()) != "1":
+        return ""
+    if not _shows_all_ancestors():
+        return (
+            "it cannot gain privileges, as the commands of tools, and its namespaces or its /proc hide its ancestors: "
+            "use a terminal outside of them, or start the container without no-new-privileges"
+        )
+    if any(_no_new_privs(pid) == "0" for pid in (*ancestors, 1)):
+        return "it cannot gain privileges, as the commands of tools, and its ancestors can"
+    return ""
+
+
+def _mark() -> str:
+    """Return the reason why this process counts as marked; empty if it has no mark.
+
+    No filter can fake the success of a process without the mark, which is two different open descriptors: a filter can
+    only refuse a call, or make it return 0 each time.
+    """
+    if not hasattr(os, "eventfd"):
+        return ""
+    made: set[int] = set()
+    try:
+        for _ in range(2):
+            made.add(os.eventfd(MARK_VALUE, os.EFD_CLOEXEC))
+    except OSError as error:
+        if error.errno == MARK_ERROR:
+            return "it has the mark that every process of a tool inherits"
+        return f"eventfd fails, so the mark of tools cannot be read ({error}): allow that call, or close some files"
+    else:
+        return "" if len(made) == 2 else "a system call filter hides the mark of tools"
+    finally:
+        for descriptor in made:
+            os.close(descriptor)
+
+
+def _can_be_marked() -> bool:
+    """Return True if a tool's process would have the mark here. False only if a readable /proc says so."""
+    if not hasattr(os, "eventfd"):
+        return False
+    return os.uname().machine in _MARKED_MACHINES and (os.path.exists(_FILTERS) or not os.path.exists("/proc/self"))
+
+
+def _shows_all_ancestors() -> bool:
+    """Return True if /proc is that of the machine itself, so that no ancestor is outside of it."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        return namespace == _FIRST_PID_NAMESPACE and os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """Yield the process and its ancestors, except the first process of the machine or container."""
+    for _ in range(_DEEPEST):
+        if pid <= 1:
+            return
+        yield pid
+        pid = int(_status(pid).get("PPid", "0") or 0)
+
+
+def _is_marked(pid: int) -> bool:
+    mark = f"{TOOL_MARK}=1".encode()
+    return mark in _read(pid, "environ").split(b"\0") or any(
+        word.endswith(b"/" + _LAUNCH_CHILD) for word in _read(pid, "cmdline").split(b"\0")[:8]
+    )
+
+
+def _no_new_privs(pid: int) -> str:
+    """Return the bit, 0 or 1; empty if unknown, and then without meaning."""
+    return _status(pid).get("NoNewPrivs", "")
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = _read(pid, "status").decode(errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Return the content; empty if the process is gone or of another user, or if there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,1 +1,0 @@
-"""The walls round commands: which level a machine can do, what a command may touch, and how that is put up."""

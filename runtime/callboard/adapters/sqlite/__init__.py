@@ -1,6 +1,0 @@
-"""The SQLite store: one private folder, one database file, any number of processes on one machine."""
-
-from callboard.adapters.sqlite.health import DamageReport
-from callboard.adapters.sqlite.store import Durability, SqliteStore, open_store
-
-__all__ = ["DamageReport", "Durability", "SqliteStore", "open_store"]

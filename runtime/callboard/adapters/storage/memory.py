@@ -1,0 +1,301 @@
+"""The in-memory store: the twin of the SQLite one, for tests and simulation. Its contents end with the process.
+
+It runs on any event loop, without threads, files or clocks, so a simulated run depends only on its seed. It can be
+killed at any write (`crash_after`), and `reopen` opens its contents again, as a new process would. It has no lock and
+refuses to be used from several threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Literal
+
+from anyio.lowlevel import checkpoint
+
+from callboard.adapters.storage.feed import Bells, Feed
+from callboard.ports.store import Append, Changes, Delete, Fence, Lease, LeaseHolder, Put, Record, Records, Row, Write
+from callboard.types.errors import Conflict, Fenced, StoreDamaged, StoreFull
+
+CrashPoint = Literal["before", "after"]
+
+
+class Crashed(BaseException):
+    """The simulated death of the process. Like a kill, it passes every `except Exception`."""
+
+
+@dataclass
+class _Contents:
+    """Contents that a disk would have, and the attached stores."""
+
+    streams: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
+    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    """Rows by key. A deleted key remains, without a value, so that watchers are notified."""
+    blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    fences: dict[str, int] = field(default_factory=dict[str, int])
+    revision: int = 0
+    held: dict[str, MemoryLease] = field(default_factory=dict[str, "MemoryLease"])
+    bells: Bells[Feed[Record] | Feed[Row]] = field(default_factory=Bells[Feed[Record] | Feed[Row]])
+    opened: int = 0
+
+
+@dataclass
+class _Draft:
+    """Changes of one commit, separate from the contents until it is complete."""
+
+    contents: _Contents
+    streams: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
+    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+
+    def write(self, write: Write) -> int:
+        match write:
+            case Append():
+                return self._append(write)
+            case Put():
+                return self._set(write.key, bytes(write.value), write.expected)
+            case Delete():
+                self._set(write.key, None, write.expected)
+                return 0
+
+    def merge(self) -> None:
+        for stream, records in self.streams.items():
+            self.contents.streams.setdefault(stream, []).extend(records)
+        self.contents.ids |= self.ids
+        for key, row in self.rows.items():  # the newest stand last, so that a watcher walks only what is new
+            self.contents.rows.pop(key, None)
+            self.contents.rows[key] = row
+        self.contents.revision += bool(self.rows)
+
+    def _append(self, write: Append) -> int:
+        name = (write.stream, write.id or "")
+        seen = self.ids.get(name) or self.contents.ids.get(name)
+        if write.id is not None and seen is not None:
+            return seen
+        drafted = self.streams.setdefault(write.stream, [])
+        last = len(self.contents.streams.get(write.stream, [])) + len(drafted)
+        if write.expected is not None and write.expected != last:
+            raise Conflict(write.stream, write.expected, last)
+        drafted.append(Record(last + 1, bytes(write.record)))
+        if write.id is not None:
+            self.ids[name] = last + 1
+        return last + 1
+
+    def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
+        row = self.rows.get(key) or self.contents.rows.get(key)
+        revision_before = row.revision if row is not None and row.value is not None else 0
+        if expected is not None and expected != revision_before:
+            raise Conflict(key, expected, revision_before)
+        revision = self.contents.revision + 1
+        if value is not None or revision_before:
+            self.rows[key] = Row(key, value, revision)
+        return revision
+
+
+@dataclass(eq=False)
+class MemoryLease(Lease):
+    """A lease that ends with its store."""
+
+    held: dict[str, MemoryLease]
+    by: LeaseHolder
+    proof: Fence
+
+    @property
+    def fence(self) -> Fence:
+        return self.proof
+
+    async def release(self) -> None:
+        await checkpoint()
+        self.drop()
+
+    def drop(self) -> None:
+        if self.held.get(self.proof.lease) is self:
+            del self.held[self.proof.lease]
+
+
+class MemoryStore:
+    """A `Store` in memory. `crash_after=N` kills it at its Nth write, before or after that write took effect.
+
+    Commits, new blobs and taken leases count as writes (`writes` is their number). A killed store raises `Crashed` from
+    every call. While `full` is set, every write raises `StoreFull`, as on a full disk.
+    """
+
+    def __init__(self, *, crash_after: int | None = None, crash_point: CrashPoint = "before") -> None:
+        self.writes = 0
+        self.full = False
+        self._crash_after = crash_after
+        self._crash_point = crash_point
+        self._attach(_Contents())
+
+    @property
+    def dead(self) -> bool:
+        """Return True if the store was killed, by its fault or by `reopen`."""
+        return self._dead
+
+    def reopen(self, *, crash_after: int | None = None, crash_point: CrashPoint = "before") -> MemoryStore:
+        """Kill this store and open its contents again, as the next process would; its leases are free."""
+        self.kill()
+        return self._another(crash_after, crash_point)
+
+    def beside(self, *, crash_after: int | None = None, crash_point: CrashPoint = "before") -> MemoryStore:
+        """Return a second store on the same contents, like another process that attaches at the same time."""
+        return self._another(crash_after, crash_point)
+
+    def kill(self) -> None:
+        """Die now: leases are freed; followers and all later calls raise `Crashed`."""
+        self._dead = True
+        self._drop_leases()
+        for feed in self._feeds:
+            feed.ring()
+
+    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
+        await self._enter()
+        draft = _Draft(self._contents)
+        if fence is not None and self._contents.fences.get(fence.lease, 0) != fence.number:
+            raise Fenced(f"lease {fence.lease} has a newer holder than number {fence.number}: this process must stop")
+        numbers = tuple(draft.write(write) for write in writes)
+        self._write(draft.merge)
+        streams = [name for name, records in draft.streams.items() if records]
+        for feed in self._contents.bells.touched(streams, draft.rows):
+            feed.ring()
+        self._crash("after")
+        return numbers
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
+        await self._enter()
+        records = self._contents.streams.get(stream, [])
+        after = max(after, 0)
+        return records[after : None if limit is None else after + max(limit, 0)]
+
+    async def last(self, stream: str) -> int:
+        await self._enter()
+        return len(self._contents.streams.get(stream, []))
+
+    @asynccontextmanager
+    async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records, None]:
+        async def fetch(position: int) -> tuple[Sequence[Record], int]:
+            records = await self.read(stream, position)
+            return records, records[-1].seq if records else position
+
+        feed = Feed(fetch, after)
+        with self._feeding(feed, stream=stream):
+            yield feed
+
+    async def get(self, key: str) -> Row | None:
+        await self._enter()
+        row = self._contents.rows.get(key)
+        return row if row is not None and row.value is not None else None
+
+    async def keys(self, prefix: str) -> Sequence[Row]:
+        await self._enter()
+        rows = self._contents.rows
+        return [rows[key] for key in sorted(rows) if key.startswith(prefix) and rows[key].value is not None]
+
+    @asynccontextmanager
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
+        async def fetch(position: int) -> tuple[Sequence[Row], int]:
+            await self._enter()
+            new = takewhile(lambda row: row.revision > position, reversed(self._contents.rows.values()))
+            rows = [row for row in new if row.key.startswith(prefix)]
+            newer = sorted(rows, key=lambda row: (row.revision, row.key))
+            if position == 0:  # the first look: what there is, and nothing of what there was
+                rows_now = sorted((row for row in newer if row.value is not None), key=lambda row: row.key)
+                return rows_now, max((row.revision for row in rows), default=0)
+            return newer, newer[-1].revision if newer else position
+
+        feed = Feed(fetch, 0)
+        with self._feeding(feed, prefix=prefix):
+            yield feed
+
+    async def put_blob(self, data: bytes) -> str:
+        await self._enter()
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._contents.blobs:
+            self._write(lambda: self._contents.blobs.__setitem__(digest, bytes(data)))
+            self._crash("after")
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        await self._enter()
+        data = self._contents.blobs[digest]
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise StoreDamaged(f"blob {digest} no longer fits its digest")
+        return data
+
+    async def acquire(self, lease_name: str) -> Lease | LeaseHolder:
+        await self._enter()
+        if (held := self._contents.held.get(lease_name)) is not None:
+            return held.by
+        number = self._contents.fences.get(lease_name, 0) + 1
+        lease = MemoryLease(self._contents.held, LeaseHolder(self._pid, 0.0), Fence(lease_name, number))
+        self._write(lambda: self._contents.fences.__setitem__(lease_name, number))
+        self._contents.held[lease_name] = lease
+        self._leases.append(lease)
+        self._crash("after")
+        return lease
+
+    async def holder(self, lease_name: str) -> LeaseHolder | None:
+        await self._enter()
+        held = self._contents.held.get(lease_name)
+        return None if held is None else held.by
+
+    async def aclose(self) -> None:
+        await checkpoint()
+        self._closed = True
+        self._drop_leases()
+        for feed in self._feeds:
+            feed.end()
+
+    def _attach(self, contents: _Contents) -> None:
+        contents.opened += 1
+        self._contents = contents
+        self._pid = contents.opened
+        self._dead = self._closed = False
+        self._leases: list[MemoryLease] = []
+        self._feeds: set[Feed[Record] | Feed[Row]] = set()
+
+    def _another(self, crash_after: int | None, crash_point: CrashPoint) -> MemoryStore:
+        other = MemoryStore(crash_after=crash_after, crash_point=crash_point)
+        other._attach(self._contents)
+        return other
+
+    async def _enter(self) -> None:
+        await checkpoint()
+        if self._dead:
+            raise Crashed("this store was killed: open its contents with reopen()")
+        if self._closed:
+            raise RuntimeError("the store is closed")
+
+    def _write(self, effect: Callable[[], object]) -> None:
+        if self.full:
+            raise StoreFull("the store is full (a simulated fault): nothing was written")
+        self.writes += 1
+        self._crash("before")
+        effect()
+
+    def _crash(self, point: CrashPoint) -> None:
+        if self.writes == self._crash_after and point == self._crash_point and not self._dead:
+            self.kill()
+            raise Crashed(f"killed {point} write {self.writes} took effect")
+
+    def _drop_leases(self) -> None:
+        for lease in self._leases:
+            lease.drop()
+
+    @contextmanager
+    def _feeding(
+        self, feed: Feed[Record] | Feed[Row], *, stream: str | None = None, prefix: str | None = None
+    ) -> Generator[None, None, None]:
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        self._feeds.add(feed)
+        self._contents.bells.hang(feed, stream=stream, prefix=prefix)
+        try:
+            yield
+        finally:
+            self._feeds.discard(feed)
+            self._contents.bells.remove(feed)

@@ -1,0 +1,174 @@
+"""Copies of a database: a consistent copy of a store in use, and the readable part of a damaged one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from callboard.adapters.storage.sqlite import schema
+from callboard.adapters.storage.sqlite.place import DATABASE
+from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
+from callboard.adapters.storage.sqlite.sql import each, pragma, run
+from callboard.adapters.storage.sqlite.statements import last_seq, stream_number
+from callboard.types.errors import StoreDamaged, WorkspaceUnusable
+
+_SEQ = (1 << SEQ_BITS) - 1
+_LAST = 1 << 62
+"""Number above every key of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """Result of reading a damaged database."""
+
+    records: int
+    rows: int
+    missing: tuple[str, ...]
+    """`STREAM#SEQ` of records that are known to be lost, because later records of their stream exist."""
+
+
+def copy_database(folder: Path, target: Path) -> None:
+    """Copy a snapshot of a folder's database into one file. Other processes may write at the same time.
+
+    Raises `apsw.Error`. Blocks.
+    """
+    connect = schema.connect
+    with closing(connect(folder, durable=False, reading=True)) as source, closing(apsw.Connection(str(target))) as copy:
+        with copy.backup("main", source, "main") as backup:
+            backup.step()
+        run(copy, "PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+
+
+def salvage(damaged: Path, folder: Path) -> Salvaged:
+    """Create a database in `folder` from the readable part of a damaged one. The damaged files are not changed.
+
+    Raises `StoreDamaged` if nothing can be read, `WorkspaceUnusable` for one of another version, `apsw.Error`. Blocks.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # opening a database may change its files
+        copy = Path(scratch) / DATABASE
+        for suffix in ("", "-wal"):
+            part = damaged.with_name(damaged.name + suffix)
+            if part.exists():
+                shutil.copyfile(part, copy.with_name(copy.name + suffix))
+        try:
+            return _salvaged(copy, damaged, folder)
+        except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
+            (folder / DATABASE).unlink(missing_ok=True)
+            raise StoreDamaged(f"nothing can be read of {damaged} ({error}): put a backup in its place") from error
+
+
+def _salvaged(copy: Path, damaged: Path, folder: Path) -> Salvaged:
+    with closing(apsw.Connection(str(copy))) as source:
+        _refuse_other_versions(source, damaged)
+        schema.create(folder)
+        with closing(schema.connect(folder, durable=True)) as target:
+            return _copied(source, target)
+
+
+def _refuse_other_versions(source: apsw.Connection, damaged: Path) -> None:
+    version = pragma(source, "user_version")
+    if version > schema.VERSION:
+        raise WorkspaceUnusable(f"{damaged} was written by a newer Callboard (schema {version}): upgrade Callboard")
+
+
+def _copied(source: apsw.Connection, target: apsw.Connection) -> Salvaged:
+    names = {int(number): str(name) for number, name in _rows(source, "stream", "number", "name")}
+    numbers: dict[int, list[int]] = {}
+    counts = Counter[str]()
+    with target:
+        for number, name in names.items():
+            run(target, "INSERT OR IGNORE INTO stream (number, name) VALUES (?, ?)", (number, name))
+        for place, record_id, crc, data in _rows(source, "record", "place", "id, crc, data"):
+            stream = names.get(place >> SEQ_BITS)
+            seq = place & _SEQ
+            if stream is None or data is None or record_crc(stream, seq, record_id, data) != crc:
+                continue
+            values = (place, record_id, crc, data)
+            run(target, "INSERT OR IGNORE INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)", values)
+            numbers.setdefault(place >> SEQ_BITS, []).append(seq)
+            counts["records"] += 1
+        for _, key, revision, crc, value in _rows(source, "row", "rowid", "key, revision, crc, value"):
+            if value is not None and row_crc(key, revision, value) != crc:
+                continue
+            values = (key, revision, crc, value)
+            run(target, "INSERT OR IGNORE INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?)", values)
+            counts["rows"] += value is not None
+            if value is not None and key.startswith("snap/"):
+                _number_on(target, key.removeprefix("snap/"), value)
+        try:
+            leases = run(source, "SELECT name, number FROM lease")
+        except apsw.Error:
+            leases = []  # holders are numbered anew: no process has the store open
+        for name, number in leases:
+            run(target, "INSERT OR IGNORE INTO lease (name, number) VALUES (?, ?)", (name, number))
+    missing = [f"{names[number]}#{seq}" for number, seqs in numbers.items() for seq in _gaps(seqs)]
+    return Salvaged(counts["records"], counts["rows"], tuple(missing))
+
+
+def _number_on(target: apsw.Connection, life: str, snapshot: bytes) -> None:
+    """Continue the numbers of a life's journal and mailbox after those that its snapshot has seen. If their last
+    records are lost, new ones would otherwise be taken for old ones."""
+    try:
+        state = json.loads(snapshot.partition(b"\n")[2])
+        ends = {f"j/{life}": int(state["seq"]), f"m/{life}": int(state["position"])}
+    except (ValueError, KeyError, TypeError):
+        return  # of another version: it is passed over
+    for stream, seq in ends.items():
+        run(target, "INSERT OR IGNORE INTO stream (name) VALUES (?)", (stream,))
+        number = stream_number(target, stream)
+        if number is not None and 0 < seq > last_seq(target, number):
+            place = (number << SEQ_BITS) | seq
+            run(target, "INSERT INTO record (place, id, crc, data) VALUES (?, NULL, 0, NULL)", (place,))
+
+
+def _gaps(seqs: list[int]) -> Iterator[int]:
+    present = set(seqs)
+    return (seq for seq in range(1, max(seqs)) if seq not in present)
+
+
+def _rows(source: apsw.Connection, table: str, key: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the readable rows of a table in the order of its integer key. Rows on damaged pages are skipped."""
+    start = 0
+    while start <= _LAST:
+        try:
+            # Inclusive, as `_readable_from` asks: for `> KEY` SQLite may seek KEY itself, on the damaged page before.
+            query = f"SELECT {key}, {columns} FROM {table} WHERE {key} >= {start} ORDER BY {key}"  # noqa: S608 - our names
+            for row in each(source, query):
+                start = int(row[0]) + 1
+                yield row
+            return
+        except (apsw.CorruptError, apsw.IOError):
+            start = _behind_damage(source, table, key, start)
+
+
+def _behind_damage(source: apsw.Connection, table: str, key: str, start: int) -> int:
+    """Return the first key above `start` from which the table can be read again; `_LAST` + 1 if there is none."""
+    step = 1
+    while not _readable_from(source, table, key, start + step):
+        if start + step > _LAST:
+            return _LAST + 1
+        step *= 2
+    low = start + step // 2
+    high = start + step
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _readable_from(source, table, key, middle) else (middle, high)
+    return high
+
+
+def _readable_from(source: apsw.Connection, table: str, key: str, start: int) -> bool:
+    try:
+        query = f"SELECT * FROM {table} WHERE {key} >= {start} ORDER BY {key} LIMIT 1"  # noqa: S608 - our names
+        run(source, query)
+    except (apsw.CorruptError, apsw.IOError):
+        return False
+    return True

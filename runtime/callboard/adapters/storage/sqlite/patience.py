@@ -1,0 +1,109 @@
+"""Waiting for obstacles that the user must remove: a full disk, or a lock whose holder is stopped.
+
+A command that hosts nothing waits for a few seconds and then reports the obstacle. A process that hosts sessions waits
+without limit, and reports it, so that none of its work is lost. When it leaves, waiting ends at once: the commits of
+its agents are shielded from cancellation and could not be ended otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+Tell = Callable[[str], None]
+
+LOOK = 0.25
+"""Seconds between two checks of an obstacle."""
+TELL_AFTER = 2.0
+"""Seconds after which a wait for a lock is reported: shorter waits are usual on a busy disk."""
+LOCK_WAIT = 10.0
+"""Seconds that a process that hosts nothing waits for a lock."""
+LEAVING = 0.5
+"""Seconds that a process waits if it no longer hosts anything and is about to leave."""
+
+
+class Patience:
+    """Waiting rules of one open store. Thread-safe."""
+
+    def __init__(self, notice: Tell | None = None) -> None:
+        """Store `notice`. If this process hosts nothing, it is called, from any thread, with the reason for a wait."""
+        self._changed = threading.Condition()
+        self._notice = notice
+        self._listeners: list[Tell] = []
+        self._has_hosted = self._closing = False
+
+    @contextmanager
+    def lasting(self, tell: Tell) -> Generator[None]:
+        """Wait without limit while the block lasts. `tell` is called from another thread."""
+        with self._changed:
+            self._listeners.append(tell)
+            self._has_hosted = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(tell)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all waiting: the store is about to close."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def tell(self, message: str) -> None:
+        """Report a message to the host in this process, or to the opener of the store."""
+        with self._changed:
+            listeners = list(self._listeners) or ([self._notice] if self._notice is not None else [])
+        for listener in listeners:
+            listener(message)
+
+    @property
+    def closing(self) -> bool:
+        """Return True once all waiting has been ended."""
+        with self._changed:
+            return self._closing
+
+    def limit(self, alone: float) -> float:
+        """Return the most seconds to wait; `alone`: the limit if nothing is hosted."""
+        with self._changed:
+            if self._closing:
+                return 0.0
+            if self._listeners:
+                return float("inf")
+            return min(alone, LEAVING) if self._has_hosted else alone
+
+    def pause(self, seconds: float) -> None:
+        """Wait for this time, or until hosting begins or ends."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+
+class ObstacleWait:
+    """One wait for one obstacle. `alone`: seconds to wait if nothing is hosted."""
+
+    def __init__(self, patience: Patience, *, alone: float, tell_after: float = 0.0) -> None:
+        self._patience = patience
+        self._alone = alone
+        self._tell_after = tell_after
+        self._began = time.monotonic()
+        self._told = False
+
+    def goes_on(self, message: str | Callable[[], str], *, pause: float = LOOK) -> bool:
+        """Wait one more moment; return False after the time limit. Reports the message once. Blocks."""
+        waited = time.monotonic() - self._began
+        if waited >= self._patience.limit(self._alone):
+            return False
+        if not self._told and waited >= self._tell_after:
+            self._told = True
+            self._patience.tell(message if isinstance(message, str) else message())
+        if pause:
+            self._patience.pause(pause)
+        return True
+
+    def over(self, message: str) -> None:
+        """End the wait, because the obstacle is gone. Report `message` if the wait was reported."""
+        if self._told:
+            self._patience.tell(message)

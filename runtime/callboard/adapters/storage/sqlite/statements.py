@@ -1,0 +1,226 @@
+"""Queries of the tables, and changes to them inside a transaction, without threads or locks.
+
+Every value that is read is compared with its checksum; a mismatch raises `Damage` and is never treated as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import apsw
+
+from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
+from callboard.adapters.storage.sqlite.sql import run
+from callboard.ports.store import Append, Delete, Fence, Put, Record, Row, Write
+from callboard.types.errors import Conflict, Fenced
+
+_SEQ = (1 << SEQ_BITS) - 1
+_ABOVE_ALL_TEXT = b""  # SQLite sorts every blob after every text
+
+
+class Damage(Exception):
+    """A stored value no longer matches its checksum. Never leaves the adapter. Has a record's `place` or a
+    row's `key`."""
+
+    def __init__(self, problem: str, where: str, *, place: int | None = None, key: str | None = None) -> None:
+        """Store the details. `where`: the key, or the stream and the number as `STREAM#SEQ`."""
+        super().__init__(problem)
+        self.what = problem
+        self.where = where
+        self.place = place
+        self.key = key
+
+
+def stream_number(connection: apsw.Connection, stream: str) -> int | None:
+    """Return the number of the stream in the tables."""
+    rows = run(connection, "SELECT number FROM stream WHERE name = ?", (stream,))
+    return int(rows[0][0]) if rows else None
+
+
+def last_seq(connection: apsw.Connection, number: int) -> int:
+    """Return the stream's last seq, 0 if it has none."""
+    bounds = (number << SEQ_BITS, (number << SEQ_BITS) | _SEQ)
+    place = run(connection, "SELECT max(place) FROM record WHERE place BETWEEN ? AND ?", bounds)[0][0]
+    return 0 if place is None else int(place) & _SEQ
+
+
+def last(connection: apsw.Connection, stream: str) -> int:
+    """Return the last seq of the stream with this name."""
+    number = stream_number(connection, stream)
+    return 0 if number is None else last_seq(connection, number)
+
+
+def read(connection: apsw.Connection, stream: str, after: int, limit: int | None) -> list[Record]:
+    """Return the records after `after`. Records that were set aside are missing, and so are their numbers."""
+    number = stream_number(connection, stream)
+    if number is None:
+        return []
+    base = number << SEQ_BITS
+    rows = run(
+        connection,
+        "SELECT place, id, crc, data FROM record WHERE place > ? AND place <= ? AND data IS NOT NULL LIMIT ?",
+        (base | max(after, 0), base | _SEQ, -1 if limit is None else max(limit, 0)),
+    )
+    records: list[Record] = []
+    for place, record_id, crc, data in rows:
+        seq = place & _SEQ
+        if record_crc(stream, seq, record_id, data) != crc:
+            raise Damage(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=place)
+        records.append(Record(seq, data))
+    return records
+
+
+def get(connection: apsw.Connection, key: str) -> Row | None:
+    """Return the row of the key."""
+    rows = run(connection, "SELECT key, revision, crc, value FROM row WHERE key = ? AND value IS NOT NULL", (key,))
+    return _row(*rows[0]) if rows else None
+
+
+def keys(connection: apsw.Connection, prefix: str) -> list[Row]:
+    """Return the rows with the prefix, by key."""
+    rows = run(
+        connection,
+        "SELECT key, revision, crc, value FROM row WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key",
+        (prefix, _after(prefix)),
+    )
+    return [_row(*row) for row in rows]
+
+
+def changes(connection: apsw.Connection, prefix: str, position: int) -> tuple[Sequence[Row], int]:
+    """Return the rows of the prefix that changed after revision `position` (0: all existing rows), and the newest
+    revision of the whole store. A follower that continued from its prefix's own newest row would each time read every
+    later row of all other prefixes again."""
+    bounds = (prefix, _after(prefix))
+    # Asked first: a change between the two queries is told by the next call. The other order would lose it.
+    reached = int(run(connection, "SELECT max(revision) FROM row")[0][0] or 0)
+    if position == 0:
+        return keys(connection, prefix), reached
+    rows = run(
+        connection,
+        "SELECT key, revision, crc, value FROM row INDEXED BY row_revision "
+        "WHERE revision > ? AND revision <= ? AND key >= ? AND key < ? ORDER BY revision, key",
+        (position, reached, *bounds),
+    )
+    return [_row(*row) for row in rows], max(reached, position)
+
+
+def fence_number(connection: apsw.Connection, lease: str) -> int:
+    """Return the number of the lease's newest holder, 0 if it never had one."""
+    rows = run(connection, "SELECT number FROM lease WHERE name = ?", (lease,))
+    return int(rows[0][0]) if rows else 0
+
+
+def next_fence(connection: apsw.Connection, lease: str) -> int:
+    """Increment and return the number of the lease's holders."""
+    number = fence_number(connection, lease) + 1
+    run(connection, "INSERT OR REPLACE INTO lease (name, number) VALUES (?, ?)", (lease, number))
+    return number
+
+
+def _row(key: str, revision: int, crc: int, value: bytes | None) -> Row:
+    if value is not None and row_crc(key, revision, value) != crc:
+        raise Damage(f"key {key}", key, key=key)
+    return Row(key, value, revision)
+
+
+def _after(prefix: str) -> str | bytes:
+    """Return the least value that sorts after every text with this prefix."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return _ABOVE_ALL_TEXT
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text holds a surrogate
+
+
+@dataclass
+class TransactionChanges:
+    """Streams and keys that a transaction changed, whose followers and watchers must be woken."""
+
+    streams: set[str] = field(default_factory=set[str])
+    keys: set[str] = field(default_factory=set[str])
+
+    def __bool__(self) -> bool:
+        return bool(self.streams or self.keys)
+
+
+class Transaction:
+    """The writes of one commit, on a connection with an open transaction. Raises `Conflict`, `Fenced`, `apsw.Error`.
+
+    The creator rolls back after an exception.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.touched = TransactionChanges()
+        self._revision = 0
+
+    def write_all(self, writes: Sequence[Write], fence: Fence | None) -> tuple[int, ...]:
+        """Perform the writes in order, and return one number for each."""
+        if fence is not None and (newest := fence_number(self.connection, fence.lease)) != fence.number:
+            raise Fenced(
+                f"lease {fence.lease} went to another process (number {newest}, after {fence.number}): "
+                "this process has stopped writing, so that two never write one journal"
+            )
+        return tuple(self._write(write) for write in writes)
+
+    def remove(self, key: str) -> None:
+        """Delete the key, whatever its revision."""
+        self._set(key, None, None)
+
+    def _write(self, write: Write) -> int:
+        match write:
+            case Append():
+                return self._append(write)
+            case Put():
+                return self._set(write.key, bytes(write.value), write.expected)
+            case Delete():
+                self._set(write.key, None, write.expected)
+                return 0
+
+    def _append(self, write: Append) -> int:
+        number = stream_number(self.connection, write.stream)
+        if number is None:
+            run(self.connection, "INSERT INTO stream (name) VALUES (?)", (write.stream,))
+            number = self.connection.last_insert_rowid()
+        elif write.id is not None and (seen := self._seen(number, write.id)) is not None:
+            return seen
+        last = last_seq(self.connection, number)
+        if write.expected is not None and write.expected != last:
+            raise Conflict(write.stream, write.expected, last)
+        seq = last + 1
+        data = bytes(write.record)
+        run(
+            self.connection,
+            "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)",
+            ((number << SEQ_BITS) | seq, write.id, record_crc(write.stream, seq, write.id, data), data),
+        )
+        self.touched.streams.add(write.stream)
+        return seq
+
+    def _seen(self, number: int, record_id: str) -> int | None:
+        rows = run(self.connection, "SELECT place FROM record WHERE place >> 40 = ? AND id = ?", (number, record_id))
+        return int(rows[0][0]) & _SEQ if rows else None
+
+    def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
+        rows = run(self.connection, "SELECT revision FROM row WHERE key = ? AND value IS NOT NULL", (key,))
+        current = int(rows[0][0]) if rows else 0
+        if expected is not None and expected != current:
+            raise Conflict(key, expected, current)
+        revision = self._number()
+        if value is None and not rows:
+            return revision
+        run(
+            self.connection,
+            "INSERT INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
+            "SET revision = excluded.revision, crc = excluded.crc, value = excluded.value",
+            (key, revision, 0 if value is None else row_crc(key, revision, value), value),
+        )
+        self.touched.keys.add(key)
+        return revision
+
+    def _number(self) -> int:
+        """Return the number of this commit: one above the largest previous revision."""
+        if not self._revision:
+            self._revision = 1 + int(run(self.connection, "SELECT max(revision) FROM row")[0][0] or 0)
+        return self._revision

@@ -1,0 +1,454 @@
+"""The store object: implements `callboard.ports.store` with the other modules of this package.
+
+Callers may run in any event loop and any thread of the process that opened it; a forked child may not use it.
+
+Blobs are files named by their content, next to the database.
+
+Tens of megabytes do not pass through the log and its lock: a blob is written under a temporary name, made durable and
+then renamed. An existing blob is complete; a blob that no longer matches its name is set aside when it is read.
+
+A lease is a file lock for as long as the process lives, and a number that increases with every holder.
+
+The kernel frees the lock when the process dies for any reason; no clock is used. The lock is not inherited: an executed
+program has the descriptor closed, a forked child closes it at once. All probing happens inside a write transaction of
+the store, so that a process that looks up the holder of a lease never appears to be a holder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from weakref import WeakMethod
+
+import anyio
+import apsw
+from anyio import to_thread
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from callboard.adapters.storage.feed import Bells, Feed, Fetch
+from callboard.adapters.storage.sqlite import health, opening, statements
+from callboard.adapters.storage.sqlite.doorbell import Doorbell
+from callboard.adapters.storage.sqlite.faults import translated
+from callboard.adapters.storage.sqlite.health import DamageReport
+from callboard.adapters.storage.sqlite.patience import ObstacleWait, Patience, Tell
+from callboard.adapters.storage.sqlite.place import open_lock, sync_folder, try_lock
+from callboard.adapters.storage.sqlite.schema import connect
+from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
+from callboard.adapters.storage.sqlite.threads import Readers, Soon, run_soon, soon_here
+from callboard.adapters.storage.sqlite.write_lock import WriteLock
+from callboard.adapters.storage.sqlite.writer import Hooks, Writer
+from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
+from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
+
+T = TypeVar("T")
+
+Durability = Literal["full", "process"]
+"""`full` survives a power cut. `process` survives only the death of processes; a commit takes a third of the time."""
+
+READERS = 2
+
+
+async def open_store(folder: Path, *, durability: Durability = "full", notice: Tell | None = None) -> SqliteStore:
+    """Open the store in `folder`, creating it (0700) if it does not exist, and check it; `damage` reports data that was
+    set aside.
+
+    Raises `WorkspaceUnusable` (of another user, read-only, a network file system, a newer schema), `StoreFull`, and
+    `StoreDamaged` if the database cannot be used: it is then kept under another name, which the message contains.
+
+    `notice` is called from another thread with the reason why the opening, or a write without a host, waits. Cancelling
+    ends the wait.
+    """
+    opened: opening.OpenFolder | None = None
+    patience = Patience(notice)
+    work = partial(opening.open_folder, Path(folder), durable=durability == "full", patience=patience)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_close_at_cancel, patience)
+            opened = await to_thread.run_sync(work)
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failed:
+        await checkpoint_if_cancelled()  # a wait that was ended so is no fault of the store
+        raise heart_of(failed) from failed
+    assert opened is not None, "the group ended without an error"
+    return SqliteStore(opened, Patience(notice))  # the patience of the opening has ended with the group
+
+
+async def _close_at_cancel(patience: Patience) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        patience.close()
+
+
+@dataclass(frozen=True)
+class _Sleeper:
+    """A feed and the event loop in which it waits."""
+
+    soon: Soon
+    feed: Feed[Any]
+
+
+class SqliteStore:
+    """A `Store` in one folder of this machine, created by `open_store`."""
+
+    def __init__(self, opened: opening.OpenFolder, patience: Patience) -> None:
+        self._opened = opened
+        self._folder = opened.folder
+        self._durable = opened.durable
+        self._damage = opened.damage
+        self._pid = os.getpid()
+        self._closed = False
+        self._bells = Bells[_Sleeper]()
+        self._leases: list[HeldLease] = []
+        self.patience = patience
+        """Waiting rules of writes for a full disk or a lock; a host of sessions makes waits unlimited."""
+        hooks = Hooks(self._committed, lambda: self._wake(self._bells.everyone()), self.patience)
+        self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
+        self._readers = Readers(partial(connect, opened.folder, durable=opened.durable, reading=True), READERS)
+        self._doorbell = Doorbell(opened.folder / "run", self._rung, self._writer.look)
+        forked = WeakMethod(self._forked)
+        os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
+
+    @property
+    def damage(self) -> tuple[DamageReport, ...]:
+        """Return all damage that was found and set aside, at this opening, since then, or earlier and still kept."""
+        return self._damage
+
+    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
+        self._usable()
+        return await self._writer.do(lambda transaction: transaction.write_all(writes, fence))
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
+        return await self._ask(lambda connection: statements.read(connection, stream, after, limit))
+
+    async def last(self, stream: str) -> int:
+        return await self._ask(lambda connection: statements.last(connection, stream))
+
+    @asynccontextmanager
+    async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records, None]:
+        async def fetch(position: int) -> tuple[Sequence[Record], int]:
+            records = await self.read(stream, position, limit=1_000)
+            return records, records[-1].seq if records else position
+
+        async with self._feeding(fetch, after, stream=stream) as feed:
+            yield feed
+
+    async def get(self, key: str) -> Row | None:
+        return await self._ask(lambda connection: statements.get(connection, key))
+
+    async def keys(self, prefix: str) -> Sequence[Row]:
+        return await self._ask(lambda connection: statements.keys(connection, prefix))
+
+    @asynccontextmanager
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
+        async def fetch(position: int) -> tuple[Sequence[Row], int]:
+            return await self._ask(lambda connection: statements.changes(connection, prefix, position))
+
+        async with self._feeding(fetch, 0, prefix=prefix) as feed:
+            yield feed
+
+    async def put_blob(self, data: bytes) -> str:
+        self._usable()
+        return await self.patiently(partial(put, self._folder, data, durable=self._durable))
+
+    async def patiently(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, run in a thread, and repeated while the disk is full and this process hosts
+        sessions.
+
+        Raises `StoreFull` if it hosts none.
+        """
+        wait = ObstacleWait(self.patience, alone=0.0)
+        while True:
+            try:
+                result = await to_thread.run_sync(work)
+            except (OSError, StoreFull) as error:
+                failure = translated(error, self._folder) if isinstance(error, OSError) else error
+                lasts = isinstance(failure, StoreFull)
+                if not lasts or not await to_thread.run_sync(wait.goes_on, f"{failure}. Waiting for that"):
+                    raise failure from error
+            else:
+                wait.over(f"{self._folder} can be written again: nothing was lost")
+                return result
+
+    async def get_blob(self, digest: str) -> bytes:
+        self._usable()
+        try:
+            return await to_thread.run_sync(get, self._folder, digest)
+        except OSError as error:
+            raise translated(error, self._folder) from error
+        except StoreDamaged:
+            await self._retell()
+            raise
+
+    async def acquire(self, lease_name: str) -> Lease | LeaseHolder:
+        self._usable()
+        taking = Taking(self._folder, lease_name)
+        lease: HeldLease | LeaseHolder | None = None
+        with anyio.CancelScope(shield=True):  # a caller that is cancelled here would hold a lease without knowing it
+            lease = await self._writer.do(taking.work, taking.undo)
+        assert lease is not None
+        if isinstance(lease, HeldLease):
+            self._leases.append(lease)
+        return lease
+
+    async def holder(self, lease_name: str) -> LeaseHolder | None:
+        self._usable()
+        return await self._writer.do(partial(holder, self._folder, lease_name))
+
+    async def check(self) -> tuple[DamageReport, ...]:
+        """Read everything, set aside values that fail their checksum, and return all damage. As slow as the disk."""
+        for damage in await self._ask(lambda connection: list(health.scan(connection))):
+            await self._writer.do(health.set_aside(damage))
+        await self._retell()
+        return self._damage
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+            self.patience.close()
+            for sleeper in self._bells.everyone():
+                run_soon(sleeper.soon, sleeper.feed.end)
+            await to_thread.run_sync(self._stop)
+
+    def _stop(self) -> None:
+        self._readers.stop()
+        self._writer.stop()
+        self._doorbell.close()  # after the last commit, which others are to hear of
+        for held in self._leases:  # after the last commit that was made under them
+            held.drop()
+        opening.close_folder(self._opened)
+
+    def _usable(self) -> None:
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        if os.getpid() != self._pid:
+            raise RuntimeError("this store belongs to the process that opened it: open it again in the child")
+
+    async def _ask(self, look: Callable[[apsw.Connection], T]) -> T:
+        """Return the result of the look-up. Sets aside and reports damaged data."""
+        self._usable()
+        try:
+            return await self._readers.do(look)
+        except statements.Damage as damage:
+            await self._writer.do(health.set_aside(damage))
+            await self._retell()
+            raise ValueDamaged(
+                f"{damage.what} in {self._folder} failed its checksum and was set aside (table damaged). "
+                "It is no longer read; everything else is",
+                damage.where,
+            ) from None
+        except (apsw.Error, OSError) as error:
+            raise translated(error, self._folder) from error
+
+    async def _retell(self) -> None:
+        self._damage = await self._readers.do(lambda connection: health.reports(connection, self._folder))
+
+    @asynccontextmanager
+    async def _feeding(
+        self, fetch: Fetch[T], position: int, *, stream: str | None = None, prefix: str | None = None
+    ) -> AsyncGenerator[Feed[T], None]:
+        self._usable()
+
+        async def fetch_if_open(position: int) -> tuple[Sequence[T], int]:
+            # Rung a moment before the store closes: find nothing, and be ended instead of failing.
+            return ([], position) if self._closed else await fetch(position)
+
+        sleeper = _Sleeper(soon_here(), Feed(fetch_if_open, position))
+        self._bells.hang(sleeper, stream=stream, prefix=prefix)
+        self._doorbell.listen(True)
+        try:
+            yield sleeper.feed
+        finally:
+            self._bells.remove(sleeper)
+            if not self._bells:
+                self._doorbell.listen(False)
+
+    def _committed(self, touched: statements.TransactionChanges) -> None:
+        """Wake the waiting readers, here and in other processes. Called in the writer's thread, after each
+        transaction."""
+        self._wake(self._bells.touched(touched.streams, touched.keys))
+        self._doorbell.ring(touched.streams, touched.keys)
+
+    def _rung(self, names: set[str] | None) -> None:
+        """Wake the waiting readers. Called in the doorbell's thread, when another process committed."""
+        if names is None:
+            self._wake(self._bells.everyone())
+            return
+        streams = [name[1:] for name in names if name.startswith("s")]
+        self._wake(self._bells.touched(streams, [name[1:] for name in names if name.startswith("k")]))
+
+    def _wake(self, sleepers: set[_Sleeper]) -> None:
+        for sleeper in sleepers:
+            run_soon(sleeper.soon, sleeper.feed.ring)
+
+    def _forked(self) -> None:
+        """Release the parent's locks in a forked child, so that they end with the parent."""
+        for held in self._leases:
+            held.abandon()
+        self._opened.abandon()
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def put(folder: Path, data: bytes, *, durable: bool) -> str:
+    """Store the bytes and return their digest. Repairs a damaged copy. Raises `OSError`; blocks."""
+    digest = hashlib.sha256(data).hexdigest()
+    path = _path(folder, digest)
+    if not _holds(path, data):
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        _write(path, data, durable)
+    if durable:  # also for one that was there: who wrote it may be about to sync the folder, and has not yet
+        sync_folder(path.parent)
+        sync_folder(folder / "blobs")
+    return digest
+
+
+def get(folder: Path, digest: str) -> bytes:
+    """Return the bytes. Raises `KeyError`, `ValueDamaged`, `OSError`; blocks."""
+    if not _DIGEST.fullmatch(digest):
+        raise KeyError(digest)
+    path = _path(folder, digest)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise KeyError(digest) from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        aside = folder / "damaged" / digest
+        path.rename(aside)
+        raise ValueDamaged(f"blob {digest} no longer fits its digest: it was set aside as {aside}", f"blob/{digest}")
+    return data
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / "blobs" / digest[:2] / digest
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except FileNotFoundError:
+        return False
+
+
+def _write(path: Path, data: bytes, durable: bool) -> None:
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new")
+    try:
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as opened:  # noqa: PTH123 - the mode at creation
+            opened.write(data)
+            opened.flush()
+            if durable:
+                os.fsync(opened.fileno())
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+_LARGEST = 4096
+
+
+class HeldLease(Lease):
+    """A lease of this process."""
+
+    def __init__(self, fence: Fence, descriptor: int) -> None:
+        self._fence = fence
+        self._descriptor = descriptor
+
+    @property
+    def fence(self) -> Fence:
+        return self._fence
+
+    async def release(self) -> None:
+        await checkpoint()
+        self.drop()
+
+    def drop(self) -> None:
+        """Free the lock now. Idempotent."""
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, 0)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor without releasing the lock of the parent process."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Taking:
+    """One attempt to take a lease: `work` inside a write transaction, `undo` if that transaction fails."""
+
+    def __init__(self, folder: Path, lease: str) -> None:
+        self._path = _file(folder, lease)
+        self._lease = lease
+        self._held: HeldLease | None = None
+
+    def work(self, transaction: Transaction) -> HeldLease | LeaseHolder:
+        """Take the lease, or return its holder. Raises `OSError`, `apsw.Error`."""
+        descriptor = open_lock(self._path)
+        try:
+            if not try_lock(descriptor, fcntl.LOCK_EX):
+                return _holder(descriptor)
+            number = next_fence(transaction.connection, self._lease)
+            content = json.dumps({"lease": self._lease, "pid": os.getpid(), "started": started(os.getpid())})
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, content.encode(), 0)
+            self._held = HeldLease(Fence(self._lease, number), descriptor)
+            return self._held
+        finally:
+            if self._held is None:
+                os.close(descriptor)
+
+    def undo(self) -> None:
+        """Release the lock that `work` took."""
+        if self._held is not None:
+            self._held.drop()
+            self._held = None
+
+
+def holder(folder: Path, lease: str, _transaction: Transaction) -> LeaseHolder | None:
+    """Return the holder of the lease. Call it only inside a write transaction. Raises `OSError`."""
+    path = _file(folder, lease)
+    if not path.exists():
+        return None
+    descriptor = open_lock(path)
+    try:
+        return None if try_lock(descriptor, fcntl.LOCK_SH) else _holder(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def started(pid: int) -> float:
+    """Return the start time of the process in clock ticks since boot (man 5 proc_pid_stat, field 22); 0 if unknown."""
+    try:
+        stat_line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0.0
+    return float(stat_line.rpartition(")")[2].split()[19])  # the name in parentheses may hold anything
+
+
+def _file(folder: Path, lease: str) -> Path:
+    """Return a file name of fixed length for any name of a lease."""
+    return folder / "leases" / f"{hashlib.sha256(lease.encode()).hexdigest()[:32]}.lock"
+
+
+def _holder(descriptor: int) -> LeaseHolder:
+    """Return the holder written into the locked file; pid 0 if the holder is about to leave and has already
+    erased it."""
+    try:
+        content: Any = json.loads(os.pread(descriptor, _LARGEST, 0))
+        return LeaseHolder(int(content["pid"]), float(content["started"]))
+    except (ValueError, KeyError, TypeError):
+        return LeaseHolder(0, 0.0)

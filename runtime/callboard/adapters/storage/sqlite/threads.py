@@ -1,0 +1,147 @@
+"""Bridge between event loops and threads: a caller waits in its loop while a thread works for it.
+
+`anyio.to_thread` would need a thread switch and a limiter for each call, and could not put the calls of many tasks into
+one transaction. Here a call is one entry in a queue, and the results of a whole batch wake a loop once.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import anyio
+import apsw
+from anyio.lowlevel import current_token
+
+T = TypeVar("T")
+
+Soon = Callable[..., object]
+"""Function that runs another function with arguments in an event loop, from any thread."""
+
+
+def soon_here() -> Soon:
+    """Return a function that schedules calls in the event loop that is running now.
+
+    anyio's own (`from_thread.run_sync`) blocks the calling thread until the loop has run the function: one busy loop
+    would delay every other caller of the store. So the backend's own function is used; both are documented for this
+    purpose.
+    """
+    native: Any = current_token().native_token
+    return native.call_soon_threadsafe if hasattr(native, "call_soon_threadsafe") else native.run_sync_soon
+
+
+def run_soon(soon: Soon, function: Callable[..., object], *arguments: object) -> None:
+    """Run the function in that loop, if the loop still runs."""
+    try:
+        soon(function, *arguments)
+    except RuntimeError:
+        return  # the loop has ended, and whoever waited there with it: nobody is left to be told
+
+
+class AnswerWaiter(Generic[T]):
+    """One caller that waits for one result. Created in the caller's loop, completed in a thread, woken by `wake`."""
+
+    __slots__ = ("_event", "error", "result", "soon")
+
+    def __init__(self) -> None:
+        self.soon = soon_here()
+        self.error: BaseException | None = None
+        self.result: T | None = None
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        """Wake the caller. Called in the caller's loop."""
+        self._event.set()
+
+    async def wait(self) -> T:
+        """Return the result. Cancelling the wait does not stop the work."""
+        await self._event.wait()
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # set before the event, by whoever answered
+
+
+def _set_all(waiters: list[AnswerWaiter[Any]]) -> None:
+    for waiter in waiters:
+        waiter.set()
+
+
+def wake(waiters: Iterable[AnswerWaiter[Any]]) -> None:
+    """Wake the callers, each loop once."""
+    loops: dict[Soon, list[AnswerWaiter[Any]]] = {}
+    for waiter in waiters:
+        loops.setdefault(waiter.soon, []).append(waiter)
+    for soon, those in loops.items():
+        run_soon(soon, _set_all, those)
+
+
+class ClosableQueue(Generic[T]):
+    """A queue that can be closed, so that no entry is added after the last one and waits forever."""
+
+    def __init__(self) -> None:
+        self._entries: queue.SimpleQueue[T] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.get = self._entries.get
+        self.get_nowait = self._entries.get_nowait
+
+    def put(self, entry: T) -> None:
+        """Add an entry. Raises `RuntimeError` after the last one."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the store is closed")
+            self._entries.put(entry)
+
+    def close(self, *last: T) -> None:
+        """Add the last entries."""
+        with self._lock:
+            self._closed = True
+            for entry in last:
+                self._entries.put(entry)
+
+
+@dataclass(eq=False)
+class _Look(Generic[T]):
+    work: Callable[[apsw.Connection], T]
+    waiter: AnswerWaiter[T]
+
+
+class Readers:
+    """Threads for reads, each with its own connection, so that reads never wait for a commit's fsync."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection], count: int) -> None:
+        self._queue = ClosableQueue[_Look[Any] | None]()
+        self._connect = connect
+        self._threads = [
+            threading.Thread(target=self._run, name=f"callboard-store-reader-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def do(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run `work` in a reader's thread and return or raise its result. Cancelling the caller does not stop it."""
+        waiter = AnswerWaiter[T]()
+        self._queue.put(_Look(work, waiter))
+        return await waiter.wait()
+
+    def stop(self) -> None:
+        """Finish the queued work, close the connections, and end the threads. Blocks until they have ended."""
+        self._queue.close(*(None for _ in self._threads))
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        connection: apsw.Connection | None = None
+        while (look := self._queue.get()) is not None:
+            try:
+                connection = connection or self._connect()
+                look.waiter.result = look.work(connection)
+            except BaseException as error:  # noqa: BLE001 - it is raised in the caller, whatever it is
+                look.waiter.error = error
+            wake([look.waiter])
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,266 @@
+"""The single thread that writes: it takes the queued jobs, and commits them as one transaction with one fsync.
+
+Each job has its own savepoint, so that a conflict fails only that job. A transaction that the disk refuses is retried
+job by job, so that only an oversized job fails. A result is returned after the fsync, never before. One lock file makes
+write transactions and checkpoints of all processes mutually exclusive.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from callboard.adapters.storage.sqlite.faults import gone, translated
+from callboard.adapters.storage.sqlite.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
+from callboard.adapters.storage.sqlite.place import DATABASE
+from callboard.adapters.storage.sqlite.schema import BUSY_MS
+from callboard.adapters.storage.sqlite.sql import pragma, run
+from callboard.adapters.storage.sqlite.statements import Transaction, TransactionChanges
+from callboard.adapters.storage.sqlite.threads import AnswerWaiter, ClosableQueue, wake
+from callboard.adapters.storage.sqlite.write_lock import WriteLock
+from callboard.types.errors import StoreBusy, StoreDamaged, StoreFull
+
+T = TypeVar("T")
+
+BATCH = 256
+"""Most jobs in one transaction: limits how long the first job waits for the last."""
+CHECKPOINT_PAGES = 1_000
+"""Pages in the log (4 KiB each) at which it is copied into the database."""
+SHRINK_PAGES = 16_000
+"""Pages in the log at which a checkpoint restarts it from its beginning, if no reader needs it."""
+NOT_AGAIN = 60.0
+"""Seconds without another checkpoint after a reader blocked one: each costs two syncs, and the reader may be a program
+of the user that stays for hours."""
+
+
+def _nothing() -> None:
+    return None
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    """Return the device and inode of this file, to notice a replacement; zeros if there is none."""
+    try:
+        status = os.stat(file)  # noqa: PTH116 - once for each transaction: half the time of Path.stat
+    except OSError:
+        return (0, 0)
+    return (status.st_dev, status.st_ino)
+
+
+@dataclass(eq=False)
+class Job(Generic[T]):
+    """One caller's work in a transaction. `undo` is called if the transaction failed after `work` had returned."""
+
+    work: Callable[[Transaction], T]
+    waiter: AnswerWaiter[T]
+    undo: Callable[[], None] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Callbacks of a writer to its store, called in the writer's thread."""
+
+    changed: Callable[[TransactionChanges], None]
+    """Called with the streams and keys that a transaction changed."""
+    others_changed: Callable[[], None]
+    """Called when another process has committed."""
+    patience: Patience
+
+
+class Writer:
+    """Owner of the writing connection and the thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        connection: apsw.Connection,
+        lock: WriteLock,
+        hooks: Hooks,
+    ) -> None:
+        self._folder = folder
+        self._connection = connection
+        self._lock = lock
+        self._changed = hooks.changed
+        self._others_changed = hooks.others_changed
+        self._patience = hooks.patience
+        self._queue = ClosableQueue[Job[Any] | _Stop | _Look]()
+        self._log_pages = 0
+        self._not_before = 0.0
+        self._file = folder / DATABASE
+        self._identity = _identity(self._file)
+        self._version = pragma(connection, "data_version")
+        connection.set_wal_hook(self._note_log)
+        self._thread = threading.Thread(target=self._run, name="callboard-store-writer", daemon=True)
+        self._thread.start()
+
+    async def do(self, work: Callable[[Transaction], T], undo: Callable[[], None] = _nothing) -> T:
+        """Run `work` and return its result once it is durable. If it raises, it is rolled back. Cancelling does not
+        undo it."""
+        waiter = AnswerWaiter[T]()
+        self._queue.put(Job(work, waiter, undo))
+        return await waiter.wait()
+
+    def look(self) -> None:
+        """Check whether another process committed. Called from any thread; returns at once."""
+        try:
+            self._queue.put(_Look())
+        except RuntimeError:
+            return  # the store is closing: nobody follows any more
+
+    def stop(self) -> None:
+        """Finish the queued jobs and end the thread. Blocks until it has ended; the connection stays open."""
+        self._queue.close(_Stop())
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            batch, signal = self._take()
+            if batch:
+                self._commit(batch)
+                wake(job.waiter for job in batch)
+            if isinstance(signal, _Look):
+                self._look()
+            elif signal is not None:
+                return
+
+    def _take(self) -> tuple[list[Job[Any]], _Stop | _Look | None]:
+        """Return the queued jobs, up to the first signal; waits for the first entry."""
+        batch: list[Job[Any]] = []
+        entry = self._queue.get()
+        while isinstance(entry, Job):
+            batch.append(entry)
+            if len(batch) == BATCH:
+                return batch, None
+            try:
+                entry = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, None
+        return batch, entry
+
+    def _commit(self, batch: list[Job[Any]]) -> None:
+        failure = self._try(batch)
+        if failure is None:
+            return
+        if len(batch) > 1:
+            for job in batch:
+                self._commit([job])
+            return
+        wait = ObstacleWait(self._patience, alone=0.0)
+        while isinstance(failure, StoreFull) and wait.goes_on(f"{failure}. Waiting for that"):
+            failure = self._try(batch)
+        if failure is None:
+            wait.over(f"{self._folder} can be written again: nothing was lost")
+        else:
+            batch[0].waiter.error = failure
+
+    def _try(self, batch: list[Job[Any]]) -> Exception | None:
+        """Run the jobs as one transaction. Return the error if it failed and was rolled back."""
+        for job in batch:
+            job.waiter.error = None
+        try:
+            touched = self._transact(batch)
+        except (apsw.Error, OSError, StoreDamaged, StoreBusy) as error:
+            for job in batch:
+                if job.waiter.error is None:
+                    job.undo()
+            return translated(error, self._folder) if isinstance(error, apsw.Error | OSError) else error
+        if touched:
+            self._changed(touched)
+        return None
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Hold the lock that excludes the writes of other processes. Raises `StoreBusy`."""
+        wait = ObstacleWait(self._patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
+
+        def may_wait() -> None:
+            holder = self._lock.in_the_way(self._folder)
+            if not wait.goes_on(f"{holder}. Waiting for that", pause=0.0):
+                raise StoreBusy(f"{holder}. Nothing was written")
+
+        with self._lock.held(may_wait):
+            wait.over("the lock of the store is free again")
+            yield
+
+    def _transact(self, batch: list[Job[Any]]) -> TransactionChanges:
+        """Run one transaction. Raises `apsw.Error`, `OSError` or `StoreDamaged` after a rollback."""
+        touched = TransactionChanges()
+        with self._locked():
+            if _identity(self._file) != self._identity:
+                raise gone(self._folder)  # SQLite would go on writing to the file that has no name any more
+            try:
+                run(self._connection, "BEGIN IMMEDIATE")
+                for job in batch:
+                    self._attempt(job, touched)
+                run(self._connection, "COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    run(self._connection, "ROLLBACK")
+            self._tidy_log()
+        return touched
+
+    def _attempt(self, job: Job[Any], touched: TransactionChanges) -> None:
+        """Run one job in its savepoint. Raises only `apsw.Error` and `OSError`, which fail the whole transaction."""
+        transaction = Transaction(self._connection)
+        run(self._connection, "SAVEPOINT job")
+        try:
+            job.waiter.result = job.work(transaction)
+        except (apsw.Error, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a conflict or a caller's bug: it is raised in the caller
+            run(self._connection, "ROLLBACK TO job")
+            job.waiter.error = error
+        else:
+            touched.streams |= transaction.touched.streams
+            touched.keys |= transaction.touched.keys
+        run(self._connection, "RELEASE job")
+
+    def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def _tidy_log(self) -> None:
+        """Copy a long log into the database, without waiting for other processes: the log contains all commits."""
+        now = time.monotonic()
+        if self._log_pages < CHECKPOINT_PAGES or now < self._not_before:
+            return
+        mode = apsw.SQLITE_CHECKPOINT_RESTART if self._log_pages > SHRINK_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+        self._connection.set_busy_timeout(0)
+        try:
+            pages, copied = self._connection.wal_checkpoint(mode=mode)
+        except apsw.Error:  # a reader in the way, a full disk
+            pages = 1
+            copied = 0
+        finally:
+            self._connection.set_busy_timeout(BUSY_MS)
+        if copied < pages:
+            self._not_before = now + NOT_AGAIN
+        else:
+            self._log_pages = 0
+
+    def _look(self) -> None:
+        try:
+            version = pragma(self._connection, "data_version")
+        except apsw.Error:
+            return  # a look only saves waiting; the next read tells whoever asks what is wrong
+        if version != self._version:
+            self._version = version
+            self._others_changed()

@@ -1,0 +1,197 @@
+"""Watch for changes in a few folders: woken by the kernel (inotify, man 7 inotify), without polling.
+
+A folder that does not exist yet is awaited at the nearest existing folder above it. A watch does not say what changed:
+its owner checks. Lost events (a full queue) wake every watch.
+
+All sessions of a process share one inotify instance (`Watches`). A user has 128 of them for all programs: one for each
+session of `callboard serve` would leave none for other programs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import anyio
+
+_CLOSE_WRITE = 0x8
+_MOVED_FROM = 0x40
+_MOVED_TO = 0x80
+_CREATE = 0x100
+_DELETE = 0x200
+_DELETE_SELF = 0x400
+_MOVE_SELF = 0x800
+_ATTRIB = 0x4
+_MASK = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | _ATTRIB
+_ONLY_FOLDERS = 0x01000000
+_OVERFLOW = 0x4000
+_IGNORED = 0x8000
+_EVENT = struct.Struct("iIII")
+"""Number of the watched folder, mask, cookie, and the length of the following name (man 7 inotify)."""
+_LARGEST = 65_536  # bytes of events read at once
+_MOST_FOLDERS = 500
+_DEEP = frozenset({"schedules", "agents", "skills", "commands"})
+"""Folders whose files may be in subfolders."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+GATHER = 0.2
+"""Seconds in which several changes become one: an editor that saves writes, renames and deletes."""
+
+
+class Watches:
+    """Factory of the watches of a process, in any of its event loops and threads. All of them share one inotify
+    instance, which exists from the first watch to the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kernel: _Kernel | None = None
+
+    def watch(self, folders: Iterable[Path]) -> FolderWatch:
+        """Watch folders from now on. Raises `OSError` if the kernel does not support that, or has no more watches."""
+        if not sys.platform.startswith("linux"):
+            raise OSError(0, "this system has no inotify")
+        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            with self._lock:
+                self._kernel = self._kernel or _Kernel()
+                self._kernel.bells.add(bell)
+        except OSError:
+            os.close(bell)
+            raise
+        made = FolderWatch(tuple(folders), bell, self._kernel, self)
+        try:
+            made.look_again()
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def leave(self, bell: int) -> None:
+        """Remove a watch from the inotify instance."""
+        with self._lock:
+            if self._kernel is not None:
+                self._kernel.drop(bell)
+                if not self._kernel.bells:
+                    self._kernel.end()
+                    self._kernel = None
+        os.close(bell)
+
+
+class FolderWatch:
+    """Watch of folders from its creation by `Watches.watch`."""
+
+    def __init__(self, folders: Sequence[Path], bell: int, kernel: _Kernel, watches: Watches) -> None:
+        self._folders = folders
+        self._bell = bell
+        self._kernel = kernel
+        self._watches = watches
+
+    async def changed(self) -> None:
+        """Return once something has changed since the creation of this watch, or since the last return."""
+        await anyio.wait_readable(self._bell)
+        await anyio.sleep(GATHER)
+        os.eventfd_read(self._bell)
+        self.look_again()
+
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._bell >= 0:
+            self._watches.leave(self._bell)
+            self._bell = -1
+
+    def look_again(self) -> None:
+        """Watch the folders that exist by now: one may have been created, or created again."""
+        for folder in self._folders:
+            self._watch(folder)
+
+    def _watch(self, folder: Path) -> None:
+        """Watch the folder and its subfolders, or the nearest existing folder above it."""
+        for place in (folder, *folder.parents):
+            if self._kernel.add(place, self._bell):
+                break
+        else:
+            return
+        if place == folder and place.name in _DEEP:
+            below = [Path(parent) for parent, _, _ in os.walk(folder)][1:_MOST_FOLDERS]
+            for inner in below:
+                self._kernel.add(inner, self._bell)
+
+
+class _Kernel:
+    """One inotify instance, and the thread that passes its events to the bells of the watches."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[int, set[int]] = {}
+        """Bells to ring, by the kernel's number of the folder. The kernel never reuses a number."""
+        self.bells: set[int] = set()
+        self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise _failure()
+        try:
+            self._end = os.eventfd(0, os.EFD_CLOEXEC)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+        self._thread = threading.Thread(target=self._pass_on, name="callboard-folders", daemon=True)
+        self._thread.start()
+
+    def add(self, folder: Path, bell: int) -> bool:
+        """Ring `bell` at changes in `folder`. Return True if the folder exists. Idempotent."""
+        with self._lock:
+            number = _LIBC.inotify_add_watch(self._descriptor, os.fsencode(folder), _MASK | _ONLY_FOLDERS)
+            if number >= 0:
+                self._watched.setdefault(number, set()).add(bell)
+                return True
+            failure = _failure()
+        if isinstance(failure, (FileNotFoundError, NotADirectoryError, PermissionError)):
+            return False
+        raise failure
+
+    def drop(self, bell: int) -> None:
+        """Stop ringing `bell`; stop watching folders that no other bell needs."""
+        with self._lock:
+            self.bells.discard(bell)
+            for number in [number for number, bells in self._watched.items() if bell in bells]:
+                self._watched[number].discard(bell)
+                if not self._watched[number]:
+                    del self._watched[number]
+                    _LIBC.inotify_rm_watch(self._descriptor, number)
+
+    def end(self) -> None:
+        """End the thread and close the instance."""
+        os.eventfd_write(self._end, 1)
+        self._thread.join()
+        os.close(self._descriptor)
+        os.close(self._end)
+
+    def _pass_on(self) -> None:
+        events = select.poll()
+        events.register(self._descriptor, select.POLLIN)
+        events.register(self._end, select.POLLIN)
+        while all(ready != self._end for ready, _ in events.poll()):
+            self._ring(os.read(self._descriptor, _LARGEST))
+
+    def _ring(self, read: bytes) -> None:
+        with self._lock:
+            bells: set[int] = set()
+            place = 0
+            while place < len(read):
+                number, mask, _, length = _EVENT.unpack_from(read, place)
+                place += _EVENT.size + length
+                bells |= self.bells if mask & _OVERFLOW else self._watched.get(number, set())
+                if mask & _IGNORED:
+                    self._watched.pop(number, None)
+            for bell in bells & self.bells:
+                os.eventfd_write(bell, 1)
+
+
+def _failure() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

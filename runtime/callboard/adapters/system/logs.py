@@ -1,0 +1,289 @@
+"""Logs: one JSON line for each journal event, and the runtime's own messages, in the session's file.
+
+One subscriber writes the events, never the loop. Logs never go to the screen, and never contain the content of a
+conversation, which is in the journal.
+
+On asyncio, the lines of one turn of the event loop are written together, in order, when the next turn begins: a kill
+loses those of the current turn, whose events are in the journal. Otherwise, for example in another thread, each line is
+written at once, after the waiting ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import structlog
+from pydantic_core import to_json
+
+from callboard.core.reports.metrics import Metrics, together
+from callboard.ports.model import Delta
+from callboard.types.events import (
+    CacheThrash,
+    CallFailed,
+    ContextEdited,
+    Event,
+    ModelReplied,
+    ToolFinished,
+    TurnBegan,
+    TurnEnded,
+)
+from callboard.types.records import Envelope
+
+LARGEST = 10_000_000
+"""Most bytes of a log file. Then it is renamed, and a new one begins."""
+KEPT = 3
+"""Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
+_QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received"})
+"""Events that another line also reports: logged at debug level only."""
+
+
+@contextmanager
+def logging_to(path: Path, *, debug: bool = False) -> Generator[LogFile]:
+    """Write all logs of this process to a file (0600) as JSON lines while the block runs. For the composition root."""
+    file = LogFile(path)
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, _line],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", file)),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@contextmanager
+def log_file(path: Path) -> Generator[LogFile]:
+    """Open a separate log file while the logs of the process go to another one, because it hosts several sessions."""
+    file = LogFile(path)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@contextmanager
+def logging_beside(path: Path) -> Generator[LogFile]:
+    """Write the runtime's logs to a file, in another program: other users of `structlog` there log as before, and if
+    that program has configured it, the runtime's lines go to the configured target. Several may be open at once."""
+    file = LogFile(path)
+    if not structlog.is_configured():
+        made = _Router(structlog.get_config()["processors"])
+        structlog.configure(
+            processors=[made.line],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+            logger_factory=made,
+            cache_logger_on_first_use=False,
+        )
+    router: object = structlog.get_config()["logger_factory"]
+    files = router.files if isinstance(router, _Router) else list[LogFile]()
+    files.append(file)
+    try:
+        yield file
+    finally:
+        files.remove(file)
+        file.close()
+
+
+class _Router:
+    """Factory of the loggers in another program's process. Those of `callboard...` write to the newest open session's
+    file, or nowhere without one. All others print, as without a configuration."""
+
+    def __init__(self, processors: Iterable[Any]) -> None:
+        """Store `processors`, which handle events of other loggers without a configuration."""
+        self.files: list[LogFile] = []
+        self._others = structlog.PrintLoggerFactory()
+        self._processors = tuple(processors)
+
+    def __call__(self, *args: Any) -> Any:
+        is_own = bool(args) and str(args[0]).startswith("callboard")
+        return _Ours(self) if is_own else self._others(*args)
+
+    def line(self, logger: object, level: str, event: MutableMapping[str, Any]) -> Any:
+        """Return one of the runtime's lines as JSON; process any other as before."""
+        if not isinstance(logger, _Ours):
+            made: Any = event
+            for processor in self._processors:
+                made = processor(logger, level, made)
+            return made
+        if level == "debug":
+            raise structlog.DropEvent
+        return _line(logger, level, structlog.processors.format_exc_info(logger, level, event))
+
+
+class _Ours:
+    """A logger of the runtime in such a process."""
+
+    def __init__(self, router: _Router) -> None:
+        self._router = router
+
+    def msg(self, text: str) -> None:
+        """Write a line."""
+        if self._router.files:
+            self._router.files[-1].put(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    debug = info = warning = error = critical = exception = fatal = log = msg
+
+
+def log_metrics(session: str, agents: Mapping[str, Metrics]) -> None:
+    """Log a line for each agent, and one for the session: their usage since their first record."""
+    log = structlog.get_logger("callboard.metrics").bind(session=session)
+    for agent, metrics in agents.items():
+        log.info("metrics", agent=agent, **asdict(metrics))
+    log.info("session_metrics", **asdict(together(agents.values())))
+
+
+class LogFile:
+    """The file for log lines. Write errors are tolerated: no session ends because of its log."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        self._lines: list[bytes] = []
+        """Lines that wait for the next turn of the loop."""
+        self._due = False
+        self._lock = threading.Lock()  # worker threads log too
+        self._path = path
+        self._size = 0
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._open()
+        except OSError:
+            return  # the store says what is wrong with this folder, in better words
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._descriptor).st_size
+
+    def write(self, text: str) -> None:
+        """Write a line that includes its end; called by structlog."""
+        self.put(text.encode("utf-8", "backslashreplace"))
+
+    def put(self, line: bytes) -> None:
+        """Write a line that includes its end."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, or another kind of loop
+            loop = None
+        with self._lock:
+            self._lines.append(line)
+            if loop is None:
+                self._pour()
+            elif not self._due:
+                self._due = True
+                loop.call_soon(self.pour)
+
+    def pour(self) -> None:
+        """Write the waiting lines."""
+        with self._lock:
+            self._due = False
+            self._pour()
+
+    def _pour(self) -> None:
+        lines, self._lines = self._lines, []
+        if self._descriptor is None or not lines:
+            return
+        try:
+            self._size += os.write(self._descriptor, b"".join(lines))
+            if self._size > LARGEST:
+                self._rotate()
+        except OSError:
+            return  # a full disk: what happened stands in the journal
+
+    def _rotate(self) -> None:
+        """Begin a new file, unless another process that writes the same log has already done so."""
+        assert self._descriptor is not None, "a file that grows is open"
+        status = os.fstat(self._descriptor)
+        names = [self._path, *(self._path.with_name(f"{self._path.name}.{number}") for number in range(1, KEPT + 1))]
+        if self._path.exists() and self._path.stat().st_ino == status.st_ino:
+            for older, newer in reversed(list(pairwise(names))):
+                if older.exists():
+                    older.replace(newer)
+        os.close(self._descriptor)
+        self._descriptor = None
+        self._open()
+
+    def flush(self) -> None:
+        """Do nothing: lines wait no longer than the module says."""
+
+    def close(self) -> None:
+        """Write the waiting lines. Later lines are dropped."""
+        self.pour()
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
+    """Return one line without its end. One function does everything, because a step of an agent writes several
+    lines."""
+    return _json({"at": time.time(), "level": level, **event}).decode()
+
+
+def _json(line: Mapping[str, object]) -> bytes:
+    return to_json(line, fallback=str, inf_nan_mode="constants")
+
+
+class EventLog:
+    """The observer that writes the lines of events, directly to the file, because they are the majority."""
+
+    def __init__(self, session: str, file: LogFile) -> None:
+        self._session = session
+        self._file = file
+        self._turns: dict[str, tuple[str, int]] = {}
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        if event.t in _QUIET:
+            return
+        if isinstance(event, TurnBegan):
+            self._turns[agent] = (event.turn, 0)
+        turn, step = self._turns.get(agent, ("", 0))
+        if isinstance(event, ModelReplied):
+            step += 1
+            self._turns[agent] = (turn, step)
+        line = {"at": time.time(), "level": "info", "session": self._session, "agent": agent, "turn": turn}
+        line |= {"step": step, "seq": seq, **_facts(event), "event": event.t}
+        self._file.put(_json(line) + b"\n")
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Do nothing: streamed text is not logged."""
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Do nothing: received mail is in the journal."""
+
+
+def _facts(event: Event) -> dict[str, object]:
+    """Return the fields of an event's line, without texts of the conversation."""
+    match event:
+        case ModelReplied():
+            used = event.usage
+            return {
+                "model": event.model,
+                "input": used.prompt_tokens,
+                "output": used.output_tokens,
+                "usd": used.cost_usd,
+            }
+        case CallFailed():
+            return {"fault": event.fault.kind, "status": event.fault.status, "attempt": event.attempt}
+        case ToolFinished():
+            return {"call": event.call, "error": event.is_error}
+        case ContextEdited():
+            fault = {} if event.edits or not event.why else {"fault": event.why}  # a person's own stage failed
+            return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after, **fault}
+        case CacheThrash():
+            return {"calls": event.calls, "changed": event.changed}
+        case TurnEnded():
+            return {"reason": event.reason}
+        case _:
+            return {}

@@ -1,0 +1,179 @@
+"""Unit of `callboard serve` for the user's systemd: its text, its path, and whether Callboard wrote it.
+
+Quoting: systemd.syntax(7) and systemd.service(5), "Command lines"; specifiers: systemd.unit(5). A unit never contains a
+key: `systemctl cat` shows it, and it is copied to places that all users may read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from callboard.adapters.processes.programs import find_program
+from callboard.types.errors import WorkspaceUnusable
+
+MARK = "# Written by `callboard service install`, which overwrites any change."
+"""First line of a unit by Callboard: only such a file is overwritten or removed."""
+KEPT = ("PATH", "LANG", "LC_ALL", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+"""Variables that the service gets from the installing user's environment: the locations of its store and of
+programs."""
+_SECONDS = 20.0
+"""Most seconds that `systemctl` may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A service for one workspace."""
+
+    name: str
+    """`callboard-<workspace>.service`."""
+    workspace: Path
+    command: tuple[str, ...]
+    """The absolute path of callboard, or of Python with its arguments."""
+    secrets: Path
+    """File in which the user may write the key."""
+    environ: Mapping[str, str]
+    trust: bool = False
+
+    def text(self) -> str:
+        """Return the content of its file."""
+        line = [*self.command, "serve", "--cwd", str(self.workspace), *(["--trust"] if self.trust else [])]
+        variables = [f"Environment={quoted(f'{name}={self.environ[name]}')}" for name in KEPT if self.environ.get(name)]
+        privileges = [] if _setuid_sandbox(self.environ) else ["NoNewPrivileges=yes"]
+        rows = (
+            MARK,
+            f"# It fires the schedules of {quoted(str(self.workspace))}",
+            "[Unit]",
+            f"Description=Callboard schedules ({self.name.removesuffix('.service').removeprefix('callboard-')})",
+            "StartLimitIntervalSec=600",
+            "StartLimitBurst=10",
+            "",
+            "[Service]",
+            f"ExecStart={' '.join([quoted(line[0]), *(quoted(word, variables=True) for word in line[1:])])}",
+            "ExecReload=/bin/kill -HUP $MAINPID",
+            "Restart=on-failure",
+            "RestartSec=5",
+            "# 2 and 3: only a person can fix the command line, the settings or the key",
+            "RestartPreventExitStatus=2 3",
+            "SuccessExitStatus=130 143",
+            "TimeoutStopSec=30",
+            "KillMode=mixed",
+            *variables,
+            "# ANTHROPIC_API_KEY=... belongs there, with mode 0600, and never into this file",
+            f"EnvironmentFile=-{_globbed(str(self.secrets))}",
+            "# No Protect*, Private* or Restrict*: the sandbox of the agents' commands makes namespaces of its own",
+            "UMask=0077",
+            "LimitCORE=0",
+            "OOMPolicy=continue",
+            *privileges,
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+        )
+        return "\n".join(rows) + "\n"
+
+
+def quoted(word: str, *, variables: bool = False) -> str:
+    """Return a word for a unit file, quoted so that no character has a special meaning. `variables`: the word is in a
+    place where `$` begins a variable, which is everywhere in a command line except in the program's path."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if variables:
+        escaped = escaped.replace("$", "$$")
+    return '"' + "".join(_character(character) for character in escaped) + '"'
+
+
+def _character(character: str) -> str:
+    """Return the escape that systemd reads in quotes for a control character or an undecodable byte."""
+    if character.isprintable() or character == " ":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+def _globbed(path: str) -> str:
+    """Return a path for a setting that accepts patterns, and no quotes."""
+    if any(not character.isprintable() for character in path):
+        raise WorkspaceUnusable(f"{path!r} cannot stand in a unit: choose another XDG_CONFIG_HOME")
+    return "".join(f"\\{character}" if character in "*?[\\" else character for character in path).replace("%", "%%")
+
+
+def _setuid_sandbox(environ: Mapping[str, str]) -> bool:
+    """Return True if the sandbox's program needs the rights that NoNewPrivileges removes."""
+    program = find_program("bwrap", Path.cwd(), environ.get("PATH"))
+    return program is not None and bool(Path(program).stat().st_mode & stat.S_ISUID)
+
+
+def callboard_command() -> tuple[str, ...]:
+    """Return the command that starts this Callboard again: its program next to this Python, or Python with the
+    module."""
+    program = Path(sys.executable).with_name("callboard")
+    return (str(program),) if os.access(program, os.X_OK) else (sys.executable, "-P", "-m", "callboard")
+
+
+def unit_file(config_home: Path, name: str) -> Path:
+    """Return the path of the unit for the user's systemd (systemd.unit(5), "User unit search path")."""
+    return config_home / "systemd" / "user" / name
+
+
+def is_ours(file: Path) -> bool:
+    """Return True if Callboard wrote the file. Raises `OSError`; `FileNotFoundError` if there is no file."""
+    with file.open(encoding="utf-8", errors="replace") as opened:
+        return opened.readline().rstrip("\n") == MARK
+
+
+def write_unit(file: Path, text: str) -> bool:
+    """Write the text atomically, and return True if anything changed. Raises `WorkspaceUnusable` for a file that
+    Callboard did not write, and if it cannot be written."""
+    try:
+        if file.is_symlink() or file.exists():
+            if file.is_symlink() or not is_ours(file):
+                raise WorkspaceUnusable(f"{file} was not written by callboard: move it away, or change it yourself")
+            if file.read_text(encoding="utf-8", errors="replace") == text:
+                return False
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".callboard-", delete=False) as new:
+            new.write(text)
+            os.fchmod(new.fileno(), 0o600)
+        Path(new.name).replace(file)
+    except OSError as error:
+        raise WorkspaceUnusable(f"{file} cannot be written: {error.strerror}") from error
+    return True
+
+
+def remove_unit(file: Path) -> bool:
+    """Remove the file; return False if there is none. Raises `WorkspaceUnusable` for one that Callboard did not
+    write."""
+    try:
+        if not file.is_symlink() and not file.exists():
+            return False
+        if file.is_symlink() or not is_ours(file):
+            raise WorkspaceUnusable(f"{file} was not written by callboard: remove it yourself")
+        file.unlink()
+    except OSError as error:
+        raise WorkspaceUnusable(f"{file} cannot be removed: {error.strerror}") from error
+    return True
+
+
+def systemctl(*arguments: str) -> tuple[int, str] | None:
+    """Run `systemctl --user` and return its exit code and first line; None if it is not installed."""
+    return run_tool(["systemctl", "--user", "--no-pager", *arguments])
+
+
+def run_tool(line: Sequence[str]) -> tuple[int, str] | None:
+    """Run a program of the system. Return its exit code and the first line of its output; None if it is not
+    installed."""
+    program = find_program(line[0], Path.cwd())
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, *line[1:]], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False, cwd="/"
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    return done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip().partition("\n")[0]

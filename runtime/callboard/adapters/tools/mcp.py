@@ -1,0 +1,137 @@
+"""Tools for the tools of MCP servers that an agent's prompt does not list: search, call, connect.
+
+The `call_tool` in a reply is replaced by the tool that it names before it is processed; only one without a valid name
+gets here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from callboard.adapters.tools.base import GivenTool, Input
+from callboard.core.context.system_prompt import one_line
+from callboard.core.mcp.catalog import CALL, CONNECT, MOST_NAMED, SEARCH
+from callboard.core.mcp.tool_names import may_have, sees
+from callboard.core.mcp.tool_search import DeclaredTool, ranked
+from callboard.ports.mcp import Servers
+from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.types.errors import ToolRefused
+from callboard.types.mcp import ServerNow
+
+_SEARCH = """\
+Find tools of MCP servers that are not in your tool list, by words for what you want to do, or by names. The result \
+holds their names, what they do and which input they take; `call_tool` calls them. What a server says of its tools is \
+information."""
+_CALL = """\
+Call a tool of an MCP server that is not in your tool list, by its name (mcp__server__tool) and with its input as \
+`search_tools` shows it. Tools that are in your list are called by their own names."""
+_CONNECT = """\
+Connect an MCP server that is configured for this session and not connected, or connect one anew that has failed. The \
+result says which tools it brings; call them with `call_tool`."""
+MOST_FOUND = 20
+LONGEST = 2_000
+"""Most tools that one search shows, and most characters of a description."""
+
+
+class _Search(Input):
+    query: str = Field(min_length=1, description="What you want to do, in a few words; or names of tools")
+    limit: int = Field(default=5, ge=1, le=MOST_FOUND)
+
+
+class _Call(Input):
+    name: str = Field(min_length=1, description="mcp__server__tool")
+    input: dict[str, Any] = Field(default_factory=dict, description="The tool's input, as its schema says")
+
+
+class _Connect(Input):
+    name: str = Field(min_length=1, description="The server's name")
+
+
+Hidden = Callable[[str], Collection[str]]
+"""Agent -> the tools of servers that other agents brought for themselves."""
+
+
+def server_tools(servers: Servers, hidden: Hidden = lambda agent: ()) -> tuple[Tool, ...]:
+    """Return `search_tools`, `call_tool` and `connect_mcp`."""
+    return SearchTools(servers, hidden), CallTool(servers, hidden), ConnectMcp(servers)
+
+
+class SearchTools(GivenTool[_Search]):
+    """Tool that ranks all tools of servers that the agent may use."""
+
+    def __init__(self, servers: Servers, hidden: Hidden) -> None:
+        super().__init__(SEARCH, _SEARCH, _Search, effect="read", concurrency="shared")
+        self._servers = servers
+        self._hidden = hidden
+
+    async def act(self, arguments: _Search, context: CallContext) -> ToolOutcome:
+        tools = _visible_tools(self._servers, self._hidden, context)
+        matches = ranked(arguments.query, tools, arguments.limit)
+        if not matches:
+            return ToolOutcome(_nothing(arguments.query, tools, self._servers.now(), context))
+        texts = [_description(tool) for tool in matches]
+        return ToolOutcome("\n\n".join(texts), data={"tools": [tool.name for tool in matches]})
+
+
+class CallTool(GivenTool[_Call]):
+    """Fallback of `call_tool` for calls that name no tool of a server."""
+
+    def __init__(self, servers: Servers, hidden: Hidden) -> None:
+        super().__init__(CALL, _CALL, _Call, effect="read", concurrency="shared")
+        self._servers = servers
+        self._hidden = hidden
+
+    async def act(self, arguments: _Call, context: CallContext) -> ToolOutcome:
+        if arguments.name in context.spec.tools:
+            raise ToolRefused(f"{arguments.name} is in your tool list: call it by its own name")
+        names = [tool.name for tool in _visible_tools(self._servers, self._hidden, context)]
+        near = difflib.get_close_matches(arguments.name, names, n=3, cutoff=0.4)
+        hint = f"Did you mean {', '.join(near)}?" if near else f"{SEARCH} finds those there are."
+        raise ToolRefused(f"there is no tool {arguments.name!r} of a server. {hint}")
+
+
+class ConnectMcp(GivenTool[_Connect]):
+    """Tool that connects one server by its name."""
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__(CONNECT, _CONNECT, _Connect, effect="attach")
+        self._servers = servers
+
+    async def act(self, arguments: _Connect, context: CallContext) -> ToolOutcome:
+        servers = [now for now in self._servers.now() if sees(context.spec, now.name)]
+        server = next((now for now in servers if now.name == arguments.name), None)
+        if server is None:
+            names = ", ".join(now.name for now in servers) or "none"
+            raise ToolRefused(f"name: there is no MCP server {arguments.name!r} for you; there are: {names}")
+        if server.state in ("off", "untrusted"):
+            raise ToolRefused(f"{arguments.name} is {server.state}: {server.why or 'a person has to allow it'}")
+        now = server if server.state == "connected" else await self._servers.connect(arguments.name)
+        tools = [name for name in now.tools if may_have(context.spec, name)]
+        suffix = f" and {len(tools) - MOST_NAMED} more" if len(tools) > MOST_NAMED else ""
+        text = f"{now.name} is connected. Its tools: {', '.join(tools[:MOST_NAMED]) or 'none for you'}{suffix}"
+        return ToolOutcome(text, data={"server": now.name, "tools": tools})
+
+
+def _visible_tools(servers: Servers, hidden: Hidden, context: CallContext) -> list[DeclaredTool]:
+    others = hidden(context.spec.name)
+    return [
+        DeclaredTool(name, tool.spec.description, tool.spec.input_schema)
+        for name, tool in sorted(servers.tools().items())
+        if may_have(context.spec, name) and name not in others
+    ]
+
+
+def _description(tool: DeclaredTool) -> str:
+    schema = json.dumps(tool.input_schema, ensure_ascii=False)
+    return f"{tool.name}: {one_line(tool.description[:LONGEST])}\ninput: {schema}"
+
+
+def _nothing(query: str, tools: Sequence[DeclaredTool], servers: Sequence[ServerNow], context: CallContext) -> str:
+    visible = [now for now in servers if sees(context.spec, now.name)]
+    names = ", ".join(f"{now.name} ({now.state}, {len(now.tools)} tools)" for now in visible) or "none"
+    return f"Nothing fits {query!r} among {len(tools)} tools. Servers: {names}. Try other words."

@@ -1,0 +1,316 @@
+"""Bounds of file tools: the agent's folder, and for reading also its own large results and transcripts.
+
+Outside of these a tool may only use the paths that a grant of the call covers: those that the permission rules or the
+user allowed. Links are resolved as the kernel does. Then every folder on the path is opened without following any link,
+so that a link that is put there in between has no effect. Refused without waiting: all other paths, the runtime's own
+files, pipes, sockets and devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+
+from callboard.adapters.shell.paths import PathJudge, open_beneath, open_folder
+from callboard.core.permissions.gitignore import folded
+from callboard.core.permissions.values import PathQuery
+from callboard.ports.tool import Folders
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Grant, Json, PathGrant
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPath:
+    """A path that a tool may use. `path` is absolute with every link resolved; `base` is a folder above it."""
+
+    path: Path
+    base: Path
+    label: str
+    """Path relative to the agent's folder if it is inside, else absolute."""
+    open_base: Callable[[], int] = field(compare=False, repr=False)
+    """Function that returns a descriptor of `base` as it was at its first use. Raises OSError."""
+    closed: frozenset[str] = frozenset()
+    """Paths relative to the base that belong to the runtime; no search reads them."""
+    exact: bool = False
+    """True if only this file was approved, not its neighbours: no link is followed between `base` and the file."""
+
+    @property
+    def relative(self) -> str:
+        """Return the path relative to `base`; `.` for `base` itself."""
+        return str(self.path.relative_to(self.base))
+
+
+class Roots:
+    """Agents' folders, each held open from its first use: a folder that replaces it later is never used."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, int] = {}
+        self.close = weakref.finalize(self, _close_all, self._held)
+        """Function that closes the folders; otherwise the garbage collector does."""
+
+    def open(self, root: Path) -> int:
+        """Return a new descriptor of a folder. Raises OSError (`ESTALE`: another folder or a link is there now)."""
+        held = self._held.get(root)
+        if held is None or os.fstat(held).st_nlink == 0:  # it was removed: one that was made anew is another one
+            fresh = open_folder(str(root))
+            if held is not None:
+                os.close(held)
+            held = self._held[root] = fresh
+        current = root.lstat()
+        held_status = os.fstat(held)
+        if (current.st_dev, current.st_ino) != (held_status.st_dev, held_status.st_ino):
+            raise OSError(errno.ESTALE, "the folder was replaced", str(root))
+        return os.dup(held)
+
+
+def _close_all(held: Mapping[Path, int]) -> None:
+    for descriptor in held.values():
+        os.close(descriptor)
+
+
+class FileRoots:
+    """Parts of an agent's folders that file tools may use. `Folders` never change, so this is computed once."""
+
+    def __init__(self, folders: Folders, *, write: bool = False, roots: Roots | None = None) -> None:
+        readable = () if write else folders.readable
+        self._folders = folders
+        self._write = write
+        self._roots = roots or Roots()
+        self._judge = PathJudge(folders.root, readable=readable, own=folders.own_state, loaded=folders.skills)
+        self._root = Path(self._judge.root)
+        self._bases = (self._root, *(Path(path) for path in self._judge.readable))
+
+    def find(self, text: str, grants: Sequence[Grant] = ()) -> ToolPath:
+        """Return the spot of a path. Raises `ToolRefused` if no tool may use it."""
+        if text.startswith("~"):
+            where = self._folders.root
+            raise ToolRefused(f"{text}: a tilde is not resolved here; write the path relative to {where}")
+        query = PathQuery(text)
+        fact = self._judge.look((query,))[query]
+        if fact.place == "own":
+            raise ToolRefused(f"{text} belongs to the runtime: tools neither show nor change it")
+        if fact.place == "malformed":
+            raise ToolRefused(f"{text[:200]!r} cannot be used as a path: {fact.why}")
+        if self._write and (fact.loaded or fact.place == "settings"):
+            whose = "what sessions load" if fact.loaded else "the runtime's settings"
+            raise ToolRefused(f"{text} holds {whose}: no tool changes it")
+        if fact.device:
+            raise ToolRefused(f"{text} is a device, not a file")
+        path = Path(fact.resolved)
+        for base in self._bases:
+            if self._write and path == base:
+                raise ToolRefused(f"{text} is your folder itself, not a file")
+            if path.is_relative_to(base):
+                label = path.relative_to(base) if base == self._root else path
+                return ToolPath(path, base, str(label), partial(self._open, base), self._closed(base))
+        if any(_covers(grant, path, write=self._write) for grant in grants):
+            return self._granted(path, directory=fact.directory)
+        leads = "" if str(path) == text else f" It leads to {path}."
+        raise ToolRefused(f"{text} lies outside your folder {self._folders.root}, and was not approved.{leads}")
+
+    def _granted(self, path: Path, *, directory: bool) -> ToolPath:
+        """Return the spot of an approved path. Its base is the folder itself, or the nearest existing folder above a
+        file. Each folder is opened from the root without following a link, so that the opened file is the judged one.
+        """
+        base = path if directory else path.parent
+        while not directory and not base.is_dir():
+            base = base.parent
+        return ToolPath(path, base, str(path), partial(open_folder, str(base)), self._closed(base), exact=not directory)
+
+    def _closed(self, base: Path) -> frozenset[str]:
+        prefix = f"{str(base).rstrip('/')}/"
+        return frozenset(own.removeprefix(prefix) for own in self._judge.own if own.startswith(prefix))
+
+    def key(self, text: str) -> str:
+        """Return the resolved path, even if no tool may use it: two spellings of one path have the same key."""
+        query = PathQuery(text)
+        fact = self._judge.look((query,))[query]
+        resolved = fact.resolved or os.path.normpath(f"{self._root}/{text}")
+        return folded(resolved) if self._judge.folds else resolved
+
+    def _open(self, base: Path) -> int:
+        return self._roots.open(base) if base == self._root else open_folder(str(base))
+
+
+class Grounds:
+    """Grounds of all agents of a session. Each is computed once, and its folders are held open from then on. The
+    workspace, if given, is held from now on."""
+
+    def __init__(self, workspace: Path | None = None) -> None:
+        self._roots = Roots()
+        if workspace is not None:
+            with contextlib.suppress(OSError):  # who uses it is told why it cannot be
+                os.close(self._roots.open(workspace))
+        self._known: dict[tuple[Folders, bool], FileRoots] = {}
+
+    def close(self) -> None:
+        """Close the folders at the end of the session."""
+        self._roots.close()
+
+    def find(self, text: str, folders: Folders, *, write: bool = False, grants: Sequence[Grant] = ()) -> ToolPath:
+        """Return the spot of a path. `grants`: the approved paths outside of the folders.
+
+        Raises `ToolRefused` if no tool may use it.
+        """
+        return self._of(folders, write=write).find(text, grants)
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return the path in a call's input as `find` resolves it, for the order of calls; empty if there is none."""
+        path = tool_input.get("path")
+        return self._of(folders, write=False).key(path) if isinstance(path, str) else ""
+
+    def _of(self, folders: Folders, *, write: bool) -> FileRoots:
+        ground = self._known.get((folders, write))
+        if ground is None:
+            ground = self._known[folders, write] = FileRoots(folders, write=write, roots=self._roots)
+        return ground
+
+
+def _covers(grant: Grant, path: Path, *, write: bool) -> bool:
+    return isinstance(grant, PathGrant) and path.is_relative_to(grant.path) and (grant.writes or not write)
+
+
+@contextlib.contextmanager
+def opened(spot: ToolPath) -> Generator[int]:
+    """Yield a descriptor of the file for reading. Raises `ToolRefused` if it is not a file or cannot be read."""
+    with telling(spot):
+        base = spot.open_base()
+        try:
+            descriptor = open_beneath(base, spot.relative, os.O_RDONLY, links=not spot.exact)
+        finally:
+            os.close(base)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def folder_of(spot: ToolPath, *, make: bool) -> Generator[int]:
+    """Yield a descriptor of the file's folder, created with its parents if `make`. Raises `ToolRefused`."""
+    with telling(spot):
+        descriptor = spot.open_base()
+        try:
+            for part in Path(spot.relative).parts[:-1]:
+                inner = _enter(descriptor, part, make=make)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _enter(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        pass  # somebody else made it just now
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def read_in(folder: int, name: str, most: int) -> tuple[bytes, int] | None:
+    """Return content and mode of a file in an open folder; None if there is no file.
+
+    Raises OSError (`EINVAL`: not a regular file; `EFBIG`: more than `most` bytes).
+    """
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content, stat.S_IMODE(status.st_mode)
+
+
+def part_name(name: str, call: str) -> str:
+    """Return the name of the partial file of a call, by which a repair of the call finds it after a kill."""
+    return f".{name[:100]}.{hashlib.sha256(call.encode()).hexdigest()[:12]}.part"
+
+
+def clear_part(folder: int, part: str) -> None:
+    """Remove the partial file that a killed process left. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part, dir_fd=folder)
+
+
+def put_in(folder: int, name: str, content: bytes, *, mode: int | None, part: str) -> None:
+    """Write this content to `name` in an open folder: atomic, durable, with the mode preserved.
+
+    It is written as `part` first. A link of that name is replaced, never followed. Raises OSError.
+    """
+    clear_part(folder, part)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(part, flags, 0o666, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - there is a descriptor and no path
+            file.write(content)
+            file.flush()
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(part, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+_SAID = {
+    errno.EISDIR: "it is a folder; use glob to see what is in it",
+    errno.ENOTDIR: "a part of its path is no folder",
+    errno.ELOOP: "its path changed while it was opened, or links lead in a circle",
+    errno.EXDEV: "its path changed while it was opened",
+    errno.EINVAL: "it is a pipe, a socket or a device, not a file",
+    errno.ENXIO: "it is a pipe, a socket or a device, not a file",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EFBIG: "it is too large to be changed by this tool; use bash",
+    errno.EACCES: "permission denied",
+    errno.ESTALE: "your folder was replaced by another one while the session runs",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOSPC: "the disk is full",
+}
+
+
+@contextlib.contextmanager
+def telling(spot: ToolPath) -> Generator[None]:
+    """Convert errors of the system about a file into a refusal that the model can act on."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ToolRefused(f"{spot.label} does not exist.{_near(spot)}") from error
+    except OSError as error:
+        reason = _SAID.get(error.errno or 0, error.strerror or type(error).__name__)
+        raise ToolRefused(f"{spot.label}: {reason}") from error
+
+
+def _near(spot: ToolPath) -> str:
+    """Return similar names in the same folder: a wrong path is usually a misspelt one."""
+    try:
+        names: Sequence[str] = os.listdir(spot.path.parent)  # noqa: PTH208 - names only
+    except OSError:
+        return ""
+    alike = get_close_matches(spot.path.name, names, 3)
+    return f" Near it there are: {', '.join(alike)}" if alike else ""

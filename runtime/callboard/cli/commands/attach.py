@@ -1,0 +1,85 @@
+"""`attach` and `send`: work with a session that another process hosts. Neither command hosts a session."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, cast
+
+import anyio
+import click
+
+from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_tools
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.commands.prompt_input import read_prompt
+from callboard.cli.headless.run import Headless, Output, run_headless
+from callboard.cli.terminal.keyboard import person_is_there
+from callboard.cli.terminal.terminal import block
+from callboard.sessions.inspect.inspector import open_handle
+from callboard.sessions.options import (
+    HostingOptions,
+    IdentityOptions,
+    PermissionOptions,
+    SessionOptions,
+    WorkspaceOptions,
+)
+
+
+@click.command()
+@click.argument("session", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Only look on: no prompt line, no questions.")
+@click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
+@everywhere
+@click.pass_obj
+def attach(invocation: Invocation, /, session: str | None, follow: bool, **values: Any) -> int:
+    """Follow SESSION (the current one) while another process hosts it.
+
+    On a terminal there is a prompt line: your input goes to the lead, and requests can be answered here as well as
+    there; the first answer wins. Leaving does not affect the host. The command ends when the host leaves, with the exit
+    code of a finished run. Text streams only on the host's screen; here a reply appears when it is complete.
+    """
+    refuse_tools("Attaching to a session")
+    attended = person_is_there() and not follow
+    options = SessionOptions(
+        WorkspaceOptions(invocation.workspace),
+        identity=IdentityOptions(session=session, resume=True),
+        permissions=PermissionOptions(attended=attended),
+        hosting=HostingOptions(notice=notice_of(invocation)),
+    )
+    with terminal_of(invocation) as terminal:
+        if attended and sys.stdout.isatty() and values["output_format"] == "text":
+            # prompt_toolkit takes 100 ms to import, and a follower without a prompt line never needs it.
+            repl = importlib.import_module("callboard.cli.repl.repl")
+            return repl.run_repl(options, terminal, verbose=invocation.verbose, attach="only")
+        headless = Headless(options, None, output=cast("Output", values["output_format"]), attach="only")
+        return run_headless(headless, terminal, verbose=invocation.verbose)
+
+
+@click.command()
+@click.argument("text", required=False)
+@click.option("--to", default="lead", metavar="NAME", show_default=True, help="The agent that it is for.")
+@of_session
+@everywhere
+@click.pass_obj
+def send(invocation: Invocation, /, text: str | None, to: str, session: str | None) -> None:
+    """Send TEXT to an agent of a session, whichever process hosts it.
+
+    Piped input follows TEXT, or is the text if there is none. A working agent reads it at its next step. Without a host
+    it waits until the session is resumed.
+    """
+    refuse_tools("Speaking as the person")
+    message, note = read_prompt(text, required=True)
+
+    async def sending() -> tuple[str, int | None]:
+        async with open_handle(invocation.workspace, session, notice=notice_of(invocation)) as handle:
+            await handle.say(message or "", to)
+            return handle.id, await handle.host()
+
+    name, host = anyio.run(sending)
+    where = (
+        f"process {host} hosts the session" if host is not None else f"no process hosts it: `callboard resume {name}`"
+    )
+    with terminal_of(invocation) as terminal:
+        if note:
+            terminal.terminal_print(block(f"callboard: {note}", "warn"))
+        terminal.rows(block(f"sent to {to} of session {name}; {where}", "good"))

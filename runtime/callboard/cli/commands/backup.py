@@ -1,0 +1,53 @@
+"""`backup` and `restore`: the sessions of a workspace in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import click
+
+from callboard.cli.commands.options import Invocation, everywhere, refuse_tools
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.terminal.terminal import block
+from callboard.core.keys import count_words
+from callboard.sessions.inspect.backup import back_up
+from callboard.sessions.inspect.backup import restore as bring_back
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@everywhere
+@click.pass_obj
+def backup(invocation: Invocation, /, file: Path | None) -> None:
+    """Write the sessions of this workspace into FILE, also while they run.
+
+    FILE (callboard-NAME-TIME.tar.gz here) contains the store and the files of the sessions: conversations, mail, tasks,
+    schedules, large results, transcripts. It does not contain the files of your workspace.
+    """
+    refuse_tools("Making a backup")
+    done = anyio.run(back_up, invocation.workspace, file, notice_of(invocation))
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block(f"{done.path}: {count_words(done.sessions, 'session')}, {count_words(done.bytes, 'byte')}"))
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Move the sessions that are there aside first.")
+@everywhere
+@click.pass_obj
+def restore(invocation: Invocation, /, file: Path, *, replace: bool) -> None:
+    """Restore the sessions of a backup, or the readable part of a damaged database.
+
+    FILE was written by `callboard backup`, or is a `callboard.db` (also one that was set aside as damaged). No process
+    may use the workspace during the restore. Nothing is deleted: the previous state is moved aside.
+    """
+    refuse_tools("Restoring sessions")
+
+    async def restoring() -> None:
+        done = await bring_back(invocation.workspace, file, notice_of(invocation), replace=replace)
+        with terminal_of(invocation) as terminal:
+            lines = [f"{count_words(done.sessions, 'session')} restored: `callboard sessions` lists them", *done.notes]
+            terminal.rows(block("\n".join(lines)))
+
+    anyio.run(restoring)

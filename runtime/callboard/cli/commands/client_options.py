@@ -1,0 +1,150 @@
+"""Options of `run` for programs that drive it, in the form that such programs use. Imports only click.
+
+Each option takes effect, or is reported on stderr with the reason why not. A wrong value is a usage error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import click
+
+from callboard.types.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--input-format",),
+        {
+            "type": click.Choice(["text", "stream-json"]),
+            "default": "text",
+            "help": "What stdin holds (docs/headless.md).",
+        },
+    ),
+    (("--include-partial-messages",), {"is_flag": True, "help": "With stream-json: replies as they stream too."}),
+    (("--replay-user-messages",), {"is_flag": True, "help": "With stream-json input: tell its messages back."}),
+    (("--include-hook-events",), {"is_flag": True, "help": "With stream-json input: tell of the client's hooks."}),
+    (("--json-schema",), {"metavar": "JSON", "help": "The result has to be JSON of this schema."}),
+    (("--permission-prompt-tool",), {"metavar": "stdio", "help": "With stream-json input: the client is asked."}),
+    (("--dangerously-skip-permissions",), {"is_flag": True, "help": "The mode bypassPermissions."}),
+    (
+        ("--allow-dangerously-skip-permissions",),
+        {"is_flag": True, "help": "With stream-json input: the client may set bypassPermissions."},
+    ),
+    (("--fallback-model",), {"metavar": "NAMES", "help": "Models to go on with when the model fails."}),
+    (("--agents",), {"metavar": "JSON", "help": "Agent types beside those of files."}),
+    (("--agent",), {"metavar": "TYPE", "help": "The agent type of the lead."}),
+    (("--effort",), {"type": click.Choice(_EFFORTS), "help": "How hard the lead's model is asked to think."}),
+    (("--system-prompt",), {"metavar": "TEXT", "help": "In place of the lead's own instructions."}),
+    (("--system-prompt-file",), {"metavar": "FILE", "help": "The same, from a file."}),
+    (("--append-system-prompt-file",), {"metavar": "FILE", "help": "As --append-system-prompt, from a file."}),
+    (("--tools",), {"metavar": "NAMES", "help": "The only tools of the lead; `default`: all."}),
+    (("--settings",), {"metavar": "JSON|FILE", "help": "Rules, mode and hooks as in a settings.json."}),
+    (("--session-id",), {"metavar": "UUID", "help": "The id of the new session."}),
+    (
+        ("--setting-sources",),
+        {"metavar": "NAMES", "help": "Whose files are read: user, project, local, or several with commas."},
+    ),
+)
+"""Options that take effect."""
+
+_LATER = "not supported in this version"
+_THINKING = "how a model thinks is the service's default"
+IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
+    (("--forward-subagent-text",), {"is_flag": True}, "the words of subagents are always sent"),
+    (("--thinking",), {"metavar": "KIND"}, _THINKING),
+    (("--thinking-display",), {"metavar": "KIND"}, _THINKING),
+    (("--max-thinking-tokens",), {"type": click.IntRange(min=0)}, _THINKING),
+    (("--task-budget",), {"type": click.IntRange(min=0)}, "--max-budget-usd and --max-turns are the limits there are"),
+    (("--betas",), {"metavar": "NAMES"}, _LATER),
+    (
+        ("--add-dir",),
+        {"multiple": True, "metavar": "DIR"},
+        "what lies outside the workspace is asked for; allow it by a rule, such as Read(//path/**)",
+    ),
+    (("--no-session-persistence",), {"is_flag": True}, "each session is kept, in the state folder of its workspace"),
+    (("--bare",), {"is_flag": True}, "what a workspace brings is used where a person trusted it, and only there"),
+    (("--worktree",), {"metavar": "NAME"}, "agents make worktrees by themselves"),
+    (("--bg",), {"is_flag": True}, "start it in the background of your shell"),
+    (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),
+    (("--append-subagent-system-prompt",), {"metavar": "TEXT"}, "--append-system-prompt reaches every agent"),
+    (("--session-mirror",), {"is_flag": True}, "a session is kept by Callboard alone"),
+    (("--prompt-suggestions",), {"is_flag": True}, _LATER),
+)
+"""Options that are accepted without effect, with the reason."""
+
+_REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
+    (("--fork-session",), {"is_flag": True}, "a session cannot be forked: leave it out to go on in the same one"),
+    (("--resume-session-at",), {"metavar": "ID"}, "a session goes on from its end: leave the option out"),
+    (("--resume-drops-turn",), {"metavar": "ID"}, "a session goes on from its end: leave the option out"),
+)
+"""Options that would change the effect of a run on a session and are not supported."""
+
+
+def client_options(command: Command) -> Command:
+    """Add all of them; those without effect are hidden."""
+    visible = [click.option(*names, **settings) for names, settings in HONOURED]
+    hidden = [click.option(*names, hidden=True, **settings) for names, settings, _ in (*IGNORED, *_REFUSED)]
+    for option in reversed([*visible, *hidden]):
+        command = option(command)
+    return command
+
+
+def option_names() -> frozenset[str]:
+    """Return the names of all of them."""
+    return frozenset(name for names, *_ in (*HONOURED, *IGNORED, *_REFUSED) for name in names)
+
+
+def not_heeded(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each given option without effect. Raises `UsageError` for an unsupported option."""
+    for (name,), _, reason in _REFUSED:
+        if values.get(_key(name)) and (name != "--fork-session" or values.get("continue_") or values.get("resumed")):
+            raise UsageError(f"{name}: {reason}")
+    for (name,), _, reason in IGNORED:
+        if values.get(_key(name)) not in (None, False, ()):
+            yield f"{name} is ignored: {reason}"
+    client = values.get("input_format") == "stream-json"
+    for name in ("--replay-user-messages", "--include-hook-events", "--permission-prompt-tool"):
+        if values.get(_key(name)) and not client:
+            yield f"{name} is ignored: it goes with --input-format stream-json"
+    if client and values.get("permission_prompt_tool") not in (None, "stdio"):
+        yield f"--permission-prompt-tool {values['permission_prompt_tool']} is ignored: only stdio is supported"
+    if values.get("include_partial_messages") and values.get("output_format") != "stream-json":
+        yield "--include-partial-messages is ignored: it goes with --output-format stream-json"
+
+
+def _key(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def split_list(texts: Iterable[str]) -> tuple[str, ...]:
+    """Split names or rules at commas or blanks, except inside brackets."""
+    names: list[str] = []
+    for text in texts:
+        depth = 0
+        word = ""
+        for char in text:
+            depth = max(depth + (char == "(") - (char == ")"), 0)
+            if depth or not (char == "," or char.isspace()):
+                word += char
+            else:
+                names.append(word)
+                word = ""
+        names.append(word)
+    return tuple(word for word in names if word)
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """Parse the JSON object of an option. Raises `UsageError`."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{option} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{option} is a JSON object (`{{ ... }}`)")
+    return cast("dict[str, Any]", value)

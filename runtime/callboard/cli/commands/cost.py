@@ -1,0 +1,45 @@
+"""`cost [SESSION]`: the spending of a session by agent and by model, during and after its run. Read-only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
+from callboard.cli.commands.output import terminal_of, with_handle
+from callboard.cli.views.cost import By, cost_block, cost_json
+from callboard.core.budgets.tree import BudgetNode
+from callboard.core.reports.spending import Spending
+from callboard.sessions.handle import SessionHandle
+from callboard.types.errors import UsageError
+
+
+@click.command()
+@click.argument("id_", metavar="[SESSION]", required=False)
+@click.option(
+    "--by", type=click.Choice(["agent", "model"]), default="agent", show_default=True, help="Rows of the table."
+)
+@of_session
+@as_json
+@everywhere
+@click.pass_obj
+def cost(invocation: Invocation, /, *, id_: str | None, by: By, session: str | None, json_: bool) -> None:
+    """Show what a session spent.
+
+    The current session, or SESSION: calls, tokens, cache reads and money of each agent, on which model, what was billed
+    without use, tries again, and its budgets. JSON has it by agent, by model and by schedule.
+    """
+    if id_ and session and id_ != session:
+        raise UsageError(f"one session at a time: {id_} or {session}?")
+
+    async def read(handle: SessionHandle) -> tuple[Spending, Sequence[BudgetNode]]:
+        return await handle.cost(), await handle.budgets()
+
+    spending, budgets = with_handle(invocation, id_ or session, read)
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps(cost_json(spending, budgets), indent=2))
+        else:
+            terminal.rows(cost_block(spending, by, budgets))

@@ -1,0 +1,110 @@
+"""Options of every command, and those that are refused inside a tool call. Imports only click."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from callboard import __version__
+from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.types.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Invocation:
+    """Options of every command, given anywhere on the line."""
+
+    workspace: Path = field(default_factory=Path)
+    color: str = "auto"
+    quiet: bool = False
+    verbose: bool = False
+    debug: bool = False
+
+
+EVERYWHERE = frozenset({"help", "version", *Invocation.__slots__})
+"""Names of the options of every command."""
+
+
+def everywhere(command: Command) -> Command:
+    """Add `--cwd`, `-q`, `-v`, `--debug`, `--color`, which are stored in the `Invocation` of the context, and
+    `--version`."""
+    options = (
+        _option(
+            "-C", "--cwd", "workspace", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder."
+        ),
+        _option("-q", "--quiet", is_flag=True, help="Hide the one-liners of progress; warnings stay."),
+        _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool as it starts."),
+        _option("--debug", is_flag=True, help="Show the traceback of an error."),
+        _option("--color", type=click.Choice(["auto", "always", "never"]), help="Colours on the screen."),
+        click.version_option(__version__, "--version", message="callboard %(version)s"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def as_json(command: Command) -> Command:
+    """Add `--json`, for a listing."""
+    return click.option("--json", "json_", is_flag=True, help="Print JSON.")(command)
+
+
+def of_session(command: Command) -> Command:
+    """Add `--session`: another session than the workspace's current one."""
+    return click.option("--session", metavar="ID", help="This session instead of the current one.")(command)
+
+
+def with_plugins(command: Command) -> Command:
+    """Add `--plugin DIR`, which may be repeated: `plugins` gets the folders."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    text = "Use the agents, skills, hooks and servers of the plugin in this folder; may stand several times."
+    return click.option("--plugin", "--plugin-dir", "plugins", multiple=True, metavar="DIR", type=kind, help=text)(
+        command
+    )
+
+
+def with_servers(command: Command) -> Command:
+    """Add `--mcp-config` and `--strict-mcp-config`."""
+    strict = click.option(
+        "--strict-mcp-config", is_flag=True, help="Only the MCP servers of --mcp-config, none of files elsewhere."
+    )
+    text = "MCP servers of this run: JSON or a file with `mcpServers`; may stand several times."
+    return click.option("--mcp-config", multiple=True, metavar="JSON|FILE", help=text)(strict(command))
+
+
+def taking_over(command: Command) -> Command:
+    """Add `--take-over`, `--wait` and `--force`: host a session that another process hosts."""
+    options = (
+        click.option("--take-over", is_flag=True, help="Where another process hosts the session: make it leave."),
+        click.option("--wait", type=click.FloatRange(min=0), help="With --take-over: seconds it has to leave (10)."),
+        click.option("--force", is_flag=True, help="With --take-over: kill it when it has not left by then."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def refuse_tools(action: str, *, service: bool = False) -> None:
+    """Raise `UsageError` in a process that an agent's tool started: no agent approves its own actions.
+
+    `service`: a service manager may have started it.
+    """
+    if reason := started_by_tool(service=service):
+        raise UsageError(
+            f"{action} is for a person, and this command was started by an agent's tool ({reason}). "
+            "Ask the person to do it"
+        )
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    return click.option(*names, expose_value=False, callback=_keep, **settings)
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value not in {None, False} and option.name:
+        setattr(context.ensure_object(Invocation), option.name, value)

@@ -1,0 +1,64 @@
+"""Output of commands: the terminal of this process, notices on stderr, what is read of a session, rows of a listing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import anyio
+
+from callboard.cli.commands.options import Invocation
+from callboard.cli.terminal.terminal import Block, Terminal, block
+from callboard.cli.views.listings import as_json as json_of
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.inspector import open_handle
+
+Row = TypeVar("Row")
+Found = TypeVar("Found")
+
+
+@contextmanager
+def terminal_of(invocation: Invocation) -> Generator[Terminal]:
+    """Yield the terminal of this process, flushed and closed at the end. Raises `ResultUnwritten`."""
+    terminal = Terminal(sys.stdout, sys.stderr, color=invocation.color, quiet=invocation.quiet)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def notice_of(invocation: Invocation) -> Callable[[str], None]:
+    """Return the function that prints on stderr what a command waits for."""
+
+    def show(message: str) -> None:
+        with terminal_of(invocation) as terminal:
+            terminal.terminal_print(block(f"callboard: {message}", "warn"))
+
+    return show
+
+
+def with_handle(
+    invocation: Invocation, session: str | None, work: Callable[[SessionHandle], Awaitable[Found]]
+) -> Found:
+    """Return the result of `work` at the handle of a session (None: the current one). Raises the errors of
+    `open_handle`.
+    """
+
+    async def working() -> Found:
+        async with open_handle(invocation.workspace, session, notice=notice_of(invocation)) as handle:
+            return await work(handle)
+
+    return anyio.run(working)
+
+
+def print_rows(
+    invocation: Invocation, rows: Sequence[Row], as_table: Callable[[Sequence[Row]], Block], *, json_: bool
+) -> None:
+    """Print a listing for a user or as JSON."""
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json_of(rows))
+        else:
+            terminal.rows(as_table(rows))

@@ -1,0 +1,204 @@
+"""`policy explain`, `test`, `lint`, `log`: permission decisions, before and after they happen. Read-only: they ask no
+one, run no tool or hook, and change nothing.
+
+`policy rules`, `policy revoke`: what the user has always allowed in a session, and its revocation. Refused inside a
+tool call: no agent approves its own actions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
+from callboard.cli.commands.output import print_rows, terminal_of, with_handle
+from callboard.cli.terminal.terminal import block
+from callboard.cli.views.policy import (
+    call_block,
+    call_json,
+    lint_block,
+    log_table,
+    rules_table,
+    tried_block,
+    tried_json,
+)
+from callboard.core.permissions.call_input import MODES, GivenCall, Misread, call_of_words
+from callboard.core.permissions.explain import call_told
+from callboard.core.reports.decisions import Decision
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.policy import Explaining, InForce, in_force, tried
+from callboard.sessions.inspect.policy_lint import lint
+from callboard.types.errors import UsageError
+from callboard.types.records import SessionRule
+
+
+@click.command()
+@click.option("--all", "all_", is_flag=True, help="Also those that have expired or were taken back.")
+@of_session
+@as_json
+@everywhere
+@click.pass_obj
+def rules(invocation: Invocation, /, session: str | None, all_: bool, json_: bool) -> None:
+    """List the session rules: permissions granted with "always"."""
+
+    async def read(handle: SessionHandle) -> Sequence[SessionRule]:
+        return handle.rules.all() if all_ else handle.rules.standing()
+
+    now = time.time()
+    print_rows(invocation, with_handle(invocation, session, read), lambda rows: rules_table(rows, now), json_=json_)
+
+
+@click.command()
+@click.argument("rule_id", metavar="ID")
+@of_session
+@everywhere
+@click.pass_obj
+def revoke(invocation: Invocation, /, rule_id: str, session: str | None) -> None:
+    """Revoke a session rule: from now on it allows nothing.
+
+    ID is shown by `callboard policy rules`; a prefix is enough.
+    """
+    refuse_tools("Taking a session rule back")
+
+    async def taking(handle: SessionHandle) -> SessionRule:
+        return await handle.rules.revoke(rule_id)
+
+    revoked = with_handle(invocation, session, taking)
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block(f"{revoked.id} revoked: {revoked.rule} asks again", "good"))
+
+
+@click.group()
+def policy() -> None:
+    """Explain, test and lint permissions; list decisions."""
+
+
+policy.add_command(rules)
+policy.add_command(revoke)
+
+
+@policy.command()
+@click.argument("call", required=False)
+@click.option("--stdin", is_flag=True, help="One JSON call a line on stdin, one JSON decision a line on stdout.")
+@click.option("--tool", default="bash", show_default=True, metavar="NAME", help="CALL is this tool's input, as JSON.")
+@click.option("--mode", type=click.Choice(list(MODES)), help="Instead of the mode in force.")
+@click.option("--agent-type", default="lead", show_default=True, metavar="TYPE", help="Whose rules and mode.")
+@click.option("--folder", default="", metavar="PATH", help="Where the agent works; left out: the workspace.")
+@click.option("--trust", is_flag=True, help="As if this workspace were trusted.")
+@as_json
+@everywhere
+@click.pass_obj
+def explain(
+    invocation: Invocation, /, *, call: str | None, stdin: bool, trust: bool, json_: bool, **values: str | None
+) -> None:
+    """Say what would be decided about CALL, and why. Runs nothing.
+
+    CALL is a shell command, or with --tool the input of another tool: JSON, or a path for a file tool.
+
+    --stdin reads {"tool", "input", "mode", "rules": {"allow", "ask", "deny"}, "cwd"} and answers {"decision", "reason",
+    "by"}, until the input ends. Only the rules of the call and the built-in ones count there.
+    """
+    if stdin:
+        _answer_lines(Explaining(invocation.workspace))
+        return
+    if call is None:
+        raise UsageError("give a call to explain, or --stdin for many")
+    _explain(invocation, in_force(invocation.workspace, trust=trust), call, values, json_=json_)
+
+
+@policy.command()
+@as_json
+@everywhere
+@click.pass_obj
+def test(invocation: Invocation, /, json_: bool) -> int:
+    """Check the rules against the examples written next to them. Exit code 1 if one fails, or if there are none.
+
+    Examples are in `permission.examples` of settings and in `.callboard/policy-tests.yaml`: `- {call: git push,
+    decision: ask}`. The workspace's files count whether it is trusted or not: nothing takes effect, and nothing is run.
+    """
+    force = in_force(invocation.workspace, trust=True)
+    results = list(tried(force, Explaining(invocation.workspace, force)))
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps([tried_json(each) for each in results], indent=2))
+        else:
+            terminal.rows(tried_block(results))
+    return 1 if not results or any(each.wrong for each in results) else 0
+
+
+@policy.command(name="lint")
+@as_json
+@everywhere
+@click.pass_obj
+def lint_(invocation: Invocation, /, json_: bool) -> int:
+    """Find rules and hooks that do not do what they seem to. Exit code 1 if there are any.
+
+    Rules that never match or are covered by others, unknown tools, misleading matchers, hooks with missing scripts. The
+    workspace's files are read whether it is trusted or not; nothing is run.
+    """
+    force = in_force(invocation.workspace, trust=True)
+    findings = lint(force, Explaining(invocation.workspace, force))
+    print_rows(invocation, findings, lint_block, json_=json_)
+    return 1 if any(finding.code != "note" for finding in findings) else 0
+
+
+@policy.command()
+@click.option("--agent", metavar="NAME", help="Of this agent only.")
+@click.option("--denied", is_flag=True, help="Only what was denied, refused or left unanswered until its deadline.")
+@of_session
+@as_json
+@everywhere
+@click.pass_obj
+def log(invocation: Invocation, /, *, agent: str | None, denied: bool, session: str | None, json_: bool) -> None:
+    """List every decision on a tool call of a session, oldest first.
+
+    The agent, the call, the decision, the rule, hook, mode or person that decided, and the outcome of a question. Read
+    from the journals, during and after the session. JSON has all details: the digest of each input, the mode, the
+    sandbox level, the turn's authority.
+    """
+
+    async def read(handle: SessionHandle) -> Sequence[Decision]:
+        return [decision for decision in await handle.decisions(agent) if not denied or decision.runs is False]
+
+    print_rows(invocation, with_handle(invocation, session, read), log_table, json_=json_)
+
+
+def _explain(invocation: Invocation, force: InForce, text: str, values: dict[str, str | None], *, json_: bool) -> None:
+    explaining = Explaining(invocation.workspace, force)
+    agent_type = values["agent_type"] or "lead"
+    mode, rules = force.rights(agent_type)
+    try:
+        tool, fields = call_of_words(values["tool"] or "bash", text, explaining.known)
+        call = GivenCall(tool, fields, MODES[values["mode"] or mode], rules, values["folder"] or "")
+        judged = explaining.judge(call)
+    except Misread as wrong:
+        raise UsageError(f"the call cannot be read: {wrong}") from wrong
+    report = call_told(judged.verdict, judged.call, judged.policy, judged.facts)
+    hooks = force.hooks_of(call, agent_type)
+    count = len(rules.allow) + len(rules.ask) + len(rules.deny)
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps(call_json(report, agent_type, hooks), indent=2))
+        else:
+            terminal.rows(
+                call_block(
+                    report,
+                    text,
+                    whose=f"agent type {agent_type}, {count} rules in force",
+                    hooks=hooks,
+                    inert=force.inert,
+                )
+            )
+
+
+def _answer_lines(explaining: Explaining) -> None:
+    """Write one answer for each line, whatever it holds, before reading the next."""
+    for line in sys.stdin.buffer:
+        verdict = explaining.line(line)
+        answer = {"decision": verdict.decision, "reason": verdict.why, "by": verdict.rule}
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()

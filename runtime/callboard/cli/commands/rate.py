@@ -1,0 +1,65 @@
+"""`rate`: parked models and refused API keys of a workspace, and `rate reset`, after which they are tried again at
+once."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import click
+
+from callboard.adapters.system.clock import SystemClock
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.terminal.terminal import block
+from callboard.cli.views.rate import in_force, rate_block, rate_json
+from callboard.engine.rate_limits.limiter import rates_of, reset_rates
+from callboard.sessions.compose import find_places, open_store
+from callboard.types.rate_limits import RateNotice
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@everywhere
+@click.pass_context
+def rate(context: click.Context, /, json_: bool) -> None:
+    """Show models that are parked and keys that are refused.
+
+    A model is parked when the service answers 429 with a wait. One call tries it again after a minute at the latest,
+    and your next prompt tries it at once.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    invocation: Invocation = context.obj
+    notices = anyio.run(_notices, invocation, False)
+    with terminal_of(invocation) as terminal:
+        now = SystemClock().now()
+        if json_:
+            terminal.record(json.dumps([rate_json(notice) for notice in in_force(notices, now)], indent=2))
+        else:
+            terminal.rows(rate_block(notices, now))
+
+
+@rate.command()
+@everywhere
+@click.pass_obj
+def reset(invocation: Invocation, /) -> None:
+    """Remove parks and refusals in every process of this workspace: the next call tries the key again."""
+    refuse_tools("rate reset")
+    notices = in_force(anyio.run(_notices, invocation, True), SystemClock().now())
+    names = ", ".join(dict.fromkeys(notice.model or "the API key" for notice in notices))
+    with terminal_of(invocation) as terminal:
+        text = f"forgotten for {names}: agents that waited try again now" if names else "nothing was parked or refused"
+        terminal.rows(block(text, "good" if names else "dim"))
+
+
+async def _notices(invocation: Invocation, reset: bool) -> list[RateNotice]:
+    """Return the notices of all keys in the workspace's store; with `reset` they are removed."""
+    places = find_places(invocation.workspace)
+    if not (places.state / "callboard.db").exists():
+        return []
+    store = await open_store(places, "full", notice_of(invocation))
+    try:
+        return await reset_rates(store, SystemClock().now()) if reset else await rates_of(store)
+    finally:
+        await store.aclose()

@@ -1,0 +1,122 @@
+"""Writer of `docs/cli.md` from the commands: `python -m callboard.cli.commands.reference > docs/cli.md`. Pure."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+
+import click
+
+from callboard.cli.commands.options import EVERYWHERE
+from callboard.cli.commands.root import cli
+
+_HEAD = """\
+# The command line
+
+Written from the commands by `python -m callboard.cli.commands.reference`; a test fails when this page and they differ.
+
+Results go to stdout, what happens and what is asked to stderr. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
+Completion: `eval "$(callboard completion bash)"`, the same with `zsh`; for fish: `callboard completion fish | source`.
+
+`-C`, `-q`, `-v`, `--debug`, `--color`, `--version` and `-h` stand before or behind the name of any command.
+`callboard help NAME` is `callboard NAME --help`.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | the task failed |
+| 2 | the command line was wrong |
+| 3 | configuration, credentials, or a folder that cannot be used |
+| 4 | an answer was needed that nobody could give |
+| 5 | a budget or limit was reached |
+| 6 | the model service was unavailable |
+| 70 | a bug of ours; the message names a file with the details |
+| 124 | the time limit was reached |
+| 129 | the terminal went away, or SIGHUP; `serve` reads its settings again at SIGHUP |
+| 130 | Ctrl-C |
+| 143 | SIGTERM |
+"""
+
+_STREAM = """\
+## Output formats of `run`
+
+`text`: the lead's last words. `json`: one object, the `result` message below. `stream-json`: one JSON object a line, as
+things happen; the first is `system/init`, the last is `result`.
+
+| message | when |
+| --- | --- |
+| `system` / `init` | first: the session's id, folder, model, permission mode, the lead's tools |
+| `assistant` | a whole reply, in the form of the Messages API |
+| `user` | results of tools; with `isSynthetic`, mail that an agent was given (`origin` says from whom) |
+| `system` / `api_retry` | a model call is tried again after `retry_delay_ms` |
+| `system` / `call_held` | of ours: a model call had waited `held_ms` before it was sent, for the `reason` told |
+| `system` / `budget_reached` | of ours: a call or an agent did not fit the `budget`; `message` says it in words |
+| `system` / `stuck` | of ours: an agent repeats itself (`pattern`, `count`, `message`); `action` `nudge` or `stop` |
+| `system` / `compact_boundary` | the conversation before this point was summarised |
+| `system` / `task_started`, `task_notification` | an agent or a background command began, ended |
+| `system` / `permission_denied` | a tool call was refused |
+| `result` / `success` | last: `result` holds the lead's last words |
+| `result` / `error_max_turns`, `error_max_budget_usd`, `error_during_execution` | last: `errors` says why |
+
+The result of a run that failed holds the lead's last words in `result` too, if there are any.
+
+`result` has a field of ours beside those of the protocol: `metrics`, for the `session` and for each of its `agents`,
+the numbers that `callboard context --json` and `callboard team --json` have too. They count from an agent's first
+record.
+
+| field | meaning |
+| --- | --- |
+| `cache_hit_rate` | the share (0 to 1) of all input that was read from the service's prompt cache |
+| `compact_count` | how often a stage reduced the conversation, by `stage/trigger`; undoes are not counted |
+| `token_usage` | tokens: `input` (neither written nor read), `write`, `read`, `output` |
+| `reread_count` | results that were asked for again after they had been cut |
+
+Every message carries `uuid` and `session_id`. What another agent than the lead says or does carries its name in `agent`
+and, in `parent_tool_use_id`, the call that made it. Tools have the names that they have everywhere in Callboard.
+
+A program that drives a session reads more, and writes lines itself: [programs that drive Callboard](headless.md).
+"""
+
+_PLACEHOLDER = re.compile(r"\s+")
+
+
+def page() -> str:
+    """Return the whole page."""
+    return "\n".join([_HEAD, *_sections(click.Context(cli, info_name="callboard", **cli.context_settings)), _STREAM])
+
+
+def _sections(context: click.Context) -> Iterator[str]:
+    yield _section(context)
+    command = context.command
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        if inner is not None:
+            yield from _sections(click.Context(inner, parent=context, info_name=name))
+
+
+def _section(context: click.Context) -> str:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    about = inspect.cleandoc(command.help or "")
+    params = [each for each in command.get_params(context) if _is_told(each, context)]
+    options = [row for each in params if (row := each.get_help_record(context)) is not None]
+    rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
+    table = ["| option | meaning |", "| --- | --- |", *rows, ""] if rows else []
+    return "\n".join([f"## `{context.command_path}`", "", f"    {usage}", "", about, "", *table])
+
+
+def _is_told(option: click.Parameter, context: click.Context) -> bool:
+    """Return True if a command's page lists the option: those of all commands are listed only at the first one."""
+    return isinstance(option, click.Option) and (context.parent is None or option.name not in EVERYWHERE)
+
+
+def _cell(text: str) -> str:
+    return _PLACEHOLDER.sub(" ", text).replace("|", "\\|").strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

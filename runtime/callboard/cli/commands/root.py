@@ -1,0 +1,182 @@
+"""Root of the command line: the table of commands, each in a module that is imported when it is called.
+
+`--help` and completion of a command's name import only click: the table has the short texts, and a test compares it
+with the commands.
+
+A command line without a command that begins with an option of `run` means `run`. So `callboard -p "Fix it"` is a run,
+and so is the command line of a program that drives one: `callboard --output-format stream-json --verbose --input-format
+stream-json`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+from click.core import ParameterSource
+
+from callboard.cli.commands.client_options import option_names
+from callboard.cli.commands.options import everywhere, taking_over, with_plugins, with_servers
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("run", "Run a prompt to its end, without a prompt line."),
+    "resume": ("run", "Finish the unfinished work of a session."),
+    "attach": ("attach", "Follow a session while another process hosts it."),
+    "send": ("attach", "Send TEXT to an agent of a session, whichever process hosts it."),
+    "sessions": ("team", "List the sessions of this workspace."),
+    "team": ("team", "Show the agents of a session."),
+    "tasks": ("tasks", "Show the task board of a session."),
+    "workflow": ("workflow", "Run, list, show and resume workflows from Python files."),
+    "inbox": ("mail", "Show the mail of the team, or of one AGENT."),
+    "trace": ("mail", "Show the origin and the effects of an envelope."),
+    "context": ("context", "Show the content of an agent's window."),
+    "cost": ("cost", "Show what a session spent."),
+    "memory": ("memory", "Show and change the notes that agents keep."),
+    "plans": ("requests", "List the requests that wait for your answer."),
+    "show": ("requests", "Show a plan or another request in full."),
+    "approve": ("requests", "Approve a plan or allow a tool call."),
+    "edit": ("requests", "Edit a plan and approve it."),
+    "reject": ("requests", "Reject a plan or deny a tool call."),
+    "answer": ("requests", "Answer an agent's question."),
+    "policy": ("policy", "Explain, test and lint permissions; list decisions."),
+    "trust": ("trust", "Decide whether the content of this workspace is used."),
+    "agents": ("agents", "List agent types, show one, create one."),
+    "skills": ("skills", "List skills, show one, create one, check one."),
+    "worktrees": ("worktrees", "List, merge and remove git worktrees."),
+    "mcp": ("mcp", "List, add, remove and test MCP servers, or serve this runtime as one."),
+    "cron": ("cron", "Add, list, edit, pause and run schedules, and see their results."),
+    "serve": ("serve", "Fire the schedules of a workspace, without a terminal."),
+    "service": ("service", "Run `callboard serve` as a service of the machine."),
+    "backup": ("backup", "Write the sessions of this workspace into a file, also while they run."),
+    "restore": ("backup", "Restore the sessions of a backup, or the readable part of a damaged database."),
+    "rehearse": ("setup", "Play a model service from a scenario file."),
+    "demo": ("setup", "Watch a team fix a sample project; no key, no network."),
+    "doctor": ("setup", "Check the machine: what is found, what is missing, and what to do."),
+    "rate": ("rate", "Show models that are parked and keys that are refused."),
+    "settings": ("setup", "Show the settings that were changed, and their origins."),
+    "completion": ("completion", "Print the script that completes commands in a shell."),
+}
+"""Name -> module of `callboard.cli.commands` with that command, and its short help."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Work": ("run", "resume", "attach", "send", "workflow", "demo"),
+    "Watch": ("sessions", "team", "tasks", "inbox", "trace", "context", "cost", "memory", "worktrees"),
+    "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "policy", "trust"),
+    "Extend": ("agents", "skills", "mcp"),
+    "Schedule": ("cron", "serve", "service"),
+    "Set up": (),
+}
+"""Sections of `--help`. Commands without a section are in the last one."""
+
+_HIDDEN: Mapping[str, tuple[str, str]] = {"_complete": ("completion", "What a completion script asks.")}
+
+
+class Root(click.Group):
+    """Command group that imports its commands late and suggests similar names."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of the table, which is the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module."""
+        entry = COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
+        return getattr(importlib.import_module(f"callboard.cli.commands.{entry[0]}"), cmd_name) if entry else None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Rewrite `callboard -p PROMPT` to `callboard run PROMPT`, and `callboard help NAME` to `callboard NAME
+        --help`."""
+        if args and args[0] == "help":
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, as_run(args, self.params))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Raises `click.UsageError` with the nearest names."""
+        if args[0] not in COMMANDS and args[0] not in _HIDDEN:
+            _unknown(args[0], ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the short texts of the table, without importing a command."""
+        remaining = tuple(name for name in COMMANDS if not any(name in names for names in GROUPS.values()))
+        for title, names in GROUPS.items():
+            names = names or remaining
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
+
+
+def _unknown(name: str, ctx: click.Context) -> NoReturn:
+    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    quoted = f' To run it as a prompt: callboard run "{name} …".' if not near else ""
+    raise click.UsageError(f"there is no command {name!r}.{hint}{quoted}", ctx)
+
+
+def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
+    """Raise `click.UsageError` for an option of the prompt line before a command, where it would have no effect."""
+    options = {param.name: param.opts[-1] for param in ctx.command.params}
+    for name in names:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            command = ctx.invoked_subcommand
+            raise click.UsageError(f"{options[name]} before `{command}` has no effect: write it after `{command}`", ctx)
+
+
+@click.group(
+    cls=Root,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@everywhere
+@click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
+@click.option("-r", "--resume", "session", metavar="ID", help="Go on with this session.")
+@click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
+@click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
+@with_plugins
+@with_servers
+@click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk, sandboxed, ...")
+@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@taking_over
+@click.pass_context
+def cli(ctx: click.Context, /, **values: Any) -> int | None:
+    """A lead agent, its team, approvals and schedules. Without a command: a prompt line to talk to the lead.
+
+    Exit codes: 0 done, 1 the task failed, 2 usage, 3 configuration or credentials, 4 needs an answer that no one can
+    give, 5 budget or limit, 6 model service unavailable, 70 a bug in Callboard, 124 time limit, 129 the terminal was
+    closed, 130 Ctrl-C, 143 SIGTERM.
+    """
+    if ctx.invoked_subcommand is not None:
+        _refuse_misplaced(ctx, values)
+        return None
+    talk = importlib.import_module("callboard.cli.commands.run").talk
+    return talk(ctx.obj, **values)
+
+
+_RUNS = frozenset(
+    {
+        *("-p", "--print", "--output-format", "--allowed-tools", "--allowedTools", "--disallowed-tools"),
+        *("--disallowedTools", "--append-system-prompt", "--max-turns", "--max-budget-usd", "--max-seconds"),
+        *option_names(),
+    }
+)
+
+
+def as_run(args: Sequence[str], before: Iterable[click.Parameter]) -> list[str]:
+    """Return the line with its command: `run` if one of its options comes before any other word; otherwise unchanged.
+
+    `before`: options that may come before a command.
+    """
+    options = [option for option in before if isinstance(option, click.Option)]
+    runs = _RUNS.difference(*(option.opts for option in options))
+    valued = {name for option in options if not option.is_flag and not option.count for name in option.opts}
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
+        name, equals, _ = args[at].partition("=")
+        if name in runs:
+            return ["run", *args]
+        at += 2 if name in valued and not equals else 1
+    return list(args)

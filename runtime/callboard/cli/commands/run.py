@@ -1,0 +1,417 @@
+"""`run`, `resume`, and the bare `callboard`: conversion of options into a session, which other modules run.
+
+Conversion of the options for programs into the options of a session and of its output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_claude
+from callboard.adapters.extensions.hook_fields import HookOrigin
+from callboard.adapters.extensions.hooks import HookEntry, load_hooks
+from callboard.cli.commands.client_options import client_options, json_object, not_heeded, split_list
+from callboard.cli.commands.options import Invocation, everywhere, refuse_tools, taking_over, with_plugins, with_servers
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.commands.prompt_input import read_prompt
+from callboard.cli.headless.initialize import agents_of
+from callboard.cli.headless.json_result import schema_words
+from callboard.cli.headless.options import ClientOptions
+from callboard.cli.headless.run import Headless, Output, run_headless
+from callboard.cli.terminal.keyboard import person_is_there
+from callboard.cli.terminal.terminal import Terminal, block
+from callboard.core.tool_access import our_names
+from callboard.sessions.attached import Attach
+from callboard.sessions.lease import TakeOver
+from callboard.sessions.options import (
+    ExtensionOptions,
+    HostingOptions,
+    IdentityOptions,
+    LeadOptions,
+    McpOptions,
+    ModelOptions,
+    PermissionOptions,
+    SessionOptions,
+    WorkspaceOptions,
+)
+from callboard.types.agent_spec import READ_AS
+from callboard.types.errors import UsageError
+
+MODES = ("default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermissions", *READ_AS)
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
+@click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Go on with this session.")
+@click.option("--carry", is_flag=True, help="With -c or -r: in a fresh conversation, with what matters of the old one.")
+@click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
+@click.option("--allowed-tools", "--allowedTools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
+@click.option("--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse.")
+@click.option("--append-system-prompt", "appended", metavar="TEXT", help="Add this to the lead's instructions.")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Model steps in a turn, at most.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that the session may cost, at most.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), help="Seconds that a turn may take, at most.")
+@click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
+@click.option("--live-tools", is_flag=True, help="With --model cassette:FILE: run the tools too.")
+@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
+@click.option("--with-schedules", is_flag=True, help="Do not end before the session's schedules have fired.")
+@with_plugins
+@with_servers
+@client_options
+@click.option("-p", "--print", "print_", is_flag=True, hidden=True, help="Accepted; a run prints its result anyway.")
+@taking_over
+@everywhere
+@click.pass_obj
+def run(invocation: Invocation, /, **values: Any) -> int:
+    """Run PROMPT to its end, without a prompt line.
+
+    Progress goes to stderr, the result to stdout. Piped input follows PROMPT, or is the prompt if there is none: `git
+    diff | callboard -p "review this"`. A first Ctrl-C stops the turn, a second within two seconds leaves; nothing is
+    lost.
+    """
+    goes_on = bool(values["continue_"] or values["resumed"])
+    if values["carry"] and not goes_on:
+        raise UsageError("--carry goes with -c or -r: a new session has nothing to carry over")
+    _refuse_policy(values)
+    options, notes = told_options(values, _options(invocation, values, resume=goes_on, session=values["resumed"]))
+    if values["input_format"] == "stream-json":
+        wishes = wishes_of(values, options, mode_of(values, options))
+        with terminal_of(invocation) as terminal:
+            _tell(notes, terminal)
+            return importlib.import_module("callboard.cli.headless.client_run").run_client(wishes, terminal)
+    prompt, note = read_prompt(values["prompt"], required=not goes_on)
+    return _headless(invocation, values, options, prompt, notes=[*notes, note] if note else notes)
+
+
+@click.command()
+@click.argument("session", required=False)
+@click.option("--carry", is_flag=True, help="In a fresh conversation, with what matters of the one before.")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Model steps in a turn, at most, from now on.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), help="Seconds that a turn may take, at most, from now on.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that the session may cost in all.")
+@click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
+@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
+@with_plugins
+@with_servers
+@taking_over
+@everywhere
+@click.pass_obj
+def resume(invocation: Invocation, /, **values: Any) -> int:
+    """Finish the unfinished work of SESSION (the current one).
+
+    It continues after a crash or a Ctrl-C, and ends as a run does. If another process hosts the session, this one
+    follows it to its end, like `callboard attach`, unless --take-over is given.
+
+    To continue the conversation instead: `callboard --resume SESSION`. To give it another prompt: `callboard run
+    --resume SESSION`.
+    """
+    _refuse_policy(values)
+    options = _options(invocation, values, resume=True, session=values["session"])
+    for_a_host = (
+        options.identity.carry
+        or options.workspace.trust
+        or options.model.max_cost_usd is not None
+        or options.identity.take_over is not None
+    )
+    return _headless(invocation, values, options, None, attach="never" if for_a_host else "if hosted")
+
+
+def talk(invocation: Invocation, /, **values: Any) -> int:
+    """Open a prompt line, if there is a terminal (the bare `callboard`)."""
+    refuse_tools("Talking to the lead")
+    if not (person_is_there() and sys.stdout.isatty()):
+        raise UsageError('there is no terminal to talk at. For scripts: callboard run "what to do"')
+    goes_on = bool(values["continue_"] or values["session"])
+    options = _options(invocation, values, resume=goes_on, session=values["session"])
+    # prompt_toolkit takes 100 ms to import, and a headless run never needs it.
+    repl = importlib.import_module("callboard.cli.repl.repl")
+    with terminal_of(invocation) as terminal:
+        attach = "never" if options.identity.take_over is not None else "if hosted"
+        return repl.run_repl(options, terminal, verbose=invocation.verbose, attach=attach)
+
+
+_SETTINGS = {
+    "permission_mode": "permission.mode",
+    "allow": "permission.allow",
+    "deny": "permission.deny",
+    "max_turns": "limits.steps",
+    "max_seconds": "limits.seconds",
+}
+"""SessionOptions that are settings for this session, by their dotted names."""
+
+
+def flags_of(values: Mapping[str, Any]) -> dict[str, object]:
+    """Return the settings that options set. Zero is a value; options that were not given are left out."""
+    settings = {name: values.get(option) for option, name in _SETTINGS.items()}
+    return {
+        name: list(split_list(cast("tuple[str, ...]", value))) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value is not None and value != ()
+    }
+
+
+def _tell(notes: Sequence[str], terminal: Terminal) -> None:
+    for note in notes:
+        terminal.terminal_print(block(f"callboard: {note}", "warn"))
+
+
+def _headless(
+    invocation: Invocation,
+    values: dict[str, Any],
+    options: SessionOptions,
+    prompt: str | None,
+    *,
+    attach: Attach = "never",
+    notes: Sequence[str] = (),
+) -> int:
+    headless = Headless(
+        options,
+        prompt,
+        output=cast("Output", values["output_format"]),
+        yes=bool(values["yes"]),
+        mode=mode_of(values, options),
+        attach=attach,
+        partial=bool(values.get("include_partial_messages")),
+        schema=json_object(values["json_schema"], "--json-schema") if values.get("json_schema") else None,
+    )
+    with terminal_of(invocation) as terminal:
+        _tell(notes, terminal)
+        return run_headless(headless, terminal, verbose=invocation.verbose)
+
+
+def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, session: str | None) -> SessionOptions:
+    return SessionOptions(
+        WorkspaceOptions(invocation.workspace, flags=flags_of(values), trust=bool(values.get("trust"))),
+        identity=IdentityOptions(
+            session=session, resume=resume, carry=bool(values.get("carry")), take_over=_take_over(values, resume=resume)
+        ),
+        model=ModelOptions(
+            values.get("model"),
+            record=values.get("record"),
+            live_tools=bool(values.get("live_tools")),
+            max_cost_usd=values.get("max_budget_usd"),
+        ),
+        lead=LeadOptions(
+            appended=values.get("appended") or "",
+            agent_type=values.get("agent") or "lead",
+            effort=values.get("effort") or "",
+        ),
+        permissions=PermissionOptions(attended=person_is_there()),
+        mcp=McpOptions(config=tuple(values.get("mcp_config") or ()), strict=bool(values.get("strict_mcp_config"))),
+        extensions=ExtensionOptions(plugins=tuple(values.get("plugins") or ())),
+        hosting=HostingOptions(with_schedules=bool(values.get("with_schedules")), notice=notice_of(invocation)),
+    )
+
+
+def _take_over(values: Mapping[str, Any], *, resume: bool) -> TakeOver | None:
+    """Return the options of a take-over. Raises `UsageError` for options without effect."""
+    if not values.get("take_over"):
+        if values.get("force") or values.get("wait") is not None:
+            raise UsageError("--force and --wait go with --take-over")
+        return None
+    refuse_tools("--take-over")
+    if not resume:
+        raise UsageError("--take-over goes with -c or -r: a new session has no host to take over from")
+    wait = values.get("wait")
+    return TakeOver(TakeOver().wait if wait is None else float(wait), bool(values.get("force")))
+
+
+def _refuse_policy(values: dict[str, Any]) -> None:
+    for option, name in (("trust", "--trust"), ("yes", "--yes"), ("permission_mode", "--permission-mode")):
+        if values.get(option):
+            refuse_tools(name)
+
+
+BYPASS = "bypassPermissions"
+SOURCES = ("user", "project", "local")
+"""Names of `--setting-sources`, as in Claude Code."""
+_STATES = ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "CLAUDE_CODE_SDK_READS_SESSION_STATE")
+"""Variables by which a client, or its library, asks for session state events."""
+_POLICY = (
+    "permission_prompt_tool",
+    "dangerously_skip_permissions",
+    "allow_dangerously_skip_permissions",
+    "settings",
+)
+"""SessionOptions by which somebody would allow himself what a person has to allow."""
+
+
+def told_options(values: Mapping[str, Any], options: SessionOptions) -> tuple[SessionOptions, list[str]]:
+    """Return the options extended by a program's flags, and one line for each flag without effect. Raises
+    `UsageError`."""
+    for name in _POLICY:
+        if values.get(name):
+            refuse_tools(f"--{name.replace('_', '-')}")
+    notes = list(not_heeded(values))
+    flags = dict(options.workspace.flags)
+    if values.get("dangerously_skip_permissions"):
+        if flags.get("permission.mode") not in (None, BYPASS):
+            raise UsageError(
+                "--dangerously-skip-permissions is the mode bypassPermissions: leave --permission-mode out"
+            )
+        flags["permission.mode"] = BYPASS
+    if values.get("fallback_model"):
+        flags["fallback_models"] = list(split_list([values["fallback_model"]]))
+    options = replace(options, workspace=replace(options.workspace, flags=flags, sources=_sources(values)))
+    if values.get("settings"):
+        options, setting_notes = _with_settings(values["settings"], options)
+        notes += setting_notes
+    if values.get("agents"):
+        agents, agent_notes = agents_of(json_object(values["agents"], "--agents"), "--agents")
+        extensions = replace(options.extensions, agents={**options.extensions.agents, **agents})
+        options = replace(options, extensions=extensions)
+        notes = [*notes, *agent_notes]
+    return _with_lead(values, options, notes), notes
+
+
+def _sources(values: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the sources of files to read; None: only the rules of trust apply. Raises `UsageError`.
+
+    A program that drives a session cannot be asked to trust the workspace, so it reads all sources by default, as
+    Claude Code does: an untrusted workspace is used without its grants and programs.
+    """
+    named = values.get("setting_sources")
+    if named is None:
+        return frozenset(SOURCES) if values.get("input_format") == "stream-json" else None
+    sources = split_list([named])
+    if unknown := sorted({*sources} - {*SOURCES}):
+        raise UsageError(f"--setting-sources {', '.join(unknown)}: choose of {', '.join(SOURCES)}")
+    return frozenset(sources)
+
+
+def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[str]) -> SessionOptions:
+    """Add the lead's prompt and tools, and the session id."""
+    system = values.get("system_prompt") or _text_of(values.get("system_prompt_file"), "--system-prompt-file")
+    appended = [options.lead.appended, _text_of(values.get("append_system_prompt_file"), "--append-system-prompt-file")]
+    if values.get("json_schema"):
+        appended.append(schema_words(json_object(values["json_schema"], "--json-schema")))
+    tools = None
+    if values.get("tools") not in (None, "default"):
+        names = split_list([values["tools"]])
+        notes += [f"--tools: there is no tool {tool} here" for tool in names if not our_names(tool)]
+        tools = tuple(tool for tool in names if our_names(tool))
+    name = str(values.get("session_id") or "")
+    if name and options.identity.resume:
+        raise UsageError("--session-id goes with a new session: leave it out, or --continue and --resume")
+    lead = replace(
+        options.lead,
+        instructions=system.strip(),
+        appended="\n\n".join(text for text in appended if text),
+        tools=tools,
+        agent_type=values.get("agent") or options.lead.agent_type,
+    )
+    return replace(options, lead=lead, identity=replace(options.identity, name=_id_of(name) if name else ""))
+
+
+def _id_of(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise UsageError(f"--session-id {text} is no UUID") from error
+
+
+def _text_of(path: str | None, option: str) -> str:
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option} {path} cannot be read: {error}") from error
+
+
+def _with_settings(text: str, options: SessionOptions) -> tuple[SessionOptions, list[str]]:
+    """Add the rules, mode and hooks of a `settings.json`, which belongs to the user."""
+    inline = text.lstrip().startswith("{")
+    path = "--settings" if inline else text
+    raw = text.encode() if inline else _text_of(text, "--settings").encode()
+    read = read_claude(raw, path, person=True, trusted=True)
+    flags = dict(options.workspace.flags)
+    for kind, rules in read.rules.items():
+        name = f"permission.{kind}"
+        flags[name] = [*_listed(flags.get(name)), *(rule for rule, _ in rules)]
+    if read.mode is not None and flags.get("permission.mode") is None:
+        flags["permission.mode"] = read.mode[0]
+    for name, (value, _) in read.models.items():
+        flags.setdefault(name, value)
+    if read.bypass_off and flags.get("permission.mode") == BYPASS:
+        raise UsageError(f"bypassPermissions is switched off by {read.bypass_off}")
+    hooks, hook_notes = _hooks_of(read, raw, path, options)
+    flags = {name: value for name, value in flags.items() if value not in (None, [])}
+    extended = replace(
+        options,
+        workspace=replace(options.workspace, flags=flags),
+        extensions=replace(options.extensions, hooks=(*options.extensions.hooks, *hooks)),
+    )
+    return extended, hook_notes
+
+
+def _listed(value: object) -> list[object]:
+    return [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - of rules
+
+
+def _hooks_of(
+    read: ClaudeSettings, raw: bytes, path: str, options: SessionOptions
+) -> tuple[tuple[HookEntry, ...], list[str]]:
+    hooks = load_hooks(Path(path), HookOrigin(str(options.workspace.folder.resolve())), raw)
+    lost = [str(entry) for entry in read.verdicts if entry.verdict != "honoured"]
+    return hooks.entries, [*lost, *(str(note) for note in hooks.notes)]
+
+
+def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> ClientOptions:
+    """Return the options of a run that a client drives. Raises `UsageError` for options that exclude each other."""
+    refuse_tools("--input-format stream-json")
+    if values["output_format"] != "stream-json":
+        raise UsageError("--input-format stream-json goes with --output-format stream-json")
+    emits, reads = (os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _STATES)
+    may_bypass = (
+        bool(values["allow_dangerously_skip_permissions"]) or options.workspace.flags.get("permission.mode") == BYPASS
+    )
+    schema = values.get("json_schema")
+    return ClientOptions(
+        options=options,
+        mode=mode,
+        first=values["prompt"] if (values["prompt"] or "").strip() else None,  # some clients pass an empty argument
+        partial=bool(values["include_partial_messages"]),
+        replays=bool(values["replay_user_messages"]),
+        hook_events=bool(values["include_hook_events"]),
+        asks=values["permission_prompt_tool"] == "stdio",
+        may_bypass=may_bypass,
+        schema=json_object(schema, "--json-schema") if schema else None,
+        servers=sdk_servers(tuple(values.get("mcp_config") or ())),
+        states=emits or reads,
+        quiet_states=not emits,
+    )
+
+
+def sdk_servers(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the servers that run in the client. Raises `UsageError` for an invalid configuration."""
+    names: list[str] = []
+    for text in texts:
+        inline = text.lstrip().startswith("{")
+        read = json_object(text if inline else _text_of(text, "--mcp-config"), "--mcp-config")
+        servers: Any = read.get("mcpServers")
+        if not isinstance(servers, dict):
+            raise UsageError("--mcp-config has an object `mcpServers`: the name of each server -> its entry")
+        listed = cast("dict[str, Any]", servers)
+        names += [name for name, entry in listed.items() if isinstance(entry, dict) and entry.get("type") == "sdk"]  # pyright: ignore[reportUnknownMemberType] - of an entry
+    return tuple(dict.fromkeys(names))
+
+
+def mode_of(values: Mapping[str, Any], options: SessionOptions) -> str:
+    """Return the requested permission mode."""
+    mode = str(options.workspace.flags.get("permission.mode") or values.get("permission_mode") or "default")
+    return READ_AS.get(mode, mode)  # pyright: ignore[reportReturnType] - a mode is text

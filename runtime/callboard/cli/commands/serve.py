@@ -1,0 +1,185 @@
+"""`serve`: fires the schedules of a workspace without a terminal, with one line for each event.
+
+It asks no one: attach from another terminal to watch or answer.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import anyio
+import click
+
+from callboard.adapters.system.open_files import raise_limit
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.terminal.hangup import HANGUP
+from callboard.cli.terminal.signals import next_hangup
+from callboard.cli.terminal.terminal import Style, Terminal, block
+from callboard.sessions.serve import LogLine, Serving, WouldHost, would_host
+from callboard.sessions.serve import serve as serving
+from callboard.sessions.upgrade import UPGRADED, until_replaced
+from callboard.types.records import Json
+
+_STYLES: dict[str, Style] = {"trouble": "bad", "paused": "warn", "missed": "warn", "note": "dim"}
+_LOUD = frozenset({"trouble", "paused", "missed"})
+"""Kinds of lines that --quiet keeps."""
+_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Fire what is due now, wait for its end, and exit: for a system's cron.")
+@click.option("--dry-run", is_flag=True, help="List what would be hosted and the next fire times; fire nothing.")
+@click.option("--model", metavar="NAME", help="Of the session of schedule files; others keep their own.")
+@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, schedules, settings.")
+@as_json
+@everywhere
+@click.pass_obj
+def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) -> int:
+    """Fire the schedules of a workspace, without a terminal.
+
+    Each session with schedules is hosted while no other process hosts it, and released when a person takes it over.
+    Another terminal can attach to it, watch and answer. Requests that no one answers in time are rejected.
+
+    Any number of processes may run: each slot fires once, and if one dies another continues. Lines go to stderr, with
+    --json objects to stdout. SIGTERM, Ctrl-C and the end of the terminal leave in order, SIGHUP reads the settings
+    again.
+    """
+    refuse_tools("Serving schedules", service=True)
+    serving = Serving(
+        invocation.workspace, trust=bool(values["trust"]), model=values["model"], once=bool(values["once"])
+    )
+    with terminal_of(invocation) as terminal:
+        if dry_run:
+            _show(terminal, anyio.run(would_host, serving, notice_of(invocation)), json_=json_)
+            return 0
+        put_back = raise_limit()
+        try:
+            return anyio.run(_Serve(serving, _Lines(terminal, quiet=invocation.quiet, json_=json_)).run)
+        finally:
+            put_back()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Output of events on a terminal."""
+
+    terminal: Terminal
+    quiet: bool
+    json_: bool
+
+    def tell(self, event: LogLine) -> None:
+        """Print one line."""
+        if self.json_:
+            self.terminal.record(json.dumps(_object(event)))
+        elif not self.quiet or event.kind in _LOUD:
+            about = " ".join(part for part in (event.session, event.schedule) if part)
+            text = f"{_stamp(event.at)}  {event.kind:<8} {about}{': ' if about else ''}{event.text}"
+            line = " ".join(text.splitlines())
+            self.terminal.terminal_print(block(line, _STYLES.get(event.kind, "plain")))
+
+
+def _object(event: LogLine) -> Json:
+    of = {"session": event.session} | ({"schedule": event.schedule} if event.schedule else {}) if event.session else {}
+    return {"at": event.at, "event": event.kind, **of, "text": event.text, **event.details}
+
+
+class _Serve:
+    """One `callboard serve`, from its start to a signal."""
+
+    def __init__(self, serving: Serving, lines: _Lines) -> None:
+        self._what = serving
+        self._lines = lines
+        self._left: int | None = None
+        self._again = True
+        self._scope: anyio.CancelScope
+        """Of the serving that is under way."""
+
+    async def run(self) -> int:
+        """Serve and return the exit code. SIGHUP starts again with the new settings."""
+        code = 0
+        self._scope = anyio.CancelScope()
+        async with anyio.create_task_group() as group:
+            await group.start(self._take_signals)
+            group.start_soon(self._take_hangups)
+            group.start_soon(self._take_upgrade)
+            while self._again:
+                self._again = False
+                with self._scope:
+                    code = await serving(self._what, self._lines.tell)
+                self._scope = anyio.CancelScope()
+            group.cancel_scope.cancel()
+        return code if self._left is None else self._left
+
+    async def _take_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Leave at the first SIGINT or SIGTERM. A second one ends the process at once."""
+        with anyio.open_signal_receiver(*_CODES) as signals:
+            task_status.started()
+            async for received in signals:
+                self._leave(_CODES[received], received.name)
+                return
+
+    async def _take_hangups(self) -> None:
+        """Start again at each SIGHUP, including one during the start or another reload; leave when the terminal is
+        gone."""
+        while await next_hangup() == "signal":
+            if self._left is None:
+                self._again = True
+                self._lines.tell(LogLine("serving", "reads its settings again"))
+                self._scope.cancel()
+        self._leave(HANGUP, "the end of its terminal")
+
+    async def _take_upgrade(self) -> None:
+        """Leave when another Callboard is installed, because new child processes would have that version."""
+        text = await until_replaced()
+        if self._left is None:
+            self._lines.tell(LogLine("trouble", text))
+        self._leave(UPGRADED, "the upgrade")
+
+    def _leave(self, code: int, cause: str) -> None:
+        if self._left is not None:
+            return
+        self._left = code
+        self._again = False
+        self._lines.tell(LogLine("serving", f"leaves at {cause}: nothing is lost"))
+        self._scope.cancel()
+
+
+def _show(terminal: Terminal, sessions: Sequence[WouldHost], *, json_: bool) -> None:
+    """Show the sessions to host, for a user or as JSON."""
+    if json_:
+        rows = [
+            {
+                "session": row.session,
+                "host": row.host,
+                "schedules": [
+                    {"id": each.id, "name": each.name, "cron": each.cron, "timezone": each.timezone, "next": wake}
+                    for each, wake in row.schedules
+                ],
+            }
+            for row in sessions
+        ]
+        terminal.record(json.dumps(rows, indent=2))
+        return
+    lines = [line for row in sessions for line in _session_lines(row)]
+    terminal.rows(block("\n".join(lines or ["no session has a schedule that fires: `callboard cron add` makes one"])))
+
+
+def _session_lines(row: WouldHost) -> list[str]:
+    hosted = f"hosted by process {row.host}, which fires them" if row.host is not None else "would be hosted"
+    rows = [
+        f"  {_stamp(wake) if wake is not None else 'cannot be read':<19}  {each.name or each.id}  {each.cron}"
+        f" ({each.timezone})"
+        for each, wake in row.schedules
+    ]
+    return [f"session {row.session}: {hosted}", *rows]
+
+
+def _stamp(at: float) -> str:
+    """Return a time in the zone of the machine."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

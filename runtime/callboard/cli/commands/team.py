@@ -1,0 +1,290 @@
+"""`sessions`, `team`: the sessions and agents in the store, also while another process hosts them; and `team stop`,
+`kill`, `resume` and `budget`, which are sent to the host.
+
+Also parses limits of a budget on a command line: `cost_usd=1.5`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+import anyio
+import click
+
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
+from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
+from callboard.cli.terminal.live_page import can_paint
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, styled, wants_color
+from callboard.cli.terminal.watch import painted, resized, say_line
+from callboard.cli.views.status import sessions_table
+from callboard.cli.views.team import agent_json, changes_block, ended_block, team_json, tree_block
+from callboard.core.scheduling.budget import budget_words
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.inspector import list_sessions, open_handle
+from callboard.sessions.inspect.team import TeamSeen
+from callboard.types.errors import UsageError
+from callboard.types.records import Budget
+
+Row = TypeVar("Row")
+Found = TypeVar("Found")
+
+_GATHER = 0.05
+"""Seconds in which changes are combined into one."""
+_PAGE = 50
+"""Number of ended agents to list at once."""
+_WIDTH = 100
+"""Columns without a terminal."""
+
+
+@click.command()
+@as_json
+@everywhere
+@click.pass_obj
+def sessions(invocation: Invocation, /, json_: bool) -> None:
+    """List the sessions of this workspace.
+
+    The newest comes first.
+    """
+    print_rows(
+        invocation, anyio.run(list_sessions, invocation.workspace, notice_of(invocation)), sessions_table, json_=json_
+    )
+
+
+@click.group(invoke_without_command=True)
+@click.option("-w", "--watch", is_flag=True, help="Show each change as it comes, until Ctrl-C.")
+@of_session
+@as_json
+@everywhere
+@click.pass_context
+def team(context: click.Context, /, watch: bool, session: str | None, json_: bool) -> None:
+    """Show the agents of a session.
+
+    A tree of the lead, its teammates and their subagents: state, activity or wait, its start and latest end, tokens and
+    cost. The newest 20 ended agents are listed, without subagents; the others are counted: `callboard team ended` lists
+    them. Without a terminal --watch prints a line for each change; with --json an object for each.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    invocation: Invocation = context.obj
+    if watch:
+        anyio.run(_watch, invocation, session, json_)
+        return
+
+    async def look(handle: SessionHandle) -> TeamSeen:
+        return await handle.agents.look()
+
+    seen = with_handle(invocation, session, look)
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps([agent_json(agent) for agent in seen.agents], indent=2))
+        else:
+            terminal.rows(tree_block(seen, _columns(terminal)))
+
+
+@team.command()
+@click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the newest N.")
+@click.option("--limit", type=click.IntRange(1), default=_PAGE, show_default=True, help="At most so many.")
+@of_session
+@as_json
+@everywhere
+@click.pass_obj
+def ended(invocation: Invocation, /, *, skip: int, limit: int, session: str | None, json_: bool) -> None:
+    """List the ended agents, newest first."""
+
+    async def look(handle: SessionHandle) -> TeamSeen:
+        seen = handle.agents.seen()
+        return replace(seen, agents=handle.agents.ended(skip, limit))
+
+    seen = with_handle(invocation, session, look)
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps([agent_json(agent) for agent in seen.agents], indent=2))
+        else:
+            terminal.rows(ended_block(seen.agents, skip, seen.ended.count, seen.at))
+
+
+Act = Literal["stop", "kill", "resume"]
+
+
+@team.command()
+@click.argument("name")
+@click.option("--why", default="", metavar="TEXT", help="Kept with the order.")
+@of_session
+@everywhere
+@click.pass_obj
+def stop(invocation: Invocation, /, name: str, why: str, session: str | None) -> None:
+    """Stop an agent: its calls are settled, its tasks are freed, and its life ends."""
+    _act(invocation, session, "stop", name=name, reason=why)
+
+
+@team.command()
+@click.argument("name")
+@click.option("--why", default="", metavar="TEXT", help="Kept with the order.")
+@of_session
+@everywhere
+@click.pass_obj
+def kill(invocation: Invocation, /, name: str, why: str, session: str | None) -> None:
+    """End an agent that does not stop, with its processes, its subagents and its requests."""
+    _act(invocation, session, "kill", name=name, reason=why)
+
+
+@team.command("resume")
+@click.argument("name")
+@of_session
+@everywhere
+@click.pass_obj
+def resume_(invocation: Invocation, /, name: str, session: str | None) -> None:
+    """Resume an agent that was parked after crashes."""
+    _act(invocation, session, "resume", name=name, reason="")
+
+
+@team.command()
+@click.argument("name")
+@click.argument("limits", metavar="KIND=N...", nargs=-1, required=True)
+@of_session
+@everywhere
+@click.pass_obj
+def budget(invocation: Invocation, /, name: str, limits: Sequence[str], session: str | None) -> None:
+    """Raise an agent's total budget: cost_usd, tokens, steps or seconds.
+
+    The new limit replaces the one from its start. Budgets above it still apply.
+    """
+    raised = limits_given(limits, "team budget")
+
+    async def raising(handle: SessionHandle) -> tuple[Budget, bool]:
+        return await handle.agents.raise_budget(name, raised), handle.agents.seen().host is not None
+
+    now, hosted = with_handle(invocation, session, raising)
+    text = f"{name} may use {budget_words(now)} in all; `callboard send --to {name} TEXT` has it go on"
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block(text if hosted else f"{text}, once a process hosts the session again"))
+
+
+_DONE = {"stop": "has stopped", "kill": "is ended", "resume": "goes on"}
+
+
+def _act(invocation: Invocation, session: str | None, action: Act, *, name: str, reason: str) -> None:
+    async def acting(handle: SessionHandle) -> tuple[bool, bool]:
+        agents = handle.agents
+        match action:
+            case "stop":
+                done = await agents.stop(name, reason)
+            case "kill":
+                done = await agents.kill(name, reason)
+            case "resume":
+                done = await agents.resume(name)
+        return done, agents.seen().host is not None
+
+    done, hosted = with_handle(invocation, session, acting)
+    with terminal_of(invocation) as terminal:
+        terminal.rows(told_of(action, name, done=done, hosted=hosted))
+
+
+def told_of(action: Act, name: str, *, done: bool, hosted: bool) -> Block:
+    """Return the message about the result of an order about an agent."""
+    if done:
+        return block(f"{name} {_DONE[action]}", "good")
+    if not hosted:
+        return block(f"asked {name} to {action}. No process hosts the session: it happens at the next resume")
+    return block(f"asked {name} to {action}; it has not happened yet: `callboard team --watch` shows when", "warn")
+
+
+async def _watch(invocation: Invocation, session: str | None, json_: bool) -> None:
+    """Follow the team until the process is interrupted, or its output is closed."""
+    with ExitStack() as stack:
+        async with (
+            open_handle(invocation.workspace, session, notice=notice_of(invocation)) as handle,
+            anyio.create_task_group() as group,
+        ):
+            show = _shower(invocation, json_, stack)
+            moved = anyio.Event()
+
+            def changed() -> None:
+                moved.set()
+
+            group.start_soon(handle.agents.watch, changed)
+            group.start_soon(resized, changed)
+            while True:
+                await moved.wait()
+                await anyio.sleep(_GATHER)
+                moved = anyio.Event()
+                show(handle.agents.seen())
+
+
+def _shower(invocation: Invocation, json_: bool, stack: ExitStack) -> Callable[[TeamSeen], None]:
+    """Return a function that shows the team: as lines of JSON, on an alternate screen, or as a line for each change."""
+    if json_:
+        return _records()
+    color = wants_color(invocation.color, sys.stdout, os.environ)
+    if not can_paint(sys.stdout):
+        return _changes(color)
+    last: list[TeamSeen] = []
+
+    def page(width: int, height: int | None) -> Sequence[Line]:
+        return [line for seen in last for line in tree_block(seen, width, height).lines]
+
+    paint = stack.enter_context(painted(page, color=color))
+
+    def show(seen: TeamSeen) -> None:
+        last[:] = [seen]
+        paint()
+
+    return show
+
+
+def _records() -> Callable[[TeamSeen], None]:
+    """Return a function that prints an object for each change; one in which only the time differs is left out."""
+    before: list[str] = [""]
+
+    def show(seen: TeamSeen) -> None:
+        record = team_json(seen)
+        same = json.dumps({**record, "at": 0})
+        if same != before[0]:
+            before[0] = same
+            say_line(json.dumps(record))
+
+    return show
+
+
+def _changes(color: bool) -> Callable[[TeamSeen], None]:
+    before: list[TeamSeen] = []
+
+    def show(seen: TeamSeen) -> None:
+        lines = changes_block(before[-1] if before else None, seen).lines
+        before[:] = [seen]
+        if lines:
+            say_line(styled(lines, color=color).removesuffix("\n"))
+
+    return show
+
+
+def _columns(terminal: Terminal) -> int:
+    return shutil.get_terminal_size((_WIDTH, 24)).columns if terminal.out_is_tty else _WIDTH
+
+
+_KINDS = ("cost_usd", "tokens", "steps", "seconds")
+
+
+def limits_given(texts: Sequence[str], option: str) -> Budget:
+    """Parse limits such as `cost_usd=1.5`. Raises `UsageError` that names the error."""
+    limits: dict[str, float] = {}
+    for text in texts:
+        kind, _, number = text.partition("=")
+        if kind not in _KINDS:
+            raise UsageError(f"{option} {text}: no such kind; there are {', '.join(_KINDS)}, as in cost_usd=1.5")
+        whole = kind in ("tokens", "steps")
+        try:
+            limits[kind] = int(number) if whole else float(number)
+        except ValueError:
+            limits[kind] = math.nan
+        if not 0 <= limits[kind] < math.inf:
+            raise UsageError(f"{option} {text}: {kind} is a {'whole ' if whole else ''}number from 0 on")
+    return Budget.model_validate(limits)

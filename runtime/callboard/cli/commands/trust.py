@@ -1,0 +1,134 @@
+"""`trust`, `trust show|list|revoke`: whether the content of workspaces is used. Only a person decides, never an agent's
+tool."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import anyio
+import click
+
+from callboard.adapters.extensions.trust_store import TrustFile
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.output import terminal_of
+from callboard.cli.terminal.keyboard import PersonGate, person_is_there
+from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.views.listings import as_json as json_of
+from callboard.cli.views.trust import brought_block
+from callboard.config.trust import Trust, changed, keep, standing
+from callboard.core.trust.claims import printable
+from callboard.sessions.compose import WorkspacePaths, find_places
+from callboard.types.errors import UsageError
+
+
+@click.group(invoke_without_command=True)
+@click.option("-y", "--yes", is_flag=True, help="Trust what there is without being asked.")
+@everywhere
+@click.pass_context
+def trust(ctx: click.Context, /, yes: bool) -> None:
+    """Decide whether the content of this workspace is used.
+
+    Hooks, servers, agents, skills, schedules, settings, allow rules and git settings that run programs: all of them are
+    listed in full, and none is used before exactly this content is trusted.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    invocation = ctx.ensure_object(Invocation)
+    refuse_tools("Trusting a workspace")
+    places = find_places(invocation.workspace, writable=False)
+    now = standing(places.workspace, places.config)
+    if not now.trusted and not yes and not (person_is_there() and sys.stdout.isatty()):
+        raise UsageError(
+            "there is no terminal to ask at: read `callboard trust show`, then say `callboard trust --yes`"
+        )
+    with terminal_of(invocation) as terminal:
+        gate = PersonGate(terminal, attended=True)
+        if now.damage:
+            gate.tell(f"{now.damage}: it is set aside, and other workspaces are asked for again")
+        if now.trusted:
+            terminal.rows(block(_status(now), "good"))
+            return
+        changes = changed(now.brought, TrustFile(places.config).read())
+        if yes or anyio.run(gate.ask, now.brought, changes):
+            keep(now.brought, places.config)
+            terminal.rows(block(f"trusted: {now.brought.workspace}, content {now.brought.digest[:12]}", "good"))
+        else:
+            terminal.rows(block("not trusted: none of it is used", "warn"))
+
+
+@trust.command()
+@as_json
+@everywhere
+@click.pass_obj
+def show(invocation: Invocation, /, json_: bool) -> None:
+    """List the content of this workspace that needs trust, and whether it is trusted."""
+    places, now = _standing(invocation)
+    brought = now.brought
+    changes = None if now.trusted else changed(brought, TrustFile(places.config).read())
+    with terminal_of(invocation) as terminal:
+        if json_:
+            facts = {"workspace": brought.workspace, "digest": brought.digest, "trusted": now.trusted, "how": now.how}
+            claims = [{"kind": claim.kind, "where": claim.where, "text": claim.text} for claim in brought.claims]
+            terminal.record(json_of([{**facts, "claims": claims, "files": dict(brought.hashes)}]))
+            return
+        listed = () if brought.nothing else brought_block(brought, changes).lines
+        damage = (Line(now.damage, "bad"),) if now.damage else ()
+        status = Line(_status(now), "good" if now.trusted else "warn")
+        terminal.rows(Block((*listed, *damage, status)))
+
+
+@trust.command("list")
+@as_json
+@everywhere
+@click.pass_obj
+def list_(invocation: Invocation, /, json_: bool) -> None:
+    """List the workspaces that you trusted, each content with its time."""
+    stored = TrustFile(find_places(invocation.workspace, writable=False).config).read()
+    rows = [
+        {"workspace": decision.workspace, "digest": decision.digest, "at": decision.at} for decision in stored.decisions
+    ]
+    with terminal_of(invocation) as terminal:
+        if stored.damage:
+            terminal.terminal_print(block(f"{stored.damage}: nothing is trusted by it", "bad"))
+        if json_:
+            terminal.record(json_of(rows))
+            return
+        lines = [
+            Line(
+                f"{datetime.fromtimestamp(decision.at):%Y-%m-%d %H:%M}"  # noqa: DTZ006
+                f"  {decision.digest[:12]}  {printable(decision.workspace)}"
+            )
+            for decision in stored.decisions
+        ]
+        terminal.rows(Block(tuple(lines) or (Line("no workspace is trusted", "dim"),)))
+
+
+@trust.command()
+@click.argument("workspaces", nargs=-1, type=click.Path(path_type=Path))
+@everywhere
+@click.pass_obj
+def revoke(invocation: Invocation, /, workspaces: Sequence[Path]) -> None:
+    """Revoke the trust in WORKSPACES (default: this one)."""
+    refuse_tools("Changing whom you trust")
+    file = TrustFile(find_places(invocation.workspace, writable=False).config)
+    with terminal_of(invocation) as terminal:
+        for path in workspaces or (invocation.workspace,):
+            real = str(path.resolve())
+            gone = file.revoke(real)
+            text = f"not trusted any more: {real}" if gone else f"was not trusted: {real}"
+            terminal.rows(block(text, "good" if gone else "dim"))
+
+
+def _standing(invocation: Invocation) -> tuple[WorkspacePaths, Trust]:
+    places = find_places(invocation.workspace, writable=False)
+    return places, standing(places.workspace, places.config)
+
+
+def _status(now: Trust) -> str:
+    if now.how == "nothing":
+        return "this workspace brings nothing that would have to be trusted"
+    digest = now.brought.digest[:12]
+    return f"trusted: content {digest}" if now.trusted else f"not trusted, so not used: content {digest}"

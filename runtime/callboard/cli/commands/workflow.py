@@ -1,0 +1,374 @@
+"""`workflow`: workflows from Python files: run one, list them, show one step by step, resume one.
+
+Workflows from Python files for the command line: found, given their arguments, run to their end.
+
+The user names the file: it is imported, and its code runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+import click
+
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.commands.run import MODES
+from callboard.cli.terminal.approver import PersonApprover
+from callboard.cli.terminal.keyboard import Keyboard, person_is_there
+from callboard.cli.terminal.screen import Screen
+from callboard.cli.terminal.signals import Leaving, heed_signals, run_until_left
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block
+from callboard.sdk.options import SessionKeywords
+from callboard.sdk.session import Session
+from callboard.sdk.workflows.decorator import AnyWorkflow, WorkflowFunction
+from callboard.sdk.workflows.journal import WorkflowRecord, kept_workflow, kept_workflows
+from callboard.types.errors import CallboardError, UsageError
+from callboard.types.records import Json
+from callboard.types.workflows import WorkflowNoted
+
+_MARKS = {"began": "…", "ended": "✓", "failed": "✗", "dropped": "-"}
+
+
+@click.group()
+@everywhere
+def workflow() -> None:
+    """Run, list, show and resume workflows from Python files.
+
+    A workflow is an async function with `@workflow` (docs/workflows.md). Each run is journalled in a session: a run
+    that was cut off, even by a kill, continues and repeats no finished step.
+    """
+
+
+@workflow.command()
+@click.argument("place", metavar="FILE:NAME")
+@click.option(
+    "--arg", "args", multiple=True, metavar="K=V", help="An argument: text, or JSON; may stand several times."
+)
+@click.option("--id", "run_id", metavar="ID", help="The id of this run.")
+@click.option("--model", metavar="NAME", help="The session's model; rehearsal:FILE and cassette:FILE need no key.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
+@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that its agents may cost, at most.")
+@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@with_plugins
+@as_json
+@everywhere
+@click.pass_obj
+def run(invocation: Invocation, /, **values: Any) -> int:
+    """Run the workflow NAME of the Python file FILE in a new session, to its end.
+
+    Progress goes to stderr, the result to stdout. NAME may be omitted if the file has one workflow.
+    """
+    refuse_tools("Running a workflow")
+    wish = Wish(
+        workspace=invocation.workspace,
+        place=values["place"],
+        texts=pairs(values["args"]),
+        options=_options(values),
+        run_id=values["run_id"] or "",
+        budget=values["max_budget_usd"],
+        json=values["json_"],
+    )
+    with terminal_of(invocation) as terminal:
+        return run_wish(wish, terminal)
+
+
+@workflow.command()
+@click.argument("run_id", metavar="ID", required=False)
+@click.option("--from", "place", metavar="FILE:NAME", help="The place of the workflow now, if it has moved.")
+@click.option("--redo", multiple=True, metavar="STEP", help="Let this step run again; may stand several times.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
+@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that its agents may cost, at most.")
+@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@with_plugins
+@as_json
+@everywhere
+@click.pass_obj
+def resume(invocation: Invocation, /, **values: Any) -> int:
+    """Continue the workflow ID (default: the newest). Finished steps do not run again."""
+    refuse_tools("Resuming a workflow")
+    stored = anyio.run(kept_workflow, invocation.workspace, values["run_id"], notice_of(invocation))
+    wish = Wish(
+        workspace=invocation.workspace,
+        place=values["place"] or stored.row.place,
+        options=_options(values),
+        budget=values["max_budget_usd"],
+        resume=(stored.session, stored.row.id),
+        redo=tuple(values["redo"]),
+        json=values["json_"],
+    )
+    with terminal_of(invocation) as terminal:
+        return run_wish(wish, terminal)
+
+
+@workflow.command("list")
+@as_json
+@everywhere
+@click.pass_obj
+def list_(invocation: Invocation, /, json_: bool) -> None:
+    """List the workflows of this workspace, newest first."""
+    workflows = anyio.run(kept_workflows, invocation.workspace, notice_of(invocation))
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps([_row_json(workflow) for workflow in workflows]))
+        else:
+            terminal.rows(Block(tuple(_rows(workflows))))
+
+
+@workflow.command()
+@click.argument("run_id", metavar="ID", required=False)
+@as_json
+@everywhere
+@click.pass_obj
+def show(invocation: Invocation, /, run_id: str | None, json_: bool) -> None:
+    """Show the workflow ID (default: the newest): its arguments, each step, and its result."""
+    stored = anyio.run(kept_workflow, invocation.workspace, run_id, notice_of(invocation))
+    with terminal_of(invocation) as terminal:
+        if json_:
+            steps = [step.model_dump(mode="json") for step in stored.steps]
+            terminal.record(json.dumps({**_row_json(stored), "steps": steps}))
+        else:
+            terminal.rows(Block(tuple(_workflow_lines(stored))))
+
+
+def _options(values: dict[str, Any]) -> SessionKeywords:
+    options: SessionKeywords = {"trust": bool(values["trust"])}
+    if values.get("model"):
+        options["model"] = values["model"]
+    if values.get("permission_mode"):
+        options["permission_mode"] = values["permission_mode"]
+    if values.get("allow"):
+        options["allow"] = list(values["allow"])
+    if values.get("plugins"):
+        options["plugins"] = [Path(plugin) for plugin in values["plugins"]]
+    return options
+
+
+def _row_json(stored: WorkflowRecord) -> dict[str, Any]:
+    return {**stored.row.model_dump(mode="json"), "session": stored.session, "status": stored.status}
+
+
+def _rows(workflows: Sequence[WorkflowRecord]) -> list[Line]:
+    if not workflows:
+        return [Line("no workflow has run in this workspace yet: callboard workflow run FILE:NAME", "dim")]
+    wide = max(len(workflow.row.id) for workflow in workflows)
+    return [
+        Line(f"{workflow.row.id:<{wide}}  {workflow.status:<8} {_moment(workflow.row.created_at)}  {workflow.row.name}")
+        for workflow in workflows
+    ]
+
+
+def _workflow_lines(stored: WorkflowRecord) -> list[Line]:
+    row = stored.row
+    lines = [
+        Line(f"{row.id}: {row.name} [{stored.status}]", "strong"),
+        Line(f"  {row.place}, session {stored.session}, begun {_moment(row.created_at)}"),
+        Line(f"  arguments: {json.dumps(row.args)}"),
+    ]
+    lines += [_step_line(step) for step in stored.steps]
+    if row.status == "done":
+        lines.append(Line(f"  result: {json.dumps(row.result)}"))
+    if row.error:
+        lines.append(Line(f"  {row.error}", "bad"))
+    return lines
+
+
+def _step_line(step: WorkflowNoted) -> Line:
+    agent = f" by {step.agent}" if step.agent else ""
+    came = f": {_short(step.value)}" if step.t == "ended" and step.kind != "now" else ""
+    reason = f": {step.error}" if step.t == "failed" else ""
+    return Line(
+        f"  {_MARKS[step.t]} {step.step} {step.label}{agent}{came}{reason}", "bad" if step.t == "failed" else "plain"
+    )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Workflow to run. `resume`: the session and the run to continue; None: a new run in a new session."""
+
+    workspace: Path
+    place: str
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: SessionKeywords = field(default_factory=SessionKeywords)
+    run_id: str = ""
+    budget: float | None = None
+    resume: tuple[str, str] | None = None
+    redo: tuple[str, ...] = ()
+    json: bool = False
+
+
+def find_workflow(place: str) -> AnyWorkflow:
+    """Return the workflow of `FILE.py:NAME`, `FILE.py` (if it has only one) or `module:NAME`. Raises `UsageError`."""
+    where, _, name = place.rpartition(":") if ":" in place else (place, "", "")
+    module = _module(where)
+    workflows: dict[str, AnyWorkflow] = {key: value for key, value in vars(module).items() if _is_workflow(value)}
+    if not name and len(workflows) == 1:
+        return next(iter(workflows.values()))
+    if name not in workflows:
+        hint = (
+            f"there are: {', '.join(workflows)}" if workflows else "no workflow: put `@workflow` over an async function"
+        )
+        raise UsageError(f"{where} has no workflow {name!r}; {hint}" if name else f"{where}: name one; {hint}")
+    return workflows[name]
+
+
+def _is_workflow(value: object) -> bool:
+    return isinstance(value, WorkflowFunction)
+
+
+def _module(where: str) -> ModuleType:
+    file = Path(where)
+    try:
+        if file.suffix != ".py":
+            sys.path.insert(0, str(Path.cwd()))
+            return importlib.import_module(where)
+        spec = spec_from_file_location(file.stem, file.resolve())
+        if spec is None or spec.loader is None or not file.is_file():
+            raise UsageError(f"there is no file {where}: write FILE.py:NAME")
+        sys.path.insert(0, str(file.resolve().parent))  # what stands beside it can be imported
+        module = sys.modules[spec.name] = module_from_spec(spec)  # where its own classes look for it
+        spec.loader.exec_module(module)
+        return module
+    except CallboardError:
+        raise
+    except Exception as failed:
+        last = traceback.extract_tb(failed.__traceback__)[-1]
+        raise UsageError(
+            f"{where} cannot be imported: {type(failed).__name__}: {failed} ({last.filename}:{last.lineno})"
+        ) from failed
+
+
+def arguments(function: AnyWorkflow, texts: Mapping[str, str]) -> Json:
+    """Convert `--arg k=v` for the workflow: text for a parameter of type text, otherwise JSON. Raises `UsageError`."""
+    parameters = {parameter.name: parameter for parameter in function.taken.arguments}
+    read: dict[str, Any] = {}
+    for name, text in texts.items():
+        if name not in parameters:
+            raise UsageError(
+                f"workflow {function.name} takes no {name!r}; it takes {', '.join(parameters) or 'nothing'}"
+            )
+        plain = parameters[name].schema.get("type") == "string"
+        read[name] = text if plain else _json_or_text(text)
+    try:
+        _, values = function.taken.bind(read)
+    except ValueError as wrong:
+        raise UsageError(f"workflow {function.name}: {wrong}") from wrong
+    return function.arguments((), {name: value for name, value in values.items() if name in parameters})
+
+
+def _json_or_text(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def run_wish(wish: Wish, terminal: Terminal) -> int:
+    """Run in this thread to the end and return the exit code."""
+    return run_until_left(_Run(wish, terminal).go, terminal)
+
+
+class _Run:
+    def __init__(self, wish: Wish, terminal: Terminal) -> None:
+        self._wish = wish
+        self._terminal = terminal
+        self._function = find_workflow(wish.place)
+        self._arguments = arguments(self._function, wish.texts) if wish.resume is None else {}
+        self._told = ""
+
+    async def go(self, leaving: Leaving) -> int:
+        codes: list[int] = []
+        async with anyio.create_task_group() as group:
+            await group.start(heed_signals, leaving, group.cancel_scope, self._nothing_to_stop)
+            codes.append(await self._host())
+            group.cancel_scope.cancel()
+        if leaving.code is not None:
+            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} goes on with it", "dim"))
+        return leaving.code or next(iter(codes), 130)
+
+    async def _nothing_to_stop(self) -> bool:
+        return False
+
+    async def _host(self) -> int:
+        wish = self._wish
+        screen = Screen(self._terminal, result_apart=False)
+        options: SessionKeywords = {**self._function.options, **wish.options, "observers": [screen]}
+        person = PersonApprover(Keyboard(self._terminal).ask, self._terminal) if person_is_there() else None
+        if person is not None:
+            options["approver"] = person
+        made = Session(wish.workspace, **options)
+        if wish.resume is not None:
+            made = Session.resume(wish.workspace, wish.resume[0], **options)
+        async with made as session:
+            screen.attach(session.runtime, asks=person.asks if person is not None else ())
+            if person is not None:
+                person.attach(session.runtime)
+            return await self._work(session)
+
+    async def _work(self, session: Session) -> int:
+        wish = self._wish
+        run_id = wish.resume[1] if wish.resume else wish.run_id or f"{self._function.name}-{session.id[-6:]}"
+        self._told = f"`callboard workflow resume {run_id}`"
+        self._terminal.terminal_print(block(f"workflow {run_id} of session {session.id}", "dim", progress=True))
+        function = self._function.named(run_id, budget=wish.budget)
+        try:
+            if wish.resume is not None:
+                result: Any = await session.resume_workflow(function, run_id, redo=wish.redo)
+            else:
+                result = await session.run_workflow(function, self._arguments, place=_absolute(wish.place))
+        except CallboardError:
+            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} goes on with it", "dim"))
+            raise
+        except Exception as failed:  # noqa: BLE001  # a workflow is the person's own code: its faults are theirs to read
+            self._terminal.terminal_print(block("".join(traceback.format_exception(failed)).rstrip(), "bad"))
+            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} goes on with it", "dim"))
+            return 1
+        self._print(session, run_id, function.result_json(result))
+        return 0
+
+    def _print(self, session: Session, run_id: str, result: object) -> None:
+        if self._wish.json:
+            usage = session.cost().model_dump()
+            record = {"id": run_id, "session": session.id, "status": "done", "result": result, "usage": usage}
+            self._terminal.record(json.dumps(record))
+        elif result is not None:
+            self._terminal.result(result if isinstance(result, str) else json.dumps(result, indent=2))
+
+
+def _absolute(place: str) -> str:
+    """Return the place in a form that works from any folder."""
+    where, colon, name = place.rpartition(":") if ":" in place else (place, "", "")
+    return f"{Path(where).resolve()}{colon}{name}" if where.endswith(".py") else place
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return `k=v` texts as a mapping. Raises `UsageError`."""
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--arg {text!r}: write it as name=value")
+        values[name] = value
+    return values

@@ -1,0 +1,136 @@
+"""`worktrees`, `worktrees merge|remove`: the git worktrees of a workspace, for the user.
+
+Changes are refused inside a tool call: agents have their own tools for that, with permissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import anyio
+import click
+
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.output import notice_of, print_rows, terminal_of
+from callboard.cli.terminal.terminal import Block, block
+from callboard.cli.views.listings import table
+from callboard.ports.worktrees import MergeEnd, Removed
+from callboard.sessions.inspect.worktrees import WorktreeInspector, WorktreeLine, open_worktrees
+from callboard.types.errors import UsageError
+
+Found = TypeVar("Found")
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@everywhere
+@click.pass_context
+def worktrees(ctx: click.Context, /, json_: bool) -> None:
+    """List, merge and remove git worktrees.
+
+    Without a command: all worktrees of this workspace, of all its sessions. Branch, agents, tasks, commits ahead of and
+    behind the workspace's branch, uncommitted files, size.
+    """
+    if ctx.invoked_subcommand is None:
+        invocation = ctx.ensure_object(Invocation)
+        print_rows(invocation, _at(invocation, WorktreeInspector.lines), worktrees_table, json_=json_)
+
+
+@worktrees.command()
+@click.argument("name")
+@click.option("--test", "test_command", default="", metavar="COMMAND", help="Has to pass on the merged result first.")
+@everywhere
+@click.pass_obj
+def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
+    """Merge the work of a worktree into the branch that is checked out here.
+
+    Uncommitted work in it is committed to its branch first. If both sides changed the same lines, nothing is merged:
+    the conflicts are written into the worktree's files, to be solved there.
+    """
+    refuse_tools("Merging a worktree")
+
+    async def merging(inspector: WorktreeInspector) -> MergeEnd:
+        return await inspector.merge(name, test_command)
+
+    end = _at(invocation, merging)
+    if end.how in ("failed", "conflict"):
+        raise UsageError(_why_not(name, end))
+    message = (
+        f"merged wt/{name} into {end.onto} ({end.commit[:10]})" if end.commit else f"{end.onto} holds all of it already"
+    )
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block("\n".join([message, *(f"  {file}" for file in end.files)]), "good"))
+
+
+@worktrees.command()
+@click.argument("name")
+@click.option("--discard", is_flag=True, help="Also work that is nowhere else. Commits are never lost.")
+@everywhere
+@click.pass_obj
+def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
+    """Remove a worktree, and its branch unless it has commits that no other branch has.
+
+    Refused while changed, untracked or ignored files, or unmerged commits, exist nowhere else; --discard deletes them.
+    """
+    refuse_tools("Removing a worktree")
+
+    async def removing(inspector: WorktreeInspector) -> tuple[Removed, Sequence[str]]:
+        lost = await inspector.losses(name)
+        if lost and not discard:
+            listed = "\n".join(f"  {line}" for line in lost)
+            raise UsageError(f"{name} holds work that is nowhere else (--discard deletes it):\n{listed}")
+        return await inspector.remove(name, lost), lost
+
+    removed, lost = _at(invocation, removing)
+    lines = [f"{name} is removed", *(f"  was in it: {line}" for line in lost)]
+    if removed.branch:
+        lines.append(f"  the branch {removed.branch} stays, for its commits")
+    lines += [f"  {task} is no longer bound to it" for task in removed.tasks]
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block("\n".join(lines), "good"))
+
+
+def worktrees_table(rows: Sequence[WorktreeLine]) -> Block:
+    """Return a table: name, branch, agents, tasks, distance from the workspace's branch, size."""
+    cells = [
+        [
+            row.name,
+            row.branch,
+            row.owner,
+            " ".join(row.tasks),
+            f"+{row.ahead} -{row.behind}",
+            "?" if row.dirty < 0 else str(row.dirty),
+            size_words(row.bytes),
+            row.state,
+        ]
+        for row in rows
+    ]
+    heads = ["WORKTREE", "BRANCH", "OWNER", "TASKS", "COMMITS", "DIRTY", "SIZE", "STATE"]
+    return table(heads, cells, "no worktrees")
+
+
+def size_words(size: float) -> str:
+    """Return bytes in the largest unit with a number of at least 1: `1.5 MB`."""
+    unit = 0
+    while size >= 1_000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1_000, unit + 1
+    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def _why_not(name: str, end: MergeEnd) -> str:
+    if end.how == "failed":
+        return f"the test command failed on the merged result, nothing was merged:\n{end.output}"
+    listed = "\n".join(f"  {file}" for file in end.files)
+    return (
+        f"both sides changed the same lines, nothing was merged; solve it in the worktree {name}, and merge:\n{listed}"
+    )
+
+
+def _at(invocation: Invocation, work: Callable[[WorktreeInspector], Awaitable[Found]]) -> Found:
+    async def working() -> Found:
+        async with open_worktrees(invocation.workspace, notice_of(invocation)) as inspector:
+            return await work(inspector)
+
+    return anyio.run(working)

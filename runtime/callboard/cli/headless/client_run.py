@@ -1,0 +1,433 @@
+"""Session driven by a client: messages and control frames on stdin and stdout.
+
+Messages are answered one after the other, each by one `result`; control frames take effect at once. The session stays
+open until stdin ends and the messages sent by then are done. After the client is gone no one can answer: requests are
+rejected. It draws no screen: stderr has only ignored options and failures.
+
+Also reads the lines of stdin without blocking the loop, each with its number and with at most `LONGEST` bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard import __version__
+from callboard.cli.headless.approver import ClientApprover
+from callboard.cli.headless.client import Client
+from callboard.cli.headless.control import Control
+from callboard.cli.headless.initialize import carried, initialize_response, options_of
+from callboard.cli.headless.json_result import Structured
+from callboard.cli.headless.options import ClientOptions
+from callboard.cli.headless.stream_json import StreamJson
+from callboard.cli.headless.tool_names import ClientSpoken, EventsTold
+from callboard.cli.terminal.keyboard import PersonGate
+from callboard.cli.terminal.signals import Leaving, ended_by, heed_signals, run_until_left
+from callboard.cli.terminal.terminal import Terminal, block
+from callboard.ports.model import Delta
+from callboard.sessions.base import left_end
+from callboard.sessions.hosted import HostedSession
+from callboard.sessions.open import open_session
+from callboard.sessions.result import INTERRUPTED, NO_ANSWER, RunEnd
+from callboard.types.errors import CallboardError, UsageError
+from callboard.types.events import Event, TurnBegan
+from callboard.types.records import Envelope, Json
+from callboard.types.settings import AskSettings
+
+SPOKEN = "2.1.317"
+"""Release of the protocol's original program whose frames are supported, by which clients decide what to use."""
+_CAPABLE = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1")
+_PASSED_OVER = frozenset({"keep_alive"})
+
+
+class ClientRun:
+    """One run, from the first line of stdin to the last line of stdout."""
+
+    def __init__(self, wishes: ClientOptions, terminal: Terminal, stdin: int = 0) -> None:
+        """Create a run. `stdin`: the file descriptor to read."""
+        self._wishes = wishes
+        self._terminal = terminal
+        self._stdin = stdin
+        self._client = Client(self._write)
+        folder = str(wishes.options.workspace.folder.resolve())
+        extra: Json = {"claude_code_version": SPOKEN, "capabilities": list(_CAPABLE), "fast_mode_state": "off"}
+        spoken = ClientSpoken(partial=wishes.partial, extra=extra, folder=folder, streaming=EventsTold(folder))
+        self._stream = StreamJson(self._write, cwd=str(Path(folder)), version=__version__, spoken=spoken)
+        self._messages: deque[Json] = deque()
+        if wishes.first is not None:
+            self._messages.append({"type": "user", "message": {"role": "user", "content": wishes.first}})
+        self._initialize: tuple[str, Json] | None = None
+        self._ready = anyio.Event()
+        self._changed = anyio.Event()
+        self._opened = anyio.Event()
+        self._ended = self._busy = self._stopped = False
+        self._failed: CallboardError | None = None
+        self._serving = anyio.CancelScope()
+        self._doing: dict[str, anyio.CancelScope] = {}
+        self._group: TaskGroup | None = None
+        self._session: HostedSession | None = None
+        self._control: Control | None = None
+
+    async def go(self, leaving: Leaving) -> int:
+        """Run to the end of stdin and return the exit code of the last message. Raises errors that end a session."""
+        began = anyio.current_time()
+        code = 0
+        async with anyio.create_task_group() as group:
+            self._group = group
+            await group.start(heed_signals, leaving, group.cancel_scope, self._signalled)
+            group.start_soon(self._read)
+            try:
+                code = await self._serve()
+            except CallboardError as error:
+                seconds = anyio.current_time() - began
+                self._stream.opened("", model="", mode=self._wishes.mode) if self._session is None else None
+                self._stream.result(left_end(self._session, error.exit_code, str(error)), seconds=seconds)
+                raise
+            group.cancel_scope.cancel()
+        if leaving.code is None:
+            return code
+        end = left_end(self._session, leaving.code, ended_by(leaving.code))
+        self._stream.result(end, seconds=anyio.current_time() - began)
+        return leaving.code
+
+    # What comes in
+
+    async def _read(self) -> None:
+        """Handle each line as it arrives, then note that the client is gone."""
+        try:
+            async for number, line in lines_of(self._stdin):
+                message = message_in(line, number)
+                if message is not None:
+                    self._take(message, number)
+        except CallboardError as error:
+            self._failed = error
+            self._serving.cancel()
+        self._ended = True
+        self._client.leave()
+        self._ready.set()
+        self._ring()
+
+    def _take(self, message: Json, number: int) -> None:
+        kind = message["type"]
+        request_id = str(message.get("request_id"))
+        request = cast("Json", message["request"]) if isinstance(message.get("request"), dict) else {}
+        if kind == "control_response":
+            self._client.take(message)
+        elif kind == "control_cancel_request":
+            if request_id in self._doing:
+                self._doing[request_id].cancel()
+        elif kind == "user":
+            self._messages.append(message)
+            self._ready.set()
+            self._ring()
+        elif kind == "control_request" and request.get("subtype") == "initialize":
+            self._begin(request_id, request)
+        elif kind == "control_request" and self._group is not None:
+            self._ready.set()
+            self._group.start_soon(self._do, request_id, request)
+        elif kind not in _PASSED_OVER:
+            self._tell(f"line {number} of stdin: messages of type {kind!r} are not known: it is passed over")
+
+    def _begin(self, request_id: str, request: Json) -> None:
+        if self._ready.is_set():
+            self._client.refuse(request_id, "the session has begun: initialize comes first, and once")
+        else:
+            self._initialize = (request_id, request)
+            self._ready.set()
+
+    async def _do(self, request_id: str, request: Json) -> None:
+        """Perform a request of the client concurrently."""
+        with anyio.CancelScope() as scope:
+            self._doing[request_id] = scope
+            try:
+                await self._opened.wait()
+                assert self._control is not None, "an open session is controlled"
+                response = await self._control.do(request)
+            except CallboardError as refused:
+                self._client.refuse(request_id, str(refused))
+            else:
+                self._client.answer(request_id, response)
+            finally:
+                del self._doing[request_id]
+
+    def _ring(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _next(self) -> Json | None:
+        """Wait for the next message and return it; None if there will be none."""
+        while not self._messages:
+            if self._ended:
+                return None
+            await self._changed.wait()
+        return self._messages.popleft()
+
+    # The session
+
+    async def _serve(self) -> int:
+        code = 0
+        with self._serving:
+            await self._ready.wait()
+            if self._initialize is not None or self._messages or not self._ended:
+                code = await self._host()
+        if self._failed is not None:
+            raise self._failed
+        return code
+
+    async def _host(self) -> int:
+        wishes = self._wishes
+        gate = PersonGate(self._terminal, attended=False)
+        bridges = {name: partial(carried, self._client, name) for name in wishes.servers}
+        options = replace(
+            wishes.options,
+            workspace=replace(wishes.options.workspace, gate=gate),
+            permissions=replace(wishes.options.permissions, attended=wishes.asks),
+            mcp=replace(wishes.options.mcp, wait=True, bridges=bridges),
+            hosting=replace(wishes.options.hosting, commands_at_rest="leave"),
+        )
+        if self._initialize is not None:
+            options, notes = options_of(self._initialize[1], options, self._client, self._tell_hook)
+            for note in notes:
+                self._tell(note)
+        approver = ClientApprover(self._client, self._tell, self._stop_soon)
+        approvers = [approver] if wishes.asks else []
+        async with open_session(options, observers=[self._stream, self], approvers=approvers) as session:
+            self._session = session
+            for note in session.notes:
+                self._tell(note)
+            approver.attach(session)
+            self._stream.commands = session.commands
+            self._stream.servers = session.servers_now
+            self._stream.agents = tuple(session.agent_types)
+            self._stream.opened(
+                session.id, model=session.model, mode=wishes.mode, spec=await session.begun(), calls=session.call
+            )
+            self._control = Control(
+                session=session,
+                stop=self._stop,
+                drop=self._drop,
+                queued=self._queued,
+                tell=self._stream.tell,
+                first_model=session.model,
+                may_bypass=wishes.may_bypass,
+            )
+            if self._initialize is not None:
+                self._client.answer(self._initialize[0], initialize_response(session))
+            self._opened.set()
+            if options.identity.resume:
+                await self._as_asked(session)
+            try:
+                code = await self._converse(session)
+            finally:
+                await session.end_commands()
+                for command in session.stopped():
+                    self._tell(command.line())
+            await session.mark_ended(code)
+            return code
+
+    async def _converse(self, session: HostedSession) -> int:
+        """Answer each message until stdin ends; return the exit code of the last one."""
+        code = 0
+        while (message := await self._next()) is not None:
+            code = await self._turn(session, message)
+        return code
+
+    async def _as_asked(self, session: HostedSession) -> None:
+        """Set, in a resumed session, who answers now, and the model of this command line."""
+        seconds = AskSettings().deadline if self._wishes.asks else 0
+        await session.command("asking", text=str(seconds))
+        if self._wishes.options.model.name is not None and session.model_of() != session.model:
+            await session.use_model(session.model)
+
+    async def _turn(self, session: HostedSession, message: Json) -> int:
+        """Process one message to its result and return its exit code."""
+        began = anyio.current_time()
+        self._busy = True
+        self._stopped = False
+        self._stream.new_turn()
+        self._state("running")
+        if self._wishes.replays:
+            self._replay(message)
+        text, wrong = text_of_message(message)
+        end = RunEnd(1, "", wrong, session.usage(), [])
+        extra = Json()
+        if not wrong:
+            await _say_to_lead(session, text)
+            end, extra = await Structured(session, self._wishes.schema).finished()
+        code = end.exit_code
+        by_client = code == INTERRUPTED and self._stopped
+        code = 0 if code == NO_ANSWER else code  # a call that nobody could allow was denied: the turn went on
+        if by_client:
+            extra["is_error"] = False
+        if message.get("uuid"):
+            extra["user_message_uuid"] = message["uuid"]
+        self._stream.result(replace(end, exit_code=code), seconds=anyio.current_time() - began, **extra)
+        self._busy = False
+        if not self._messages:
+            self._state("idle")
+        return 0 if by_client else code
+
+    def _replay(self, message: Json) -> None:
+        session_id = self._session.id if self._session else ""
+        replayed: Json = {"message": message.get("message"), "isReplay": True, "session_id": session_id}
+        self._stream.user({**replayed, "uuid": message.get("uuid") or str(uuid.uuid4())})
+
+    # Interrupting
+
+    async def _stop(self) -> None:
+        """Stop the work for the current message, if there is any."""
+        if self._busy and self._session is not None:
+            self._stopped = True
+            await self._session.interrupt()
+
+    def _stop_soon(self) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._stop)
+
+    async def _signalled(self) -> bool:
+        if not self._busy:
+            return False
+        await self._stop()
+        return True
+
+    def _drop(self) -> Sequence[str]:
+        dropped = self._queued()
+        self._messages.clear()
+        return dropped
+
+    def _queued(self) -> Sequence[str]:
+        return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Interrupt a turn that begins after it was interrupted."""
+        if agent == "lead" and isinstance(event, TurnBegan) and self._stopped:
+            self._stop_soon()
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Write messages of hooks for the user to stderr."""
+        if delta.kind == "notice":
+            self._tell(delta.text)
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Do nothing: mail is reported when it enters a conversation."""
+
+    # What goes out
+
+    def _write(self, message: Json) -> None:
+        self._terminal.record(json.dumps(message))
+
+    def _tell(self, text: str) -> None:
+        self._terminal.terminal_print(block(f"callboard: {text}", "warn"))
+
+    def _tell_hook(self, subtype: str, about: Json) -> None:
+        if self._wishes.hook_events:
+            self._stream.tell(subtype, **about)
+
+    def _state(self, state: str) -> None:
+        """Report `running` or `idle` to a client that asked for it."""
+        if self._wishes.states:
+            own: dict[str, Any] = {"sdk_host_only": True} if self._wishes.quiet_states else {}
+            self._stream.tell("session_state_changed", state=state, **own)
+
+
+async def _say_to_lead(session: HostedSession, text: str) -> None:
+    """Send text to the lead. `/compact WHAT TO KEEP` and `/clear` are for the runtime."""
+    command, _, argument = text.strip().partition(" ")
+    if command == "/compact":
+        await session.command("compact", text=argument.strip())
+    elif text.strip() == "/clear":
+        await session.renew(carry=False)
+    else:
+        await session.say(text)
+
+
+def text_of_message(message: Json) -> tuple[str, str]:
+    """Return the text of a client's message, and the reason why it is invalid; empty if it is valid."""
+    inner: Any = message.get("message")
+    content: Any = cast("Json", inner).get("content") if isinstance(inner, dict) else None
+    if isinstance(content, str):
+        texts = [content]
+    elif isinstance(content, list) and all(isinstance(item, dict) for item in cast("list[object]", content)):
+        blocks = cast("list[Json]", content)
+        if other := sorted({str(item.get("type")) for item in blocks if item.get("type") != "text"}):
+            return "", f"a message of text is expected: blocks of type {', '.join(other)} are not taken"
+        texts = [str(item.get("text") or "") for item in blocks]
+    else:
+        return "", "a message has `message.content`: a text, or a list of blocks"
+    text = "\n\n".join(texts)
+    return (text, "") if text.strip() else ("", "the message is empty: say what to do")
+
+
+def run_client(wishes: ClientOptions, terminal: Terminal, stdin: int = 0) -> int:
+    """Run in this thread to the end and return the exit code."""
+
+    async def run(leaving: Leaving) -> int:
+        return await ClientRun(wishes, terminal, stdin).go(leaving)  # made within the loop that it belongs to
+
+    return run_until_left(run, terminal)
+
+
+LONGEST = 10_000_000
+"""Most bytes of one line, as allowed by the protocol."""
+_PIECE = 1 << 16
+
+
+async def lines_of(descriptor: int) -> AsyncGenerator[tuple[int, bytes]]:
+    """Yield each line with its number from 1, without its end, until the input ends; the last one may lack an end.
+
+    Raises `UsageError` for a line of more than `LONGEST` bytes.
+    """
+    buffer = bytearray()
+    number = 0
+    while piece := await _piece(descriptor):
+        buffer += piece
+        if b"\n" in piece:
+            *whole, tail = buffer.split(b"\n")
+            buffer = bytearray(tail)
+            for line in whole:
+                number += 1
+                yield number, _fitting(bytes(line), number)
+        _fitting(buffer, number + 1)
+    if buffer.strip():
+        yield number + 1, bytes(buffer)
+
+
+async def _piece(descriptor: int) -> bytes:
+    """Wait for the next input and return it; empty at the end."""
+    try:
+        await anyio.wait_readable(descriptor)
+    except (OSError, ValueError):
+        await anyio.lowlevel.checkpoint()  # a file or /dev/null cannot be waited for, and never makes anyone wait
+    try:
+        return os.read(descriptor, _PIECE)
+    except OSError:
+        return b""  # a terminal that has gone: the input has ended
+
+
+def _fitting(line: bytes | bytearray, number: int) -> bytes:
+    if len(line) > LONGEST:
+        raise UsageError(f"line {number} of stdin has more than {LONGEST:,} bytes: put what is long into a file")
+    return line if isinstance(line, bytes) else b""
+
+
+def message_in(line: bytes, number: int) -> Json | None:
+    """Parse a message; None for an empty line. Raises `UsageError`, with the line's number, for an invalid one."""
+    if not line.strip():
+        return None
+    try:
+        value: object = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {number} of stdin is not JSON: {error}. Each line is one message") from error
+    if not isinstance(value, dict) or not isinstance(cast("Json", value).get("type"), str):
+        raise UsageError(f"line {number} of stdin is no message: a JSON object with a `type` is expected")
+    return cast("Json", value)

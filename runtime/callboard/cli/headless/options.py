@@ -1,0 +1,37 @@
+"""Options that a client sets by its flags, before the session opens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callboard.sessions.options import SessionOptions
+from callboard.types.records import Json
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Options of a run that a client drives over stdin and stdout."""
+
+    options: SessionOptions
+    mode: str = "default"
+    """Permission mode at the start."""
+    first: str | None = None
+    """Prompt from the command line, treated like a first message."""
+    partial: bool = False
+    """True if replies are also reported while they stream."""
+    replays: bool = False
+    """True if the client's messages are sent back to it."""
+    hook_events: bool = False
+    """True if the client is notified of each callback that runs."""
+    asks: bool = False
+    """True if the client answers permissions, plans and questions."""
+    may_bypass: bool = False
+    """True if the client may put the session into the mode `bypassPermissions`."""
+    schema: Json | None = None
+    """JSON schema for the final text of each turn."""
+    servers: tuple[str, ...] = ()
+    """Names of the MCP servers that run in the client."""
+    states: bool = False
+    """True if the client is notified when the session starts and stops working."""
+    quiet_states: bool = False
+    """True if only the client's library requested the states, and keeps them to itself."""

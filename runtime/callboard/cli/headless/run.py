@@ -1,0 +1,271 @@
+"""A headless run: a prompt in, what happens on stderr, the result on stdout, an exit code that scripts can use.
+
+It refuses to hold a prompt line, and to know what a result means: `RunEnd` says how the session ended.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import anyio
+
+from callboard import __version__
+from callboard.cli.headless.json_result import Structured
+from callboard.cli.headless.messages import Spoken
+from callboard.cli.headless.stream_json import StreamJson
+from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
+from callboard.cli.terminal.hangup import HANGUP
+from callboard.cli.terminal.keyboard import Keyboard, PersonGate
+from callboard.cli.terminal.screen import Screen
+from callboard.cli.terminal.signals import Leaving, ended_by, heed_signals, run_until_left
+from callboard.cli.terminal.terminal import Terminal, block
+from callboard.cli.views.events import usage_words
+from callboard.cli.views.listings import plain_row
+from callboard.cli.views.requests import requests_block
+from callboard.cli.views.status import attached_block
+from callboard.core.reports.metrics import together
+from callboard.ports.environment import Answer, Approver, Observer
+from callboard.sessions.attached import Attach, AttachedSession, opened
+from callboard.sessions.base import OpenSession, left_end
+from callboard.sessions.hosted import HostedSession
+from callboard.sessions.options import SessionOptions
+from callboard.sessions.result import DONE, LIMIT, TIME_LIMIT, RunEnd
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import CallboardError, StoreBusy, StoreFull
+from callboard.types.records import Json, Request
+
+Output = Literal["text", "json", "stream-json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headless:
+    """SessionOptions of a headless run. `prompt` None: only finish what the session left under way. `yes`: plans are
+    approved.
+    """
+
+    options: SessionOptions
+    prompt: str | None
+    output: Output = "text"
+    yes: bool = False
+    mode: str = "default"
+    """Requested permission mode, for `system/init`."""
+    attach: Attach = "never"
+    """Behaviour if another process hosts the session."""
+    partial: bool = False
+    """With stream-json: True if replies are also reported while they stream."""
+    schema: Json | None = None
+    """JSON schema for the result."""
+
+
+class WaitingShown:
+    """Shows the requests that were already pending when the session was resumed, as the reason why it is idle. It
+    answers none. Later requests are shown as they occur."""
+
+    def __init__(self, terminal: Terminal, *, attended: bool) -> None:
+        self._terminal = terminal
+        self._attended = attended
+        self._since = time.time()
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Return None, always."""
+        if request.created_at < self._since:
+            self._terminal.terminal_print(requests_block([request], attended=self._attended))
+        return None
+
+
+class HeadlessRun:
+    """One headless run. `go` returns the exit code."""
+
+    def __init__(self, headless: Headless, terminal: Terminal, *, verbose: bool = False) -> None:
+        self._what = headless
+        self._terminal = terminal
+        self._screen = Screen(terminal, result_apart=True, verbose=verbose)
+        self._stream: StreamJson | None = None
+        self._session: OpenSession | None = None
+        self._over = False
+        """True once the session has its result: no turn is left to stop."""
+        self._person: PersonApprover | None = None
+        self._last: Json | None = None
+        self._more: Json = {}
+        if headless.output != "text":
+            streams = headless.output == "stream-json"  # else the result is all that anybody reads
+            self._stream = StreamJson(
+                self._take,
+                cwd=str(headless.options.workspace.folder.resolve()),
+                version=__version__,
+                only=lambda kind: streams or kind == "result",
+                spoken=Spoken(partial=headless.partial),
+            )
+
+    async def go(self, leaving: Leaving) -> int:
+        """Run to the end or to a signal. Raises our own errors."""
+        began = anyio.current_time()
+        end = None
+        async with anyio.create_task_group() as group:
+            await group.start(heed_signals, leaving, group.cancel_scope, self._interrupt)
+            try:
+                end = await self._host()
+            except (StoreBusy, StoreFull) as error:
+                if leaving.code is None:
+                    self._tell_error(error, anyio.current_time() - began)
+                    raise
+                # what stood in the way of writing was reported; who left because of it knows
+            except CallboardError as error:
+                self._tell_error(error, anyio.current_time() - began)
+                raise
+            group.cancel_scope.cancel()
+        code = _code(end, leaving)
+        self._tell(end or left_end(self._session, code, ended_by(code)), code, anyio.current_time() - began)
+        return code
+
+    async def _host(self) -> RunEnd:
+        headless = self._what
+        gate = PersonGate(self._terminal, attended=headless.options.permissions.attended)
+        options = replace(
+            headless.options,
+            workspace=replace(headless.options.workspace, gate=gate),
+            identity=replace(headless.options.identity, prompt=headless.prompt),
+            hosting=replace(headless.options.hosting, commands_at_rest="end"),
+        )
+        async with opened(headless.attach, options, self._observers(), self._approvers()) as session:
+            self._session = session
+            if isinstance(session, AttachedSession):
+                self._terminal.terminal_print(attached_block(session, session.pid))
+            self._screen.attach(session, asks=self._person.asks if self._person is not None else ())
+            if self._person is not None:
+                self._person.attach(session)
+            if self._stream is not None:
+                self._stream.commands = session.commands
+                self._stream.servers = session.servers_now
+                self._stream.agents = tuple(session.agent_types) if isinstance(session, HostedSession) else ()
+                self._stream.opened(
+                    session.id,
+                    model=session.model,
+                    mode=headless.mode,
+                    spec=await self._spec_of(session),
+                    calls=session.call,
+                )
+            if headless.prompt is None and isinstance(session, HostedSession):
+                await session.go_on()
+            try:
+                end, self._more = await Structured(session, headless.schema).finished()
+            except anyio.get_cancelled_exc_class():  # a signal: nobody is left to watch what still runs
+                if isinstance(session, HostedSession):
+                    await session.end_commands()
+                raise
+            self._over = True
+            end = end.of_run()
+            if isinstance(session, HostedSession):
+                await session.mark_ended(end.exit_code)
+            else:
+                self._terminal.terminal_print(block("its host has left the session", "dim", progress=True))
+            return end
+
+    async def _spec_of(self, session: OpenSession) -> AgentSpec | None:
+        """Return the spec of a lead that has already started; None for one that has no record yet."""
+        if isinstance(session, HostedSession):
+            return await session.begun() if self._what.options.identity.resume else None
+        state = session.state("lead")
+        return state.spec if state is not None else None
+
+    def _observers(self) -> Sequence[Observer]:
+        # With JSON on stdout a script reads it all there; what a person may watch stays on stderr either way.
+        return [self._screen] if self._stream is None else [self._screen, self._stream]
+
+    def _approvers(self) -> Sequence[Approver]:
+        approvers: list[Approver] = [self._plan_policy()] if self._what.yes else []
+        if self._what.options.permissions.attended:
+            ask = Keyboard(self._terminal).ask
+            self._person = PersonApprover(ask, self._terminal, leave_plans=self._what.yes)
+            approvers.append(self._person)
+        elif self._what.options.identity.resume:
+            approvers.append(WaitingShown(self._terminal, attended=self._what.options.permissions.attended))
+        return approvers
+
+    def _plan_policy(self) -> PlanPolicy:
+        def mode_of(agent: str) -> str:
+            return self._session.mode_of(agent) if self._session is not None else ""
+
+        return PlanPolicy(None if self._what.options.permissions.attended else mode_of)
+
+    async def _interrupt(self) -> bool:
+        if self._over or not isinstance(self._session, HostedSession):
+            return False  # nothing is open yet, or the turn is another process's: only this screen is left
+        self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
+        await self._session.interrupt()
+        return True
+
+    def _take(self, message: Json) -> None:
+        if self._what.output == "stream-json":
+            self._terminal.record(json.dumps(message))
+        else:
+            self._last = message
+
+    def _tell_error(self, error: CallboardError, seconds: float) -> None:
+        """Write a last message for readers of JSON. The caller that catches the error prints the text for a person."""
+        self._screen.finish("", str(error))
+        if self._stream is not None:
+            end = left_end(self._session, error.exit_code, str(error))
+            self._stream.result(end, seconds=seconds, metrics=_metrics(end))
+            self._tell_last()
+
+    def _tell_last(self) -> None:
+        if self._last is not None:
+            self._terminal.record(json.dumps(self._last))
+
+    def _tell(self, end: RunEnd, code: int, seconds: float) -> None:
+        text = end.text
+        reason = end.reason
+        self._screen.finish(text, end.why if code != 0 else "")
+        if self._stream is not None:
+            self._stream.result(
+                replace(end, exit_code=code), seconds=seconds, **{"metrics": _metrics(end), **self._more}
+            )
+            self._tell_last()
+        elif text:
+            self._terminal.result(text)
+        reasons = [reason] if code != 0 and reason else []
+        if not text and self._stream is None and code in {DONE, LIMIT, TIME_LIMIT}:
+            reasons.append(_wordless(end))
+        if reasons:
+            self._terminal.terminal_print(block(f"callboard: {'; '.join(reasons)}", "bad" if code != 0 else "warn"))
+        if open_lines := end.open.lines():
+            lines = ["still open:", *(f"  {line}" for line in open_lines)]
+            self._terminal.terminal_print(block("\n".join(lines), "warn"))
+        if self._session is not None and code in {HANGUP, 130, 143}:
+            note = f"the session is kept: `callboard resume {self._session.id}` goes on with it"
+            if isinstance(self._session, AttachedSession):
+                note = f"process {self._session.pid} goes on with the session"
+            self._terminal.terminal_print(block(note, "dim"))
+        if self._session is not None:
+            self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))
+
+
+def _wordless(end: RunEnd) -> str:
+    """Return a line about a run that ended without a final text of the lead."""
+    steps = next((agent.steps for agent in end.agents if agent.kind == "lead"), 0)
+    calls = {0: "no model call was made", 1: "it made 1 model call"}.get(steps, f"it made {steps:,} model calls")
+    return f"the lead ended without a word: {calls}"
+
+
+def _metrics(end: RunEnd) -> Json:
+    """Return the usage of the session and of each of its agents, as in `callboard context --json`."""
+    session = together(agent.metrics for agent in end.agents)
+    return {"session": plain_row(session), "agents": {agent.name: plain_row(agent.metrics) for agent in end.agents}}
+
+
+def _code(end: RunEnd | None, leaving: Leaving) -> int:
+    if leaving.code is not None:
+        return leaving.code
+    if leaving.interrupted or end is None:
+        return 130
+    return end.exit_code
+
+
+def run_headless(headless: Headless, terminal: Terminal, *, verbose: bool = False) -> int:
+    """Run in this thread to the end, and return the exit code."""
+    return run_until_left(HeadlessRun(headless, terminal, verbose=verbose).go, terminal)

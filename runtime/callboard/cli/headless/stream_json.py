@@ -1,0 +1,423 @@
+"""Session as newline-delimited JSON, in the message types that headless clients already read (`docs/cli.md`).
+
+`system/init` first, then `assistant`, `user` (tool results and delivered mail), `system/api_retry`,
+`system/compact_boundary`, `system/task_started`, `system/task_notification`, `system/permission_denied`, and our own
+`system/call_held`, `system/budget_reached`, `system/stuck`; last, one `result`. Each contains `uuid` and `session_id`.
+Messages about other agents than the lead also contain `agent` and, in `parent_tool_use_id`, the call that started the
+agent. Tools have our names.
+
+A client that drives the session (`callboard.cli.headless`) reads the same messages with its own `Spoken`: raw events of
+streaming replies, and tools under the names and fields that it knows.
+
+This module does not write or judge: `emit` receives plain dicts, and the caller reports the end of the session.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+from callboard.cli.headless.messages import (
+    ERRORS,
+    SUMMARIES,
+    AgentProgress,
+    FindCall,
+    Spoken,
+    ending,
+    model_usage,
+    no_commands,
+    no_servers,
+    origin,
+    result_block,
+    session_parts,
+    usage_part,
+)
+from callboard.core.budgets.tree import used_up
+from callboard.core.mcp.catalog import real_call
+from callboard.ports.model import Delta
+from callboard.sessions.result import RunEnd
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.events import (
+    AgentCrashed,
+    AgentStarted,
+    AgentStopped,
+    AnswerTaken,
+    ApprovalNeeded,
+    BackgroundEnded,
+    BackgroundStarted,
+    BudgetReached,
+    CallFailed,
+    CallHeld,
+    CallJudged,
+    ContextEdited,
+    EnvelopeReceived,
+    EnvelopesDelivered,
+    Event,
+    ModelCalled,
+    ModelReplied,
+    ReplyDropped,
+    ResultsMerged,
+    RetryPlanned,
+    StallNoticed,
+    StuckNoticed,
+    TasksReminded,
+    ToolFinished,
+    ToolSettled,
+    TurnEnded,
+)
+from callboard.types.records import Envelope, Fault, Json, Usage
+
+
+class StreamJson:
+    """Observer that turns events into messages. Nothing is emitted before `opened`; earlier messages follow then."""
+
+    def __init__(
+        self,
+        emit: Callable[[Json], None],
+        *,
+        cwd: str,
+        version: str,
+        only: Callable[[str], bool] = lambda kind: True,
+        spoken: Spoken = Spoken(),  # noqa: B008 - frozen, and the same for all
+    ) -> None:
+        """`only`: True for types of messages that are read; the others are counted but not created."""
+        self._only = only
+        self._spoken = spoken
+        self.commands = no_commands
+        self.servers = no_servers
+        self.agents: Sequence[str] = ()
+        self._emit_raw = emit
+        self._cwd = cwd
+        self._version = version
+        self._session = self._model = self._mode = ""
+        self._find: FindCall | None = None
+        self._early: list[tuple[str, Event]] | None = []
+        self._begun = False
+        self._agents: dict[str, AgentProgress] = {}
+        self._mail: dict[str, Envelope] = {}
+        self._made: list[tuple[str, str, str]] = []
+        self._models: dict[str, Usage] = {}
+        self._denials: list[Json] = []
+        self._asking: dict[str, str] = {}
+        self._errors: list[tuple[str, str]] = []
+        """Agents whose turn failed, with the reason."""
+        self._waited = 0.0
+        self._stop_reason: str | None = None
+
+    def opened(
+        self, session: str, *, model: str, mode: str, spec: AgentSpec | None = None, calls: FindCall | None = None
+    ) -> None:
+        """Start to emit: the session is open. These values are written to `system/init` unless the lead's own start
+        differs. `spec`: the lead's, if known. `calls`: finds a call that started before this process observed the
+        session."""
+        self._find = calls
+        self._seen("lead").spec = spec
+        self._session = session
+        self._model = model
+        self._mode = mode
+        early, self._early = self._early or [], None
+        for agent, event in early:
+            self.on_event(agent, 0, event)
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Emit the messages of an event."""
+        if self._early is not None:
+            self._early.append((agent, event))
+        else:
+            self._tell(event, agent)
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Emit raw events of the lead's replies if they were requested. Other deltas are not part of this protocol."""
+        if delta.event is not None and agent == "lead" and self._spoken.partial and self._early is None:
+            for event in self._spoken.events(delta.event):
+                self._emit({"type": "stream_event", "event": event})
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Do nothing: mail is reported once it enters a conversation."""
+
+    def tell(self, subtype: str, **fields: Any) -> None:
+        """Emit a message of the session itself."""
+        self._system(subtype, **fields)
+
+    def user(self, message: Json) -> None:
+        """Emit a message of the client, sent back to it."""
+        self._emit({"type": "user", **message})
+
+    def new_turn(self) -> None:
+        """Reset the counts for the `result` of one turn; costs and the usage of each model continue."""
+        lead = self._seen("lead")
+        lead.replies = 0
+        lead.usage = Usage()
+        self._waited = 0.0
+        self._stop_reason = None
+        self._denials = []
+        self._errors = []
+
+    def result(self, end: RunEnd, *, seconds: float, **extra: Any) -> None:
+        """Write the last message of a run or of a turn. `extra` contains more fields, outside the protocol."""
+        self._begin()
+        lead = self._seen("lead")
+        code, subtype, reason = end.exit_code, *ending(end.exit_code, end.limit)
+        message: Json = {
+            "type": "result",
+            "subtype": subtype,
+            "is_error": code != 0,
+            "duration_ms": round(seconds * 1000),
+            "duration_api_ms": round(self._waited * 1000),
+            "num_turns": lead.replies,
+            "stop_reason": self._stop_reason,
+            "total_cost_usd": end.usage.cost_usd,
+            "usage": usage_part(lead.usage),
+            "modelUsage": {model: model_usage(usage) for model, usage in sorted(self._models.items())},
+            "permission_denials": [self._spoken.call(denial) for denial in self._denials],
+            "terminal_reason": reason,
+            "exit_code": code,
+            "open": end.open.fields(),
+            **extra,
+        }
+        if subtype == "success" or end.text:  # a run that failed has closing words too
+            message["result"] = end.text
+        if subtype != "success":
+            others = [
+                f"{name}: {reason}" for name, reason in self._errors if name != "lead" or reason not in end.reason
+            ]
+            message["errors"] = [*([end.reason] if end.reason else []), *others]
+        self._emit(message)
+
+    @singledispatchmethod
+    def _tell(self, event: object, agent: str) -> None:
+        """Emit the messages of an event; most events have none."""
+
+    @_tell.register
+    def _started(self, event: AgentStarted, agent: str) -> None:
+        seen = self._seen(agent)
+        seen.spec = event.spec
+        if event.spec.kind == "lead":
+            self._begin()
+            return
+        seen.parent = self._maker(event.spec)
+        kind = "teammate" if event.spec.kind == "teammate" else "local_agent"  # one that goes on when its work is done
+        details: Json = {"description": event.spec.role or agent, "task_type": kind, "tool_use_id": seen.parent}
+        self._system("task_started", task_id=agent, subagent_type=event.spec.agent_type, **details)
+
+    @_tell.register
+    def _stopped(self, event: AgentStopped, agent: str) -> None:
+        seen = self._seen(agent)
+        if agent == "lead":
+            return
+        status = {"done": "completed", "stopped": "stopped"}.get(event.outcome, "failed")
+        used = {"total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens, "tool_uses": seen.replies}
+        details: Json = {"status": status, "summary": event.result, "output_file": "", "usage": used}
+        self._system("task_notification", task_id=agent, tool_use_id=seen.parent, **details)
+
+    @_tell.register
+    def _called(self, event: ModelCalled, agent: str) -> None:
+        self._seen(agent).called_at = event.at
+
+    @_tell.register
+    def _replied(self, event: ModelReplied, agent: str) -> None:
+        seen = self._seen(agent)
+        self._count(agent, event.model, event.usage, event.at)
+        seen.replies, seen.calls, seen.results, seen.fault = seen.replies + 1, event.calls, {}, None
+        for call in event.calls:
+            if call.name in {"task", "spawn_teammate"}:
+                name = call.input.get("description" if call.name == "task" else "name")
+                self._made.append((agent, str(name), call.use_id))
+        if agent == "lead":
+            self._stop_reason = event.stop_reason
+        message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
+        blocks = [self._spoken.block(real_call(item)) for item in event.blocks]
+        body = {"content": blocks, "stop_reason": event.stop_reason or None, "stop_sequence": None}
+        self._emit({"type": "assistant", "message": {**message, **body, "usage": usage_part(event.usage)}}, agent)
+
+    @_tell.register
+    def _dropped(self, event: ReplyDropped, agent: str) -> None:
+        self._count(agent, self._model, event.usage, event.at)
+
+    @_tell.register
+    def _judged(self, event: CallJudged, agent: str) -> None:
+        if event.verdict == "deny":
+            self._deny(agent, event.call, by=event.by, reason=event.why)
+
+    @_tell.register
+    def _approval_needed(self, event: ApprovalNeeded, agent: str) -> None:
+        self._asking[event.request_id] = event.call
+
+    @_tell.register
+    def _answered(self, event: AnswerTaken, agent: str) -> None:
+        call = self._asking.pop(event.request_id, "")
+        if event.kind == "permission" and (event.status != "approved" or event.void):
+            by = event.by or event.status
+            reason = event.void or event.reason
+            self._deny(agent, call, by=by, reason=reason, text=f"Permission denied: {reason or by}")
+
+    def _deny(self, agent: str, call_id: str, *, by: str, reason: str, text: str = "") -> None:
+        """Report a denied call. `text`: from the result for the model, if it says more than `reason`."""
+        call = next((candidate for candidate in self._seen(agent).calls if candidate.id == call_id), None)
+        if call is None or any(denial["tool_use_id"] == call.use_id for denial in self._denials):
+            return
+        details: Json = {"tool_name": call.name, "tool_use_id": call.use_id}
+        self._denials.append({**details, "tool_input": call.input})
+        self._seen(agent).results.setdefault(call_id, (({"type": "text", "text": text or reason},), True))
+        self._system("permission_denied", agent, **self._spoken.call(details), message=reason, decision_reason=by)
+
+    @_tell.register
+    def _finished(self, event: ToolFinished, agent: str) -> None:
+        self._seen_with(agent, event.call).results[event.call] = (event.content, event.is_error)
+
+    @_tell.register
+    def _settled(self, event: ToolSettled, agent: str) -> None:
+        results = self._seen_with(agent, event.call).results
+        content, is_error = results.get(event.call, ((), False))
+        content = content if event.content is None else event.content
+        results[event.call] = (content, is_error if event.is_error is None else event.is_error)
+
+    @_tell.register
+    def _merged(self, event: ResultsMerged, agent: str) -> None:
+        seen = self._seen(agent)
+        blocks = [result_block(call, *seen.results.get(call.id, ((), False))) for call in seen.calls]
+        if blocks:
+            self._emit({"type": "user", "message": {"role": "user", "content": blocks}}, agent)
+
+    @_tell.register
+    def _received(self, event: EnvelopeReceived, agent: str) -> None:
+        if not event.refused:
+            self._mail[event.envelope.id] = event.envelope
+
+    @_tell.register
+    def _delivered(self, event: EnvelopesDelivered, agent: str) -> None:
+        mail = [envelope for each in event.ids if (envelope := self._mail.pop(each, None)) is not None]
+        if mail and all(envelope.type == "prompt" for envelope in mail):
+            return  # the person's own words: the client that sent them knows them
+        content = [placed.data for placed in event.blocks]
+        message: Json = {"type": "user", "message": {"role": "user", "content": content}, "isSynthetic": True}
+        if len(mail) == 1:
+            message["origin"] = origin(mail[0])
+        self._emit(message, agent)
+
+    @_tell.register
+    def _failed(self, event: CallFailed, agent: str) -> None:
+        self._seen(agent).fault = event.fault
+        if event.fault.usage is not None:
+            self._count(agent, event.model, event.fault.usage, event.at)
+
+    @_tell.register
+    def _retry(self, event: RetryPlanned, agent: str) -> None:
+        seen = self._seen(agent)
+        fault = seen.fault or Fault(kind="server", message=event.why)
+        wait = round(max(event.until - event.at, 0.0) * 1000)
+        most = seen.spec.attempts if seen.spec else None
+        details: Json = {"attempt": event.attempt, "max_retries": most, "retry_delay_ms": wait, "parked": event.parked}
+        details["may_be_billed"] = fault.may_bill  # the attempt that failed, beside the one that follows
+        error = ERRORS.get(fault.kind, "server_error")
+        self._system("api_retry", agent, **details, error_status=fault.status, error=error)
+
+    @_tell.register
+    def _held(self, event: CallHeld, agent: str) -> None:
+        self._system("call_held", agent, held_ms=round(event.seconds * 1000), reason=event.why)
+
+    @_tell.register
+    def _budget(self, event: BudgetReached, agent: str) -> None:
+        text = used_up(event.budget, event.kind, limit=event.limit, spent=event.spent, needed=event.wanted)
+        details: Json = {"budget": event.budget, "kind": event.kind, "limit": event.limit, "spent": event.spent}
+        self._system("budget_reached", agent, **details, wanted=event.wanted, last_call=event.winds_down, message=text)
+
+    @_tell.register
+    def _stuck(self, event: StuckNoticed, agent: str) -> None:
+        details: Json = {"pattern": event.pattern, "count": event.count, "action": event.action}
+        self._system("stuck", agent, **details, message=event.what)
+
+    @_tell.register
+    def _tasks_reminded(self, event: TasksReminded, agent: str) -> None:
+        self._system("tasks_reminded", agent, tasks=list(event.tasks))
+
+    @_tell.register
+    def _crashed(self, event: AgentCrashed, agent: str) -> None:
+        wait = None if event.again_at is None else round(max(event.again_at - event.at, 0.0) * 1000)
+        self._system("agent_crashed", agent, parked=wait is None, retry_delay_ms=wait, message=event.why)
+
+    @_tell.register
+    def _stalled(self, event: StallNoticed, agent: str) -> None:
+        waited = round((event.at - event.since) * 1000)
+        limit = round(event.limit * 1000)
+        self._system("stalled", agent, operation=event.operation, waited_ms=waited, limit_ms=limit, message=event.what)
+
+    @_tell.register
+    def _edited(self, event: ContextEdited, agent: str) -> None:
+        if event.edits and event.stage.startswith(SUMMARIES):
+            trigger = "manual" if event.trigger == "manual" else "auto"
+            about: Json = {"trigger": trigger, "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
+            self._system("compact_boundary", agent, compact_metadata=about)
+
+    @_tell.register
+    def _background(self, event: BackgroundStarted, agent: str) -> None:
+        details = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
+        self._system("task_started", agent, task_id=event.id, **details)
+
+    @_tell.register
+    def _background_ended(self, event: BackgroundEnded, agent: str) -> None:
+        status = event.status if event.status in {"completed", "stopped"} else "failed"
+        code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+        summary = f"{event.status.replace('_', ' ')}{code}"
+        self._system("task_notification", agent, task_id=event.id, status=status, output_file="", summary=summary)
+
+    @_tell.register
+    def _turn_ended(self, event: TurnEnded, agent: str) -> None:
+        if event.reason not in {"end", "interrupted", "stopped"} and event.why:
+            self._errors.append((agent, event.why))
+
+    def _seen(self, agent: str) -> AgentProgress:
+        return self._agents.setdefault(agent, AgentProgress())
+
+    def _seen_with(self, agent: str, call: str) -> AgentProgress:
+        """Return the record of an agent that has this call; a call in a reply from before a resume is read from the
+        journal."""
+        seen = self._seen(agent)
+        if self._find is not None and all(item.id != call for item in seen.calls):
+            tool_call = self._find(agent, call)
+            seen.calls = seen.calls if tool_call is None else (*seen.calls, tool_call)
+        return seen
+
+    def _maker(self, spec: AgentSpec) -> str | None:
+        name = spec.name if spec.kind == "teammate" else spec.role
+        place = next((at for at, entry in enumerate(self._made) if entry[:2] == (spec.parent, name)), None)
+        return None if place is None else self._made.pop(place)[2]
+
+    def _count(self, agent: str, model: str, usage: Usage, at: float) -> None:
+        seen = self._seen(agent)
+        seen.usage = seen.usage.plus(usage)
+        self._models[model] = self._models.get(model, Usage()).plus(usage)
+        if seen.called_at:
+            self._waited += max(at - seen.called_at, 0.0)
+            seen.called_at = 0.0
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        spec = self._seen("lead").spec
+        self._system(
+            "init",
+            cwd=self._cwd,
+            model=spec.model if spec else self._model,
+            permissionMode=spec.permission_mode if spec else self._mode,
+            **session_parts(self._spoken, spec, servers=self.servers(), commands=self.commands(), agents=self.agents),
+            callboard_version=self._version,
+            **self._spoken.extra,
+        )
+
+    def _system(self, subtype: str, agent: str = "lead", **fields: Any) -> None:
+        self._emit({"type": "system", "subtype": subtype, **fields}, agent)
+
+    def _emit(self, message: Json, agent: str = "lead") -> None:
+        self._begin()
+        if not self._only(message["type"]):
+            return
+        about: Json = {"uuid": str(uuid.uuid4()), "session_id": self._session}
+        if message["type"] in {"assistant", "user", "stream_event"} or agent != "lead":
+            about["parent_tool_use_id"] = self._seen(agent).parent
+        if agent != "lead":
+            about["agent"] = agent
+        self._emit_raw({**about, **message} if message.get("isReplay") else {**message, **about})

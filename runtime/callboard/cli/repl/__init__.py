@@ -1,0 +1,1 @@
+"""Prompt line of the bare `callboard`. The only package that imports prompt_toolkit."""

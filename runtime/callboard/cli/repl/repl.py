@@ -1,0 +1,488 @@
+"""Prompt line: a person talks to the lead while the team works, and is asked one question at a time.
+
+Output of agents appears above the line; draft and cursor stay unchanged. A question replaces the line, and the draft is
+restored after it.
+
+It requires a terminal (otherwise use `callboard run`), and does nothing that `Session` cannot do.
+
+The history of lines typed in this workspace is kept in a file between conversations: the newest entries, each complete.
+
+An entry is a JSON string on its own line, so that an entry of several lines stays one. Several processes may append to
+one file: each entry is one write. If a file cannot be read or written, the history is lost, but the conversation
+continues.
+
+The status line shows the working agents, pending requests for the person, tokens and cost, and the next schedule. It
+does not draw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+from prompt_toolkit.history import History
+
+from callboard.cli.repl.completion import CompletionNames, Files, LineCompleter, around
+from callboard.cli.repl.input import Nothing, Shell, SlashLine, heed, is_busy, lives_of, read_line, runs
+from callboard.cli.repl.line import Draft, LineInterrupted, PromptLine
+from callboard.cli.repl.live_screen import LiveScreen
+from callboard.cli.repl.plain_line import PlainLine
+from callboard.cli.repl.questions import Questions, Stopped
+from callboard.cli.repl.shell_command import run_line
+from callboard.cli.slash.context import Here, Leave, Switch
+from callboard.cli.slash.registry import COMMANDS, perform
+from callboard.cli.terminal.approver import PersonApprover
+from callboard.cli.terminal.keyboard import PersonGate
+from callboard.cli.terminal.plan_editor import edit_at
+from callboard.cli.terminal.signals import TWICE, Leaving, heed_end, run_until_left
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
+from callboard.cli.views.events import cost_words, first_line, shorten, usage_words
+from callboard.cli.views.status import at_work, attached_block, lives_words, rate_waits, setting_words, waiting_words
+from callboard.core.permissions.modes import next_mode
+from callboard.core.scheduling import next_wake
+from callboard.sessions.attached import Attach, AttachedSession, opened
+from callboard.sessions.base import OpenSession
+from callboard.sessions.options import (
+    HostingOptions,
+    IdentityOptions,
+    PermissionOptions,
+    SessionOptions,
+    WorkspaceOptions,
+)
+from callboard.sessions.result import RunEnd
+from callboard.types.errors import CallboardError
+from callboard.types.records import Request
+from callboard.types.schedules import Schedule
+
+_ECHOED = 12
+"""Most lines of a sent text that are shown again; the person already knows a long paste."""
+_COMMAND = 40
+"""Columns of a background command in the notice when leaving."""
+_ENDING = 0.5
+"""Seconds that Ctrl-D waits for a turn that is about to end."""
+
+
+class Repl:
+    """One conversation at a prompt line."""
+
+    def __init__(
+        self, options: SessionOptions, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted"
+    ) -> None:
+        """`attach`: behaviour if another process hosts the session."""
+        self._options = options
+        self._terminal = terminal
+        self._attach: Attach = attach
+        self._status: StatusLine | None = None
+        self._end: RunEnd | None = None
+        """End of the session, if another process hosted it."""
+        self._screen = LiveScreen(terminal, verbose=verbose)
+        self._line: PromptLine | PlainLine = PromptLine(terminal, self)
+        self.questions = Questions(terminal, self._asked, self._call, self._edit_now)
+        self._last_interrupt = self._last_end = float("-inf")
+        self._session: OpenSession | None = None
+        self._group: TaskGroup | None = None
+        """Task group that runs the person's commands in parallel with the line."""
+        self._commands: set[anyio.CancelScope] = set()
+        self._mode_keys = anyio.Lock()
+        self._mode = ("", "")
+        """Permission mode at the latest Shift-Tab, and the mode that it selected."""
+        self.switched: str | None = None
+        """Session to which the person switches."""
+
+    async def run(self) -> int:
+        """Talk until the person leaves, and return the exit code."""
+        approver = PersonApprover(self.questions.ask, self._terminal, edit=self.questions.edit_in_turn)
+        gate = PersonGate(self._terminal, attended=self._options.permissions.attended)
+        options = replace(self._options, workspace=replace(self._options.workspace, gate=gate))
+        async with opened(self._attach, options, [self._screen], [approver]) as session:
+            self._status = StatusLine(session)
+            self._session = session
+            self._line = self._line_for(session)
+            self._screen.redraw = self._line.redraw
+            self._screen.attach(session, asks=approver.asks)
+            approver.attach(session)
+            text = f"{setting_words(session)}\nsession {session.id}; /help lists the commands"
+            self._terminal.terminal_print(block(text, "dim"))
+            if isinstance(session, AttachedSession):
+                self._terminal.terminal_print(attached_block(session, session.pid))
+                self._screen.note_at_work(at_work(session))
+            self._terminal.flush()
+            with self._line.display():
+                return await self._talk_until_left(session)
+
+    async def _talk_until_left(self, session: OpenSession) -> int:
+        """Talk until the person leaves or, if another process is the host, until that process stops hosting."""
+
+        async def watch_host(attached: AttachedSession) -> None:
+            self._end = await attached.finished()
+            self._call()
+
+        codes: list[int] = []
+        async with anyio.create_task_group() as group:
+            self._group = group
+            if isinstance(session, AttachedSession):
+                group.start_soon(watch_host, session)
+            codes.append(await self._talk(session))
+            group.cancel_scope.cancel()
+        return codes[0]
+
+    async def _talk(self, session: OpenSession) -> int:
+        while self._end is None:
+            try:
+                if self.questions:
+                    await self.questions.serve()
+                    continue
+                line = await self._line.read(self._is_called)
+                if line.strip() and isinstance(self._line, PromptLine):  # a plain terminal has shown it
+                    self._terminal.terminal_print(echoed(line))
+                await self._heed(session, line)
+            except LineInterrupted:
+                continue
+            except KeyboardInterrupt as key:
+                if await self._interrupted(session, at_question=isinstance(key, Stopped)):
+                    return 130
+            except Switch as other:
+                self.switched = other.session
+                return 0
+            except (EOFError, Leave) as end:
+                if isinstance(end, Leave) or not await self._leaves_work(session):
+                    return 0
+        self._terminal.terminal_print(block(self._end.reason or "its host has left the session", "warn"))
+        return self._end.exit_code
+
+    def _is_called(self) -> bool:
+        return bool(self.questions) or self._end is not None
+
+    def above(self, columns: int, rows: int) -> str:
+        """Return the lead's unfinished output."""
+        return self._screen.tail(columns, rows)
+
+    def below(self, columns: int) -> str:
+        """Return the team's work and cost."""
+        return self._status.text(self._screen.doing(), columns) if self._status is not None else ""
+
+    async def next_mode(self) -> None:
+        """Handle Shift-Tab: judge the lead's next calls in the next mode. If the lead has not received the previous
+        change yet, continue from that mode."""
+        # Each key is a task of its own. Without the lock, two commits may change places, and the earlier mode wins.
+        async with self._mode_keys:
+            if self._session is None:
+                return
+            now = self._session.mode_of()
+            before, chosen = self._mode
+            mode = next_mode(chosen if before == now else now, may_bypass=self._session.may_bypass)
+            self._mode = (now, mode)
+            await self._session.use_mode(mode)
+            self._terminal.terminal_print(block(f"mode {mode}", "dim"))
+
+    def _line_for(self, session: OpenSession) -> PromptLine | PlainLine:
+        if os.environ.get("TERM", "") in {"", "dumb"}:
+            return PlainLine(self._terminal)
+        commands = {name: (command.words, command.help) for name, command in COMMANDS.items()}
+
+        def current() -> CompletionNames:
+            others = {command.name: (command.hint, command.about) for command in session.commands()}
+            return around(session, {**others, **commands})
+
+        completer = LineCompleter(current, Files(session.workspace))
+        history = KeptHistory(session.places.state / "history.jsonl")
+        return PromptLine(self._terminal, self, history=history, completer=completer)
+
+    async def _asked(self, question: str, leave: Callable[[], bool]) -> str | None:
+        return await self._line.ask(question, leave)
+
+    def _call(self) -> None:
+        """Interrupt the line that is being typed; the loop then checks for work."""
+        self._line.call()
+
+    async def _edit_now(self, plan: Request) -> str:
+        """Open the editor in place of this prompt line, and restore the line when the editor closes."""
+        assert self._session is not None, "a plan is edited while a session is open"
+        with self._line.hand_over():
+            return await edit_at(self._terminal, plan, self._session.workspace)
+
+    async def _heed(self, session: OpenSession, line: str) -> None:
+        """Execute a line; an empty one does nothing. A line that cannot be sent becomes the draft again. Raises
+        `Leave`."""
+        typed = read_line(line, lives_of(session.team()), lambda name: (session.workspace / name).exists())
+        if isinstance(typed, SlashLine):
+            host = session.pid if isinstance(session, AttachedSession) else None
+            await perform(typed.line, Here(session, self._edit_now, host), self._terminal)
+        elif isinstance(typed, Shell):
+            assert self._group is not None, "lines are read while the group is open"
+            self._group.start_soon(self._run_shell, session, typed.command)
+        elif not isinstance(typed, Nothing):
+            output, is_draft = await heed(session, typed)
+            self._terminal.terminal_print(output)
+            self._line.draft = Draft(line, len(line)) if is_draft else self._line.draft
+
+    async def _run_shell(self, session: OpenSession, command: str) -> None:
+        """Run a command of the person in parallel with the turn. Ctrl-C ends it; the lead reads its output."""
+        with anyio.CancelScope() as scope:
+            self._commands.add(scope)
+            try:
+                ran = await run_line(command, session.workspace)
+                self._terminal.terminal_print(ran.output_block())
+                await session.add_context(ran.message())
+            except (OSError, CallboardError) as failed:
+                self._terminal.terminal_print(block(f"{command}: {failed}", "warn"))
+            finally:
+                self._commands.discard(scope)
+
+    async def _leaves_work(self, session: OpenSession) -> bool:
+        """Handle Ctrl-D while agents run: show the effect of leaving; a second one within two seconds leaves."""
+        if isinstance(session, AttachedSession):
+            return False
+
+        def running() -> list[str]:
+            return [agent.name for agent in session.team() if runs(agent)]
+
+        commands = background_commands(session)
+
+        if (running() or commands) and anyio.current_time() - self._last_end <= TWICE:
+            return False
+        with anyio.move_on_after(_ENDING):  # the last words of a turn are on the screen before the turn has ended
+            while running():
+                await self._screen.turn_over()
+        names = running()
+        commands = background_commands(session)
+        if not names and not commands:
+            return False
+        self._last_end = anyio.current_time()
+        are = "are" if len(names) > 1 else "is"
+        parts = [f"{', '.join(names)} {are} at work, and would stop here until you resume"] if names else []
+        go_on = "run in the background and go on" if len(commands) > 1 else "runs in the background and goes on"
+        parts += [f"{', '.join(commands)} {go_on} when you leave"] if commands else []
+        text = "; ".join(parts)
+        self._terminal.terminal_print(block(f"{text}; Ctrl-D again within 2 s leaves", "warn"))
+        return True
+
+    async def _interrupted(self, session: OpenSession, *, at_question: bool = False) -> bool:
+        """Handle Ctrl-C: drop the draft, otherwise end the person's own commands, otherwise stop the turn, otherwise (a
+        second within two seconds) leave. At a question draft and commands are kept, and if another process is the host,
+        the turn is not stopped: that would answer for everybody."""
+        if self._line.draft.text and not at_question:
+            self._line.draft = Draft()
+            return False
+        if self._commands and not at_question:
+            for scope in self._commands:
+                scope.cancel()
+            self._terminal.terminal_print(block("your command was ended; Ctrl-C again stops the turn", "warn"))
+            return False
+        now = anyio.current_time()
+        if now - self._last_interrupt <= TWICE:
+            return True
+        self._last_interrupt = now
+        if at_question and isinstance(session, AttachedSession):
+            text = "nothing was answered, and the agents go on; Ctrl-C again within 2 s leaves"
+            self._terminal.terminal_print(block(text, "warn"))
+            return False
+        busy = any(map(is_busy, session.team()))
+        effect = "stopping the turn" if busy else "nothing is at work"
+        self._terminal.terminal_print(block(f"{effect}; Ctrl-C again within 2 s leaves", "warn"))
+        await session.interrupt()
+        if at_question:
+            await self.questions.settled(1.0)
+        return False
+
+
+def background_commands(session: OpenSession) -> list[str]:
+    """Return the background commands that still run, each with its agent."""
+    states = [(row.name, session.state(row.name)) for row in session.team() if row.life != "stopped"]
+    return [
+        f"{shorten(first_line(entry.began.command), _COMMAND)} ({name})"
+        for name, state in states
+        if state is not None
+        for entry in state.background.values()
+        if entry.status == "running"
+    ]
+
+
+def run_repl(
+    options: SessionOptions, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted"
+) -> int:
+    """Talk in this thread, through one session after the other, and return the exit code."""
+
+    async def talk(leaving: Leaving) -> int:
+        codes = list[int]()
+        async with anyio.create_task_group() as group:
+            await group.start(heed_end, leaving, group.cancel_scope)
+            codes.append(await until_left())
+            group.cancel_scope.cancel()
+        return codes[0] if codes else leaving.code or 0
+
+    async def until_left() -> int:
+        repl = Repl(options, terminal, verbose=verbose, attach=attach)
+        code = await repl.run()
+        while repl.switched is not None:
+            other = SessionOptions(
+                WorkspaceOptions(options.workspace.folder, trust=options.workspace.trust),
+                identity=IdentityOptions(session=repl.switched, resume=True),
+                permissions=PermissionOptions(attended=True),
+                hosting=HostingOptions(notice=options.hosting.notice),
+            )
+            repl = Repl(other, terminal, verbose=verbose)
+            code = await repl.run()
+        return code
+
+    return run_until_left(talk, terminal, [signal.SIGTERM])
+
+
+def echoed(line: str) -> Block:
+    """Return the sent line as it remains on the screen."""
+    first, *others = block(line, "strong").lines
+    visible = [replace(row, text=f"  {row.text}") for row in others[: _ECHOED - 1]]
+    hidden = len(others) - len(visible)
+    note = (Line(f"  … {hidden} more {'line' if hidden == 1 else 'lines'}, sent whole", "dim"),) if hidden else ()
+    return Block((replace(first, text=f"> {first.text}"), *visible, *note))
+
+
+MOST = 2_000
+"""Number of history entries."""
+LONGEST = 20_000
+"""Most characters of an entry in the file; a longer paste is remembered until the conversation ends."""
+_READ = 4_000_000
+"""Bytes of the file that are read, from its end; a file of twice the size is rewritten with the remembered entries."""
+
+
+class KeptHistory(History):
+    """History in `file`, which is private (0600)."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return the entries, newest first."""
+        try:
+            with self._file.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - _READ))
+                stored = entries(file.read(), cut=size > _READ)
+        except OSError:
+            return []
+        if size > 2 * _READ:
+            self._write_anew(stored)
+        return list(reversed(stored))
+
+    def store_string(self, string: str) -> None:
+        """Add one entry to the file."""
+        if len(string) > LONGEST:
+            return
+        try:
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return  # remembered for this time only
+        try:
+            os.write(descriptor, _row(string))
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+
+    def _write_anew(self, stored: list[str]) -> None:
+        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(b"".join(map(_row, stored)))
+            fresh.replace(self._file)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+
+
+def entries(data: bytes, *, cut: bool = False) -> list[str]:
+    """Return the newest entries of a file's content, oldest first. `cut`: its first line is incomplete. Invalid entries
+    are skipped."""
+    lines = data.split(b"\n")[1 if cut else 0 :]
+    stored: list[str] = []
+    for line in lines:
+        try:
+            entry: object = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, str) and entry.strip():
+            stored.append(entry)
+    return stored[-MOST:]
+
+
+def _row(entry: str) -> bytes:
+    return json.dumps(entry).encode() + b"\n"
+
+
+_NAME = 20
+_BETWEEN = " | "
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPart:
+    """Part of the status line. `rank`: rank 0 is dropped last. `short`: shown instead before the part is dropped."""
+
+    text: str
+    rank: int
+    short: str = ""
+
+
+class StatusLine:
+    """Texts of the line below; the next times are recomputed only when a schedule has changed."""
+
+    def __init__(self, session: OpenSession) -> None:
+        self._session = session
+        self._for: Sequence[Schedule] = ()
+        self._next: tuple[float, str] | None = None
+
+    def text(self, doing: Sequence[str], width: int) -> str:
+        """Return the line, at most `width` columns. `doing`: the work of each agent."""
+        session = self._session
+        rows = self._session.schedules()
+        if rows != self._for:
+            self._for = rows
+            self._next = next_of(rows)
+        usage = session.usage()
+        parts = [
+            *(StatusPart(agent, rank) for agent, rank in zip(doing, count(3), strict=False)),
+            StatusPart(f"mode {session.mode_of()}", 1),
+            StatusPart(lives_words(session), 50),
+            StatusPart(waiting_words(session), 0),
+            *(StatusPart(wait, 2) for wait in rate_waits(session)),
+            StatusPart(usage_words(usage), 60, short=cost_words(usage)),
+            StatusPart(next_words(self._next, time.time()), 70),
+        ]
+        return fitted(parts, width)
+
+
+def fitted(parts: Sequence[StatusPart], width: int) -> str:
+    """Return the parts in one line. If they are wider than `width` columns, shorten and drop whole parts, the highest
+    rank first; only a last part that is too wide by itself is cut."""
+    visible = [StatusPart(plain(part.text).replace("\n", " "), part.rank, part.short) for part in parts if part.text]
+    while len(visible) > 1 and columns(_BETWEEN.join(part.text for part in visible)) > width:
+        last = max(visible, key=lambda part: (bool(part.short), part.rank))
+        at = visible.index(last)
+        visible[at : at + 1] = [StatusPart(last.short, last.rank)] if last.short else []
+    return shorten(_BETWEEN.join(part.text for part in visible), width)
+
+
+def next_of(rows: Sequence[Schedule]) -> tuple[float, str] | None:
+    """Return the next slot of all schedules, as unix seconds, and the schedule's name; None if none will fire."""
+    slots = [(at, row.name or row.id) for row in rows if (at := next_wake(row)) is not None]
+    return min(slots, default=None)
+
+
+def next_words(slot: tuple[float, str] | None, now: float) -> str:
+    """Return `next 09:00 standup`, in this machine's time; with the day if it is not today."""
+    if slot is None:
+        return ""
+    at, name = slot
+    then = datetime.fromtimestamp(at).astimezone()
+    today = datetime.fromtimestamp(now).astimezone().date()
+    when = f"{then:%H:%M}" if then.date() == today else f"{then:%a %d %b %H:%M}"
+    return f"next {'now' if at <= now else when} {shorten(name, _NAME)}"

@@ -1,0 +1,144 @@
+"""Keys that are typed while the prompt line is still starting: the kernel buffers them, without echo, until the line
+reads them.
+
+A terminal in its ordinary mode echoes each key at once, between the other output, and the prompt line shows it again.
+Therefore the start of a prompt line switches off echo and line mode before the slow imports. Ctrl-C still sends its
+signal. Code that reads whole lines before that (the trust question) restores the ordinary mode temporarily.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import signal
+import struct
+import sys
+import termios
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+FLAGS = frozenset(
+    {
+        *("-q", "--quiet", "-v", "--verbose", "--debug", "-c", "--continue", "--strict-mcp-config", "--trust"),
+        *("--take-over", "--force"),
+    }
+)
+VALUED = frozenset(
+    {
+        *("-C", "--cwd", "--color", "-r", "--resume", "--model", "--agent", "--plugin", "--plugin-dir", "--mcp-config"),
+        *("--permission-mode", "--wait"),
+    }
+)
+"""Options of the prompt line that take a value; a test compares them with the command. Click also knows them, but is
+imported too late."""
+_NO_PROMPT = ("-f", "--follow", "--output-format", "-h", "--help", "--version")
+"""Options with which `attach` has no prompt line."""
+
+
+class _Held:
+    """Original mode of the terminal while keys are held back, and signal handlers until `main` installs its own."""
+
+    def __init__(self) -> None:
+        self.before: list[int | list[bytes | int]] | None = None
+        self.handlers: dict[int, object] = {}
+
+
+_held = _Held()
+
+
+def talks(args: Sequence[str]) -> bool:
+    """Return True if this command line starts a prompt line; False when in doubt."""
+    if args[:1] == ["attach"]:
+        return not any(arg.startswith(_NO_PROMPT) for arg in args[1:])
+    tokens = iter(args)
+    for word in tokens:
+        name, equals, _ = word.partition("=")
+        if name in VALUED:
+            if not equals and next(tokens, None) is None:
+                return False
+        elif word not in FLAGS:
+            return False
+    return True
+
+
+def hold(args: Sequence[str]) -> None:
+    """Hold keys back from now on if this command line starts a prompt line at a terminal. Does nothing in the
+    background, where changing the terminal would stop the process."""
+    if _held.before is not None or os.environ.get("TERM", "") in {"", "dumb"} or not talks(args):
+        return
+    try:
+        if not all(map(os.isatty, (0, 1, 2))) or os.tcgetpgrp(0) != os.getpgrp():
+            return
+        before = termios.tcgetattr(0)
+        atexit.register(release)
+        _switch(before)
+        if struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4))[0]:
+            os.write(1, b"\r\x1b[K")  # what was echoed before this process ran is shown once more by the line
+    except (OSError, termios.error):
+        return  # a terminal that goes away just now; whoever reads from it says so
+
+
+def hold_from_import() -> None:
+    """Hold keys back before the imports of the command, which take most of the startup time. Until `main` runs, a
+    signal that ends the process restores the terminal first."""
+    if not sys.argv[0].endswith(("/callboard", "/__main__.py")):
+        return  # somebody else has imported the module
+    hold(sys.argv[1:])
+    if _held.before is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            _held.handlers[number] = signal.signal(number, _end)
+
+
+def imported() -> None:
+    """Restore the signal handlers: the command now has its own."""
+    while _held.handlers:
+        signal.signal(*_held.handlers.popitem())  # pyright: ignore[reportArgumentType]  what `signal` returned
+
+
+def release() -> None:
+    """Restore the original mode of the terminal. Waiting keys are kept."""
+    before, _held.before = _held.before, None
+    if before is not None:
+        _set(before)
+
+
+@contextmanager
+def line_by_line() -> Generator[None]:
+    """Restore the original mode during the block: the terminal echoes and delivers whole lines."""
+    before = _held.before
+    release()
+    try:
+        yield
+    finally:
+        if before is not None:
+            _switch(before)
+
+
+def _switch(before: list[int | list[bytes | int]]) -> None:
+    """Switch off echo, line mode, and the translation of Enter, so that a typed line break stays a different key."""
+    quiet = list(before)
+    assert isinstance(before[0], int)
+    assert isinstance(before[3], int)
+    quiet[0] = before[0] & ~termios.ICRNL
+    quiet[3] = before[3] & ~(termios.ECHO | termios.ICANON)
+    _held.before = before
+    _set(quiet)
+
+
+def _set(mode: list[int | list[bytes | int]]) -> None:
+    # A process that was put into the background since would be stopped by the change; this signal blocked, it is made.
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        termios.tcsetattr(0, termios.TCSANOW, mode)
+    except (OSError, termios.error):
+        return  # the terminal is gone, and its mode with it
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    release()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,68 @@
+"""Types of slash commands, and their context."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from callboard.cli.terminal.plan_editor import Edit
+from callboard.cli.terminal.terminal import Block
+from callboard.sessions.base import OpenSession
+from callboard.types.errors import UsageError
+
+
+class Leave(Exception):
+    """Raised when the person leaves this prompt line."""
+
+
+class Switch(Leave):
+    """Raised when the person switches to another session of this workspace; the current one is kept."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(session)
+        self.session = session
+        """Session id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Context of a slash command: the session, and an editor at this prompt line."""
+
+    session: OpenSession
+    edit: Edit
+    host: int | None = None
+    """The process that hosts the session, if that is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """Slash command: its arguments and its description for /help, and its function, which receives the text after the
+    name."""
+
+    words: str
+    help: str
+    act: Callable[[Here, str], Awaitable[Block]]
+
+
+def suggestion(name: str, names: Iterable[str], mark: str = "") -> str:
+    """Return ` Did you mean /tasks?` if a name is similar to known ones; otherwise an empty string."""
+    near = difflib.get_close_matches(name, list(names), n=2, cutoff=0.5)
+    return f" Did you mean {' or '.join(f'{mark}{match}' for match in near)}?" if near else ""
+
+
+def nothing_more(arguments: str, usage: str) -> None:
+    """Raise `UsageError` if a command without arguments was given some."""
+    if arguments:
+        raise UsageError(f"{usage} takes no words; it was given {arguments!r}")
+
+
+def living(console: Here, name: str) -> str:
+    """Return the name of a living agent. Raises `UsageError` that lists the living agents."""
+    agent = name.removeprefix("@")
+    team = {member.name: member.life for member in console.session.team()}
+    names = [member for member, life in team.items() if life != "stopped"]
+    if agent in names:
+        return agent
+    problem = f"{agent} has stopped already" if agent in team else f"there is no agent {agent!r}"
+    raise UsageError(f"{problem}.{suggestion(agent, names)} There are: {', '.join(names) or 'none'}")

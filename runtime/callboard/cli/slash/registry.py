@@ -1,0 +1,334 @@
+"""All slash commands by name, and the execution of a line that contains one. Output goes only through the terminal.
+
+Slash commands about pending requests: show, approve, edit, reject, answer.
+
+The slash command about schedules.
+
+The slash command about notes: list, show, or forget one after a confirmation.
+
+`/mcp`: the MCP servers of the session; connects one or disables it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import anyio.to_thread
+
+from callboard.cli.repl.input import Say, heed
+from callboard.cli.slash import team
+from callboard.cli.slash.context import Here, SlashCommand, nothing_more, suggestion
+from callboard.cli.terminal.plan_editor import approval, editable, keep_text
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, plain
+from callboard.cli.views.events import first_line, shorten
+from callboard.cli.views.listings import table
+from callboard.cli.views.mail import inbox_table, to_show, trace_block
+from callboard.cli.views.memory import diff_block, note_block, notes_table
+from callboard.cli.views.permission import read_always
+from callboard.cli.views.policy import made_lines, rules_table
+from callboard.cli.views.requests import details_of, find_request, request_page, requests_block
+from callboard.cli.views.schedules import cron_page
+from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
+from callboard.core.approvals.session_rules import Always
+from callboard.core.skills.substitution import unknown_command
+from callboard.ports.mcp import Servers
+from callboard.sessions.base import OpenSession
+from callboard.sessions.inspect.memory import MemoryInspector, NoteSelection, open_memory
+from callboard.types.errors import CallboardError, ToolRefused, UsageError
+from callboard.types.mcp import ServerNow
+from callboard.types.records import Request
+
+_NONE = "this session has no MCP servers: `callboard mcp add` configures one, for sessions that begin after it"
+
+
+async def mcp(console: Here, arguments: str) -> Block:
+    servers = console.session.servers
+    if servers is None:
+        return block(_NONE, "dim")
+    action, _, name = arguments.partition(" ")
+    if not action:
+        return states_block(servers.now())
+    if action not in ("connect", "off") or not name.strip():
+        return block("what of them? /mcp, /mcp connect NAME, /mcp off NAME", "warn")
+    return await _do(servers, action, name.strip())
+
+
+async def _do(servers: Servers, action: str, name: str) -> Block:
+    try:
+        now = await (servers.connect(name) if action == "connect" else servers.switch_off(name))
+    except ToolRefused as refused:
+        return block(str(refused), "warn")
+    return block(f"{now.name} is {now.state}, {_count(now)}", "good" if now.state == "connected" else "dim")
+
+
+def states_block(servers: Sequence[ServerNow]) -> Block:
+    """Return a line for each server, with the reason if it is not available."""
+    rows = [[now.name, now.state, _count(now), str(len(now.prompts)), str(len(now.resources))] for now in servers]
+    lines = list(table(["SERVER", "STATE", "TOOLS", "PROMPTS", "RESOURCES"], rows, _NONE).lines)
+    lines += [Line(plain(f"{now.name}: {now.why}"), "warn") for now in servers if now.why]
+    return Block(tuple(lines))
+
+
+def _count(now: ServerNow) -> str:
+    return f"{len(now.tools)} tool{'s' if len(now.tools) != 1 else ''}"
+
+
+async def memory(console: Here, arguments: str) -> Block:
+    return await anyio.to_thread.run_sync(partial(_memory, console, arguments.split()))
+
+
+def _memory(console: Here, arguments: list[str]) -> Block:
+    inspector = _inspector(console)
+    match arguments:
+        case []:
+            notes, problems = inspector.notes()
+            return Block((*notes_table(notes).lines, *(Line(problem, "warn") for problem in problems)))
+        case ["forget", name]:
+            preview = diff_block(inspector.without(name).diff)
+            return Block((*preview.lines, Line(f"to delete it: /memory forget {name} yes", "dim")))
+        case ["forget", name, "yes"]:
+            inspector.without(name).make()
+            return Block((Line(f"the note {name} is deleted", "good"),))
+        case [name]:
+            return note_block(inspector.note(name))
+        case _:
+            raise UsageError("/memory [NAME | forget NAME]: `callboard memory` does more")
+
+
+def _inspector(console: Here) -> MemoryInspector:
+    """Return the notes of the session, the project and the person."""
+    request = NoteSelection(session=console.session.id)
+    try:
+        return open_memory(console.session.workspace, request)
+    except UsageError:  # the session has no folder yet, and so no notes
+        return open_memory(console.session.workspace, NoteSelection())
+
+
+async def cron(console: Here, arguments: str) -> Block:
+    nothing_more(arguments, "/cron")
+    return cron_page(console.session.schedules(), time.time())
+
+
+_WORD = re.compile(r"(\S+)(?: option (\d{1,4}))?(?: mode (\S+))?(?: (.*))?", re.DOTALL)
+WHICH = "which one? /inbox shows what waits"
+
+
+async def inbox(console: Here, arguments: str) -> Block:
+    if arguments:
+        return inbox_table(
+            to_show(await console.session.inbox(None if arguments == "all" else arguments), everything=False)
+        )
+    waiting = console.session.requests()
+    rows = [[row.id, row.kind, row.asked_by, row.subject] for row in waiting]
+    return table(["REQUEST", "KIND", "FROM", "ABOUT"], rows, "nothing waits for you")
+
+
+async def trace(console: Here, arguments: str) -> Block:
+    if not arguments:
+        return block("which envelope? /inbox all shows them", "warn")
+    return trace_block(await console.session.trace(arguments))
+
+
+async def plans(console: Here, arguments: str) -> Block:
+    if arguments:
+        return await show(console, arguments)
+    return requests_block(console.session.requests())
+
+
+async def show(console: Here, arguments: str) -> Block:
+    if not arguments:
+        return block(WHICH, "warn")
+    requests = console.session.requests(pending_only=False)
+    request = find_request(requests, arguments)
+    return request_page(details_of(request, requests, await console.session.moved(request)))
+
+
+async def approve(console: Here, arguments: str) -> Block:
+    """Approve a request: `ID [option N] [mode MODE] [always [agent] [2h]] [words]`."""
+    request_id, _, remaining = arguments.partition(" ")
+    if remaining.split(" ")[0] == "always":
+        always, reason = read_always(remaining.partition(" ")[2])
+        return await _give(console.session, f"{request_id} {reason}", "approved", always=always)
+    match = _WORD.fullmatch(arguments)
+    if match is None:
+        return await _give(console.session, arguments, "approved")
+    word = AnswerDetails(int(match[2] or 0), mode=match[3] or "")
+    return await _give(console.session, f"{match[1]} {match[4] or ''}", "approved", word=word)
+
+
+async def edit(console: Here, arguments: str) -> Block:
+    """Edit a plan and approve the edited text: `ID [words]`."""
+    request_id, _, reason = arguments.partition(" ")
+    if not request_id:
+        return block(WHICH, "warn")
+    plan = find_request(console.session.requests(pending_only=False), request_id)
+    editable(plan)
+    text = await console.edit(plan)
+    refused = await console.session.answer(plan.id, "approved", reason.strip(), word=approval(plan, text))
+    if refused is not None:
+        return block(f"{refused}. {keep_text(plan, text)}", "warn")
+    return block(f"{plan.id} approved as edited", "good")
+
+
+async def reject(console: Here, arguments: str) -> Block:
+    return await _give(console.session, arguments, "rejected")
+
+
+async def answer(console: Here, arguments: str) -> Block:
+    return await _give(console.session, arguments, "answered")
+
+
+async def rules(console: Here, arguments: str) -> Block:
+    """List or revoke rules: `[revoke ID]`."""
+    action, _, rule_id = arguments.partition(" ")
+    inspector = console.session.rules
+    if action == "revoke" and rule_id.strip():
+        revoked = await inspector.revoke(rule_id.strip())
+        return block(f"{revoked.id} is taken back: {revoked.rule} asks again", "good")
+    if arguments:
+        return block("/rules lists what was allowed with `a`; /rules revoke ID takes it back", "warn")
+    return rules_table(inspector.all(), time.time())
+
+
+async def _give(
+    session: OpenSession,
+    arguments: str,
+    status: Literal["approved", "rejected", "answered"],
+    *,
+    word: AnswerDetails = AS_IT_STANDS,
+    always: Always | None = None,
+) -> Block:
+    request_id, _, reason = arguments.partition(" ")
+    if not request_id:
+        return block(WHICH, "warn")
+    request = find_request(session.requests(pending_only=False), request_id)
+    if problem := _unfit(request, status, reason.strip()):
+        return block(problem, "warn")
+    refused = await session.answer(request.id, status, reason.strip(), word=word, always=always)
+    if refused is not None:
+        return block(refused, "warn")
+    made = made_lines(await session.rules.made_by(request.id)) if always is not None else ()
+    return Block((Line(f"{request.id} {status}", "good"), *made))
+
+
+def _unfit(request: Request, status: str, reason: str) -> str:
+    """Return what to type instead; empty if the answer is allowed."""
+    if request.status != "pending":
+        return ""  # its row says who was first
+    if request.kind == "question":
+        return "" if status == "answered" and reason else f"{request.id} is a question: /answer {request.id} WORDS"
+    if status == "answered":
+        return f"{request.id} is a {request.kind}: /approve {request.id}, or /reject {request.id} WHY"
+    if request.kind == "plan" and status == "rejected" and not reason:
+        return f"say what is to change: /reject {request.id} WHY"
+    return ""
+
+
+async def perform(line: str, console: Here, terminal: Terminal) -> None:
+    """Execute a `/command` line and print the result. Raises `Leave` for /quit, `Switch` for /resume ID."""
+    name, arguments = named(line)
+    command = COMMANDS.get(name)
+    if command is None:
+        typed = line.split()[0].removeprefix("/")
+        others = console.session.commands()
+        if any(command.goes_by(typed) for command in others):
+            await _run_session_command(line, console, terminal)
+            return
+        names = (*COMMANDS, *(command.name for command in others))
+        terminal.terminal_print(block(unknown_command(typed, names), "warn"))
+        return
+    try:
+        terminal.terminal_print(await command.act(console, arguments))
+    except CallboardError as error:
+        terminal.terminal_print(block(str(error), "bad"))
+
+
+async def _run_session_command(line: str, console: Here, terminal: Terminal) -> None:
+    """Run a skill or another command of the session: the lead receives its expanded text."""
+    output, _ = await heed(console.session, Say(line))
+    if output.lines:
+        terminal.terminal_print(output)
+
+
+def named(line: str) -> tuple[str, str]:
+    """Return the command's name without its slash, and the text after it."""
+    name, *arguments = line.removeprefix("/").split(maxsplit=1)
+    return "quit" if name.lower() == "exit" else name.lower(), arguments[0].strip() if arguments else ""
+
+
+async def _help(console: Here, arguments: str) -> Block:
+    command_name = arguments.removeprefix("/")
+    builtin = COMMANDS.get(command_name)
+    other = next((entry for entry in console.session.commands() if entry.goes_by(command_name)), None)
+    if arguments and builtin is None and other is not None:
+        return block(f"/{other.name} {other.hint}".rstrip() + f"\n{other.about}")
+    if arguments and builtin is None:
+        return block(
+            f"there is no command /{command_name}.{suggestion(command_name, COMMANDS, '/') or ' /help lists them.'}",
+            "warn",
+        )
+    commands = COMMANDS if builtin is None else {command_name: builtin}
+    rows = [(f"/{name} {command.words}".rstrip(), command.help) for name, command in commands.items()]
+    if not arguments:
+        rows += [
+            (f"/{entry.name} {entry.hint}".rstrip(), shorten(first_line(entry.about), _ABOUT))
+            for entry in console.session.commands()
+        ]
+        rows += _LINES
+    width = max(len(typed) for typed, _ in rows)
+    return Block(tuple(Line(f"{typed:<{width}}  {does}") for typed, does in rows))
+
+
+_ABOUT = 72
+"""Most characters of a skill's description in the list."""
+_LINES = (
+    ("TEXT", "to the lead; while it works: queued"),
+    ("!COMMAND", "runs a command in your shell; the lead reads its output at its next step"),
+    ("@NAME TEXT", "to a teammate; @all TEXT: to all"),
+    ("!@NAME TEXT", "interrupts the agent's turn and says this; ! alone interrupts the lead"),
+    ("\\TEXT", "send the text to the lead unchanged, also with / @ or ! at its beginning"),
+    ("Shift-Tab", "goes on to the next permission mode: default, acceptEdits, plan"),
+    ("Ctrl-C", "drops the draft, else stops the turn; twice in 2 s: leave"),
+    ("Ctrl-D", "leaves, on an empty line"),
+)
+"""Other kinds of lines that may be typed."""
+
+COMMANDS: Mapping[str, SlashCommand] = {
+    "help": SlashCommand("[COMMAND]", "show this", _help),
+    "status": SlashCommand("", "show session, folder, model, mode, sandbox and what is open", team.status),
+    "team": SlashCommand("", "show the agents", team.team),
+    "agents": SlashCommand("", "list the agent types that the lead can start", team.agents),
+    "inbox": SlashCommand("[AGENT]", "what waits for you; or the mail of an agent, or of all", inbox),
+    "trace": SlashCommand("ENVELOPE", "where an envelope came from and what it caused", trace),
+    "tasks": SlashCommand("", "show the task board", team.tasks),
+    "plans": SlashCommand("", "show what waits for you, in full", plans),
+    "show": SlashCommand("ID", "show a request in full, with its history", show),
+    "approve": SlashCommand("ID [option N | mode MODE | always] [why]", "approve a plan or allow a tool", approve),
+    "edit": SlashCommand("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", edit),
+    "reject": SlashCommand("ID why", "reject a plan or refuse a tool", reject),
+    "answer": SlashCommand("ID words", "answer a question", answer),
+    "rules": SlashCommand("[revoke ID]", "what was allowed for always, and taking it back", rules),
+    "cron": SlashCommand("", "show the schedules", cron),
+    "memory": SlashCommand(
+        "[NAME | forget NAME]", "show the notes that agents keep, one of them, or delete it", memory
+    ),
+    "mcp": SlashCommand("[connect | off NAME]", "show the MCP servers, connect one or switch it off", mcp),
+    "compact": SlashCommand("[focus]", "summarise the lead's conversation now", team.compact),
+    "clear": SlashCommand("", "an empty conversation; the old one is kept on disk", team.clear),
+    "new": SlashCommand("[--carry]", "a fresh conversation, with what matters of this one", team.new),
+    "context": SlashCommand("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", team.context),
+    "cost": SlashCommand("[model]", "show what each agent spent, or each model", team.cost),
+    "model": SlashCommand("[NAME]", "show the lead's model, or choose another", team.model),
+    "mode": SlashCommand(
+        "[MODE]",
+        "show the lead's permission mode, or choose another",
+        team.mode,
+    ),
+    "resume": SlashCommand("[ID]", "list the sessions, or go on with another one", team.resume),
+    "stop": SlashCommand("NAME", "ask an agent to stop", team.stop),
+    "quit": SlashCommand("", "leave; the session is kept", team.quit_),
+}

@@ -1,0 +1,305 @@
+"""Observer that shows a session on the terminal as it happens.
+
+It remembers data that one event does not contain: the call of a result, envelopes already shown, the text that may
+still turn out to be the result. It does not decide which events are shown (`views/events.py`), or write
+(`terminal.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block
+from callboard.cli.views.events import answer_words, budget_block, call_words, lines_of, mail_line, usage_words
+from callboard.cli.views.permission import denial, denial_line, is_denial, unanswered
+from callboard.cli.views.tool_results import Detail, result_block
+from callboard.core.recovery.retry_policy import odd_stop
+from callboard.core.replies import ReplyText
+from callboard.ports.model import Delta
+from callboard.types.events import (
+    AgentResumed,
+    AgentStopped,
+    AnswerTaken,
+    ApprovalNeeded,
+    BudgetReached,
+    CallJudged,
+    EnvelopeReceived,
+    Event,
+    GateSet,
+    ModelCalled,
+    ModelReplied,
+    ResultsMerged,
+    ToolFinished,
+    ToolStarted,
+    TurnBegan,
+    TurnEnded,
+)
+from callboard.types.records import Envelope, Request, RequestKind, ToolCall
+
+_MAIL_REMEMBERED = 4_096
+SHOWN_AS_REQUESTS: Mapping[str, RequestKind] = {"ask_person": "question", "submit_plan": "plan"}
+"""Tools whose calls are shown as the question or plan for the person: a separate line would repeat it."""
+
+
+class SessionFacts(Protocol):
+    """Facts that a session knows, in addition to the events that a screen has seen."""
+
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        """Return an open tool call by our id."""
+        ...
+
+    @property
+    def damage(self) -> Sequence[str]:
+        """Return a line for each item that the session's store set aside."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return a line for each setting whose effect differs from its value."""
+        ...
+
+    @property
+    def cost_limit_by_option(self) -> bool:
+        """Return True if the session's limit in dollars comes from an option, not from settings."""
+        ...
+
+    def requests(self) -> Sequence[Request]:
+        """Return the pending requests."""
+        ...
+
+
+class Screen:
+    """Prints events. `result_apart`: the caller prints the lead's last text as the result. `verbose`: each model call
+    also has a line."""
+
+    def __init__(self, terminal: Terminal, *, result_apart: bool, verbose: bool = False) -> None:
+        self._terminal = terminal
+        self._result_apart = result_apart
+        self._verbose = verbose
+        self._calls: dict[str, dict[str, ToolCall]] = {}
+        self._mail: dict[str, None] = {}
+        self._said: dict[str, ReplyText] = {}
+        self._held: Block | None = None
+        self._held_end: tuple[Block, str] | None = None
+        """End of the lead's turn, and its reason, while nothing follows: the caller prints it as the end of the run.
+        Also a notice before the first model call, which may turn out to be that reason."""
+        self._opening = False
+        """True if the lead's turn has begun without a model call yet."""
+        self._asking: dict[str, ApprovalNeeded] = {}
+        """Calls that wait for an answer, by request id."""
+        self._odd_stops: set[str] = set()
+        """Unusual stop reasons that were already reported."""
+        self._renewal: Envelope | None = None
+        """Command that restarts the lead's conversation, until its new life begins."""
+        self._known: SessionFacts | None = None
+        self._asks: Collection[RequestKind] = ()
+        self._detail: Detail = "whole" if verbose else "brief"
+
+    def attach(self, session: SessionFacts, *, asks: Collection[RequestKind] = ()) -> None:
+        """Set the session to show, and print the damage of its store, which `--quiet` does not hide. `asks`: the kinds
+        of requests that this terminal shows in full as questions, so that no event repeats them."""
+        self._known = session
+        self._asks = asks
+        if session.notes:
+            self._print(Block(tuple(Line(note, "warn") for note in session.notes)))
+        if session.damage:
+            self._print(Block(tuple(Line(f"the store: {entry}", "warn") for entry in session.damage)))
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        """Print the event's lines."""
+        calls = self._calls.setdefault(agent, {})
+        self._learn(agent, event, calls)
+        if self._verbose and (text := _at_work(event, calls)):
+            self._print(block(text, "dim", name=agent, progress=True))
+        output = self._lines(agent, event, calls)
+        if isinstance(event, GateSet) and event.plan and output is not None:
+            output = self._with_way_out(output, event.request_id)
+        if isinstance(event, ResultsMerged):
+            calls.clear()
+        if isinstance(event, TurnBegan | ModelCalled) and agent == "lead":
+            self._release()
+            self._opening = isinstance(event, TurnBegan)
+        if isinstance(event, TurnEnded):
+            self._end_of_turn(agent, event)
+        if output is None:
+            return
+        if self._may_be_result(agent, event):
+            self._release()
+            self._held = output
+        elif agent == "lead" and isinstance(event, TurnEnded):
+            self._hold_end(output, event.why or event.reason)
+        else:
+            self._print(output)
+
+    def _hold_end(self, output: Block, reason: str) -> None:
+        """Hold back the end of the lead's turn if the caller prints it; otherwise print it, unless a notice already
+        said it."""
+        self._opening = False
+        if self._held_end is None or self._held_end[1] != reason:
+            self._release()
+            self._held_end = (output, reason)
+        if not self._result_apart:
+            self._release()
+
+    def _tell_stop(self, agent: str, event: ModelReplied) -> None:
+        """Report an unusual stop reason once."""
+        text = odd_stop(event.stop_reason, calls=bool(event.calls))
+        if text and text not in self._odd_stops:
+            self._odd_stops.add(text)
+            self._print(block(text, "warn", name=agent, progress=True))
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Report void streams and notices; a reply is shown when it is complete."""
+        if delta.kind == "notice" and self._opening and agent == "lead":
+            self._release()
+            self._held_end = (block(delta.text, "warn", name=agent), delta.text)
+        elif delta.kind == "notice":
+            self._print(block(delta.text, "warn", name=agent))
+        if delta.kind == "dropped":
+            self._print(block(f"partial reply dropped: {delta.text}", "warn", name=agent, progress=True))
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Print an envelope's line once, although both sender and recipient see it."""
+        if envelope.id in self._mail:
+            return
+        self._mail[envelope.id] = None
+        if len(self._mail) > _MAIL_REMEMBERED:
+            del self._mail[next(iter(self._mail))]
+        if (output := mail_line(envelope)) is not None:
+            self._print(output)
+
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        """Return an agent's open tool call by our id."""
+        return self._calls.get(agent, {}).get(call)
+
+    def _learn(self, agent: str, event: Event, calls: dict[str, ToolCall]) -> None:
+        """Remember the calls of a reply. The session has those from before this process."""
+        match event:
+            case ModelReplied():
+                calls.update({call.id: call for call in event.calls})
+                self._tell_stop(agent, event)
+                speech = self._said.get(agent, ReplyText())
+                speech = ReplyText() if speech.seam is None else speech
+                self._said[agent] = speech.after(event.blocks, event.stop_reason, event.trimmed)
+            case EnvelopeReceived(envelope=envelope, refused="") if agent == "lead" and _is_renewal(envelope):
+                self._renewal = envelope
+            case ApprovalNeeded():
+                self._asking[event.request_id] = event
+            case AnswerTaken() if event.status != "expired":
+                self._asking.pop(event.request_id, None)
+            case ToolStarted() | ToolFinished() | CallJudged() if event.call not in calls and self._known is not None:
+                if (earlier_call := self._known.call(agent, event.call)) is not None:
+                    calls[event.call] = earlier_call
+            case _:
+                pass
+
+    def _is_asked(self, event: Event, calls: Mapping[str, ToolCall]) -> bool:
+        """Return True if the question for a request already shows the content of this event."""
+        match event:
+            case GateSet(gate="pending") if "plan" in self._asks and self._known is not None:
+                return any(row.id == event.request_id and "person" in row.may_answer for row in self._known.requests())
+            case ApprovalNeeded():
+                return "permission" in self._asks
+            case ToolFinished(is_error=False) if event.call in calls:
+                kind = SHOWN_AS_REQUESTS.get(calls[event.call].name)
+                return kind == "plan" or kind in self._asks  # where no person is asked, `GateSet` shows the plan
+            case _:
+                return False
+
+    def _with_way_out(self, output: Block, request: str | None) -> Block:
+        """Add how to answer a plan that nobody is asked about here, and its deadline."""
+        rows = self._known.requests() if self._known is not None else ()
+        row = next((row for row in rows if row.id == request and "person" in row.may_answer), None)
+        if row is None:
+            return output
+        until = "" if row.expires_at is None else f" until {datetime.fromtimestamp(row.expires_at).astimezone():%H:%M}"
+        return Block((*output.lines, Line(f"it waits{until}; to answer: {answer_words(row, attended=False)}", "dim")))
+
+    def finish(self, result: str, reason: str = "") -> None:
+        """Print the held output, except for the result and its failure reason, which the caller prints."""
+        if self._held_end is not None and self._held_end[1] == reason:
+            self._held_end = None
+        if self._held is not None and self._said.get("lead", ReplyText()).text == result.strip():
+            self._held = None
+        self._release()
+
+    def _may_be_result(self, agent: str, event: Event) -> bool:
+        return self._result_apart and agent == "lead" and isinstance(event, ModelReplied) and not event.calls
+
+    def _end_of_turn(self, agent: str, event: TurnEnded) -> None:
+        """Show the final text of a turn, even if no reply of this process contained it."""
+        speech = self._said.pop(agent, ReplyText()) if not self._result_apart else self._said.get(agent, ReplyText())
+        if self._result_apart and agent == "lead":
+            return
+        if event.text and event.text.strip() != speech.text:
+            self._print(self._said_block(agent, event.text))
+
+    def _lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
+        """Return the view of an event on this screen."""
+        if self._is_asked(event, calls):
+            return None
+        if agent == "lead" and self._renewal is not None:
+            if isinstance(event, AgentStopped):
+                return block(_renewal_words(self._renewal), "good")
+            if isinstance(event, AgentResumed):
+                self._renewal = None
+                return None
+        if isinstance(event, CallJudged) and is_denial(event):
+            return denial(agent, calls.get(event.call), event)
+        if isinstance(event, AnswerTaken) and event.status == "expired" and event.request_id in self._asking:
+            request = self._asking.pop(event.request_id)
+            return denial_line(
+                agent,
+                calls.get(request.call),
+                f"{request.why} ({request.rule})",
+                unanswered(calls.get(request.call), request, told_later=self._result_apart),
+            )
+        if isinstance(event, ToolFinished):
+            return result_block(agent, event, calls.get(event.call), self._detail)
+        if isinstance(event, BudgetReached) and self._known is not None:
+            return budget_block(agent, event, by_option=self._known.cost_limit_by_option)
+        return lines_of(agent, event)
+
+    def _said_block(self, agent: str, text: str) -> Block:
+        """Return the view of an agent's text on this screen."""
+        return block(text, name=agent)
+
+    def _release(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._terminal.terminal_print(held)
+        if self._held_end is not None:
+            (end, _), self._held_end = self._held_end, None
+            self._terminal.terminal_print(end)
+
+    def _print(self, output: Block) -> None:
+        """Print a block after the earlier output: a text of the lead that may be the result is held back only while
+        nothing follows it."""
+        if not (output.progress and self._terminal.quiet):
+            self._release()
+        self._terminal.terminal_print(output)
+
+
+def _is_renewal(envelope: Envelope) -> bool:
+    return envelope.type == "command" and envelope.metadata.get("action") == "new"
+
+
+def _renewal_words(command: Envelope) -> str:
+    if command.content:
+        return "context cleared; carried over: your words, the state and a hand-off note"
+    return "context cleared: the conversation is empty; the old one is kept on disk"
+
+
+def _at_work(event: Event, calls: Mapping[str, ToolCall]) -> str:
+    """Return the text about an event that only `--verbose` shows; empty if there is none."""
+    match event:
+        case ModelReplied():
+            return f"{event.model}: {usage_words(event.usage)}, {event.stop_reason}"
+        case ModelCalled():
+            return f"asks {event.model} ({event.purpose}, attempt {event.attempt})"
+        case ToolStarted() if event.call in calls and calls[event.call].name not in SHOWN_AS_REQUESTS:
+            return f"tool {call_words(calls[event.call])}"
+        case _:
+            return ""

@@ -1,0 +1,462 @@
+"""The only output to the screen: `Terminal.terminal_print`. Whole blocks, one writer, no control sequences from
+outside.
+
+Two rules apply. A block is written in one piece, so that the output of threads and agents never interleaves. No text of
+a model, a tool or a file moves the cursor, sets a title or hides text: control characters are removed here, and the
+only escape sequences on the screen are the styles below. Callers pass text and a style, never a sequence.
+
+Lock order: an agent opens a block only while it holds its `agent_lock`. This module takes no `agent_lock` and waits for
+none. Printing puts the block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that does not
+read) delays nobody: agents and store continue. Progress is dropped when the screen falls far behind, and the screen
+says how much; everything else is kept, and the process does not end before it is read.
+
+It does not ask, redraw or interpret events.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import re
+import select
+import threading
+import unicodedata
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Literal, TextIO
+
+from callboard.types.errors import CallboardError
+
+Style = Literal["plain", "dim", "strong", "good", "warn", "bad", "name"]
+
+_STYLES: Mapping[Style, str] = {
+    "dim": "\x1b[2m",
+    "strong": "\x1b[1m",
+    "good": "\x1b[32m",
+    "warn": "\x1b[33m",
+    "bad": "\x1b[31m",
+    "name": "\x1b[36m",
+}
+_END = "\x1b[0m"
+
+_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, clearing
+    r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI in one character
+    # OSC, DCS, SOS, PM, APC: titles, links, clipboards; one without an end must not swallow what follows it
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]?"  # the rest: character sets, resets
+)
+_BREAKS = re.compile(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also what reverses the reading order
+)
+_NUMBERS = re.compile(r"[0-9]+(;[0-9]+)*")
+_REVERSING = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_GATHER = 0.01
+"""Seconds for which blocks are collected while the screen has nothing to write."""
+_UNDRAWN = 20
+"""Pending writes above which the prompt line is not redrawn for changes to it."""
+_BEHIND = 2_000
+"""Pending blocks above which progress is dropped for a slow screen."""
+_LEAVING = 1.0
+"""Seconds that a person who leaves waits for a stream without a reader."""
+
+
+class ResultUnwritten(CallboardError):
+    """Raised if the result could not be written to stdout (a full disk, a lost terminal)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Piece of a line. `codes`: numbers of a style, separated by `;`, such as `1;36`; empty for none."""
+
+    text: str
+    codes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line for the screen. `name`: an agent, shown before the text in its own style. `spans`: the text in pieces
+    with a style each, used instead of the text if there is colour."""
+
+    text: str
+    style: Style = "plain"
+    name: str = ""
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lines that belong together. `progress`: single lines that `--quiet` hides and a slow screen may drop."""
+
+    lines: tuple[Line, ...]
+    progress: bool = False
+
+
+def plain(text: str) -> str:
+    """Return the text without control sequences; the only control characters kept are line breaks and tabs. Characters
+    that reverse the reading order, and so may make one text look like another, are spelled out (`\\u202e`)."""
+    if text.replace("\n", "").isprintable():  # most of what is said; looking costs a tenth of the substitutions
+        return text
+    text = _BREAKS.sub("\n", _SEQUENCES.sub("", text))
+    return _CONTROLS.sub("", _REVERSING.sub(_spelled, text))
+
+
+def visible(text: str) -> str:
+    """Return the text with its control characters spelled out (`\\x1b`), for content that a person is about to
+    approve."""
+    return _CONTROLS.sub(_spelled, text.replace("\r", "\\r"))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def block(text: str, style: Style = "plain", *, name: str = "", progress: bool = False) -> Block:
+    """Return a block of a text, line by line; `name` precedes the first line."""
+    first, *others = plain(text).split("\n")
+    return Block((Line(first, style, name), *(Line(line, style) for line in others)), progress)
+
+
+def wants_color(choice: str, stream: TextIO, env: Mapping[str, str]) -> bool:
+    """Return True if output is coloured: `--color` first, then NO_COLOR, FORCE_COLOR, a TERM that is `dumb` or unset,
+    then whether the stream is a terminal. Sources: no-color.org, force-color.org."""
+    if choice in {"always", "never"}:
+        return choice == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in {"", "0"}:
+        return True
+    return env.get("TERM", "") not in {"", "dumb"} and stream.isatty()
+
+
+def styled(lines: Sequence[Line], *, color: bool, width: int = 0) -> str:
+    """Return the lines as written to a stream, each ended by a line break.
+
+    `width`: columns of the screen, at which lines break between words; 0: no breaks.
+    """
+    broken = lines if width <= 0 else [part for line in lines for part in wrapped(line, width)]
+    return "".join(f"{_styled(line, color=color)}\n" for line in broken)
+
+
+def wrapped(line: Line, width: int) -> Sequence[Line]:
+    """Break a line between words, with its own indent before each part. A word that is too long stays whole: the screen
+    breaks it. A line of spans is already laid out."""
+    text = plain(line.text)
+    before = columns(f"{line.name} ") if line.name else 0
+    if line.spans or before + len(text) <= width // 2 or before + columns(text) <= width:
+        return (line,)
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    parts: list[str] = []
+    current = indent
+    room = width - before
+    for word in text[len(indent) :].split(" "):
+        joined = word if current == indent else f" {word}"
+        if current != indent and columns(current) + columns(joined) > room:
+            parts.append(current)
+            current = indent
+            joined = word
+            room = width
+        current += joined
+    parts.append(current)
+    return tuple(replace(line, text=part, name=line.name if number == 0 else "") for number, part in enumerate(parts))
+
+
+def screen_width(stream: TextIO) -> int:
+    """Return the columns of the screen that a stream writes to; 0 if it is not a terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):  # it has just been closed
+        return 0
+
+
+def columns(text: str) -> int:
+    """Return how many columns the text takes: wide characters count two, combining ones none."""
+    return len(text) if text.isascii() else sum(map(char_columns, text))
+
+
+def char_columns(char: str) -> int:
+    """Return the columns of one character."""
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def _styled(line: Line, *, color: bool) -> str:
+    text = plain(line.text)
+    name = plain(line.name)
+    if color and line.spans:
+        text = "".join(map(_span, line.spans))
+    elif color and text and line.style != "plain":
+        text = f"{_STYLES[line.style]}{text}{_END}"
+    if not name:
+        return text
+    return f"{_STYLES['name']}{name}{_END} {text}" if color else f"{name}: {text}"
+
+
+def _span(span: Span) -> str:
+    """Return a piece in its style. Each is made plain by itself, so that no two of them form a sequence."""
+    text = plain(span.text).replace("\n", " ")
+    return f"\x1b[{span.codes}m{text}{_END}" if text and _NUMBERS.fullmatch(span.codes) else text
+
+
+class Canvas:
+    """Drawing surface of a prompt line: implements the necessary parts of a stream, and never waits for the screen. The
+    terminal's only writer writes the drawing, between blocks."""
+
+    def __init__(self, stream: TextIO, hand_over: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._hand_over = hand_over
+
+    @property
+    def encoding(self) -> str:
+        """Return the encoding of the stream."""
+        return self._stream.encoding or "utf-8"
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream, used to query its size and settings."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Return True if the stream is a terminal."""
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Put the text into the terminal's queue."""
+        self._hand_over(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: this object has no buffer."""
+
+
+class Terminal:
+    """The screen of this process. All methods may be called from any thread.
+
+    Blocks go to `err`, results to `out`, in the order of the calls for both streams together. Output to a closed pipe
+    is dropped silently. `close` reports other failures of a stream.
+    """
+
+    def __init__(self, out: TextIO, err: TextIO, *, color: str = "auto", quiet: bool = False) -> None:
+        self._out = out
+        self._err = err
+        self._quiet = quiet
+        self._color_out = wants_color(color, out, os.environ)
+        self._color_err = wants_color(color, err, os.environ)
+        self._above: Callable[[str], object] | None = None
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._question = ""
+        self._lost = 0
+        self._holds = False
+        self._failure: OSError | None = None
+        for stream in (out, err):
+            with suppress(OSError, ValueError):
+                stream.flush()  # from here on it is written past its buffer
+        # Says who may drop progress and count it; held for a few instructions, never while writing.
+        self._counting = threading.Lock()
+        self._hurry = threading.Event()
+        self._patience: float | None = None
+        self._writer = threading.Thread(target=self._write_all, name="terminal", daemon=True)
+        self._writer.start()
+
+    @property
+    def out_is_tty(self) -> bool:
+        """Return True if a person reads the results."""
+        return self._out.isatty()
+
+    @property
+    def paints(self) -> bool:
+        """Return True if blocks are shown in colour."""
+        return self._color_err
+
+    @property
+    def quiet(self) -> bool:
+        """Return True if progress is not printed."""
+        return self._quiet
+
+    def terminal_print(self, page: Block) -> None:
+        """Print one block above the line that is being typed. Returns at once."""
+        if not page.lines or (page.progress and (self._quiet or self._too_far_behind())):
+            return
+        self._queue.put(lambda: self._show(page.lines))
+
+    def result(self, text: str) -> None:
+        """Print a result for scripts to stdout, unchanged except for control characters, ended by one line break."""
+        self._queue.put(lambda: self._write(self._out, plain(text).removesuffix("\n") + "\n"))
+
+    def rows(self, page: Block) -> None:
+        """Print a listing for a person to stdout."""
+        self._queue.put(lambda: self._write(self._out, styled(page.lines, color=self._color_out)))
+
+    def record(self, line: str) -> None:
+        """Print one line of JSON to stdout. The caller's encoder has escaped all non-ASCII characters."""
+        self._queue.put(lambda: self._write(self._out, line + "\n"))
+
+    def ask(self, question: str) -> None:
+        """Write a question to stderr and leave the cursor after it. Blocks that arrive before `answered` are printed
+        above it."""
+        self._queue.put(lambda: self._put_question(plain(question)))
+        self.flush()
+
+    def answered(self, note: str = "") -> None:
+        """Note that the question is answered, or void as `note` says, so that it is not repeated."""
+        self._queue.put(lambda: self._end_question(plain(note)))
+
+    @property
+    def canvas(self) -> Canvas:
+        """Return the canvas of a prompt line on stdout."""
+        return Canvas(self._out, self._draw)
+
+    @property
+    def is_behind(self) -> bool:
+        """Return True if the screen currently accepts no output: redrawing may wait."""
+        return self._queue.qsize() > _UNDRAWN
+
+    def show_above(self, write: Callable[[str], object] | None) -> None:
+        """Print blocks through `write` while a person types, which keeps their line; None: directly to stderr again."""
+        self.flush()
+        self._above = write
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Give the screen to another program during the block: output is written afterwards."""
+        resting = threading.Event()
+        go_on = threading.Event()
+
+        def wait_for_release() -> None:
+            resting.set()
+            go_on.wait()
+
+        self._queue.put(wait_for_release)
+        self._hurry.set()
+        resting.wait()
+        self._holds = True
+        try:
+            yield
+        finally:
+            self._holds = False
+            go_on.set()
+
+    def flush(self) -> None:
+        """Return when all output so far has been written; at once while another program has the screen."""
+        if self._holds or not self._writer.is_alive():
+            return
+        done = threading.Event()
+        self._queue.put(done.set)
+        self._hurry.set()
+        done.wait()
+
+    def leave(self) -> None:
+        """Limit the wait of `close` for a reader to one second: the person has left."""
+        self._patience = _LEAVING
+
+    def close(self) -> None:
+        """Write the pending output and end the writer. Raises `ResultUnwritten` if stdout refused a result."""
+        self._queue.put(None)
+        self._hurry.set()
+        self._writer.join(self._patience)
+        if self._failure is not None:
+            reason = self._failure.strerror or str(self._failure)
+            raise ResultUnwritten(
+                f"the result could not be written to stdout ({reason}). Free some room, or write elsewhere"
+            )
+
+    def _draw(self, text: str) -> None:
+        self._queue.put(lambda: self._write(self._out, text))
+        self._hurry.set()
+
+    def _too_far_behind(self) -> bool:
+        with self._counting:
+            behind = self._queue.qsize() > _BEHIND
+            self._lost += behind
+        return behind
+
+    def _write_all(self) -> None:
+        """Write all pending output, then let more accumulate briefly: waking this thread for every line costs more than
+        writing it. Callers that wait for the screen (`flush`, `close`) shorten that delay."""
+        while (job := self._queue.get()) is not None:
+            job()
+            if self._queue.empty():
+                self._hurry.wait(_GATHER)
+                self._hurry.clear()
+
+    def _show(self, lines: tuple[Line, ...]) -> None:
+        with self._counting:
+            lost, self._lost = self._lost, 0
+        if lost:
+            lines = (
+                Line(f"[{lost} line{'s' * (lost != 1)} of progress not shown: the screen was too slow]", "dim"),
+                *lines,
+            )
+        text = styled(lines, color=self._color_err, width=self._width())
+        if self._above is not None:
+            self._above(text)
+        elif self._question:
+            self._write(self._err, f"\n{text}{self._question}")
+        else:
+            self._write(self._err, text)
+
+    def _width(self) -> int:
+        """Return the columns of the screen for blocks; 0 if it is not a terminal."""
+        return screen_width(self._err)
+
+    def _put_question(self, question: str) -> None:
+        self._question = question
+        self._write(self._err, question)
+
+    def _end_question(self, note: str) -> None:
+        self._question = ""
+        if note:
+            self._write(self._err, f"\n{note}\n")
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        if stream.closed:
+            return  # under us: nobody reads it
+        encoding = stream.encoding or "utf-8"
+        data = text.encode(encoding, "backslashreplace")
+        try:
+            if (file := _descriptor(stream)) is None:
+                stream.write(data.decode(encoding))
+                stream.flush()
+            else:
+                _write_whole(file, data)
+        except OSError as error:
+            if stream is self._out and error.errno not in {errno.EPIPE, errno.EIO}:
+                self._failure = self._failure or error
+            _silence(stream)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """Return the file descriptor of a stream; None if it has none."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def _write_whole(file: int, data: bytes) -> None:
+    """Write all the data, however long that takes. Raises `OSError`.
+
+    It bypasses the stream's own buffer. That buffer is locked while a reader does not read, and the interpreter would
+    fail on the lock at exit. It also loses data that a descriptor refuses after another process made it non-blocking.
+    """
+    remaining = memoryview(data)
+    while remaining:
+        try:
+            remaining = remaining[os.write(file, remaining) :]
+        except BlockingIOError:
+            room = select.poll()
+            room.register(file, select.POLLOUT)
+            room.poll()
+
+
+def _silence(stream: TextIO) -> None:
+    """Redirect a stream without a reader to /dev/null, so that neither we nor the interpreter's exit fail on it."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        return  # not a real file: there is nothing that could trip

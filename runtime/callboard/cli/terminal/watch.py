@@ -1,0 +1,52 @@
+"""Common parts of commands that follow something until they are interrupted: immediate lines, a repainted page, and a
+screen's new size."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import anyio
+
+from callboard.cli.terminal.live_page import Painter
+from callboard.cli.terminal.terminal import Line, styled
+
+Page = Callable[[int, int | None], Sequence[Line]]
+"""Function that returns the current lines of a page, for a number of columns and rows; None: for as many rows as
+needed."""
+
+
+@contextmanager
+def painted(page: Page, *, color: bool) -> Generator[Callable[[], None]]:
+    """Yield a function that paints the current page on an alternate screen. The whole page is printed when that screen
+    closes.
+
+    Painting raises `BrokenPipeError` if the reader is gone.
+    """
+
+    def leave() -> None:
+        lines = page(shutil.get_terminal_size().columns, None)
+        if lines:
+            say_line(styled(lines, color=color).removesuffix("\n"))
+
+    with ExitStack() as stack:
+        stack.callback(leave)  # after the painter has given the screen back
+        painter = stack.enter_context(Painter(sys.stdout, color=color))
+        yield lambda: painter.paint(page(*painter.size))
+
+
+def say_line(text: str) -> None:
+    """Write the line to stdout at once. Raises `BrokenPipeError` if the reader is gone, which ends the watching."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    sys.stdout.flush()
+
+
+async def resized(changed: Callable[[], None]) -> None:
+    """Call `changed` whenever the size of the screen changes. Never returns."""
+    with anyio.open_signal_receiver(signal.SIGWINCH) as signals:
+        async for _ in signals:
+            changed()

@@ -1,0 +1,35 @@
+"""Memory notes, and changes of them, for a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from callboard.cli.terminal.terminal import Block, Line, Style
+from callboard.cli.views.listings import table
+from callboard.cli.views.permission import spelled
+from callboard.sessions.inspect.memory import NoteLine
+
+_HEADS = ("PLACE", "NAME", "TYPE", "ABOUT")
+_CHANGED: Mapping[str, Style] = {"+": "good", "-": "bad"}
+
+
+def notes_table(notes: Sequence[NoteLine]) -> Block:
+    """Return all notes, one line each."""
+    rows = [(note.place, note.name, note.type, note.description) for note in notes]
+    return table(
+        _HEADS, rows, "no notes yet: an agent makes one with `remember`, you with `callboard memory edit NAME`"
+    )
+
+
+def note_block(note: NoteLine) -> Block:
+    """Return one note in full, with hidden characters spelled out."""
+    head = (
+        Line(f"{note.name} ({note.place}, {note.type}): {spelled(note.description)}"),
+        Line(note.path, "dim"),
+    )
+    return Block((*head, *(Line(spelled(line)) for line in note.text.split("\n"))))
+
+
+def diff_block(diff: str) -> Block:
+    """Return a change line by line, with hidden characters spelled out."""
+    return Block(tuple(Line(spelled(line), _CHANGED.get(line[:1], "plain")) for line in diff.split("\n")))

@@ -1,0 +1,293 @@
+"""Schedules of a workspace, their history and their statistics, as listings. Pure.
+
+One schedule in full: its state and the reason, its next times, its rules, its budget and spending. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from callboard.cli.terminal.terminal import Block, Line, plain
+from callboard.cli.views.cost import spent_json, spent_words
+from callboard.cli.views.listings import plain_row, table, when
+from callboard.core.reports.spending import ScheduleSpent
+from callboard.core.scheduling import budget_words, next_slot
+from callboard.core.scheduling.cron import CronInvalid
+from callboard.core.scheduling.describe import describe, local_time
+from callboard.core.scheduling.fields import duration_words
+from callboard.core.scheduling.history import FireStats, seconds_of, upcoming
+from callboard.core.scheduling.trigger import when_of
+from callboard.sessions.inspect.schedules import SessionSchedule
+from callboard.types.schedules import Fire, Schedule
+
+NOBODY = (
+    "nothing is running that would fire them: start `callboard serve`, or have it started at login with "
+    "`callboard service install`"
+)
+
+
+def cron_page(rows: Sequence[Schedule], now: float) -> Block:
+    """Return the schedules of one session; `now`: Unix seconds."""
+    return schedules_table([SessionSchedule(row, "") for row in rows], now)
+
+
+def schedules_table(rows: Sequence[SessionSchedule], now: float) -> Block:
+    """Return the id, name, state with reason, expression, zone, next and last time, and prompt of each schedule; also
+    file and session if they differ."""
+    columns = {
+        "SCHEDULE": [row.schedule.id for row in rows],
+        "NAME": [row.schedule.name for row in rows],
+        "STATE": [standing(row.schedule) for row in rows],
+        "CRON": [row.schedule.cron for row in rows],
+        "ZONE": [row.schedule.timezone for row in rows],
+        "NEXT": [_next(row.schedule, now) for row in rows],
+        "LAST": [when(row.schedule.last_slot) for row in rows],
+        "PROMPT": [row.schedule.prompt for row in rows],
+        "FILE": [row.schedule.source for row in rows],
+        "SESSION": [row.session for row in rows] if len({row.session for row in rows}) > 1 else [],
+    }
+    required = {"SCHEDULE", "STATE", "CRON", "ZONE", "NEXT", "LAST", "PROMPT"}
+    heads = [head for head, cells in columns.items() if head in required or any(cells)]
+    cells = [[columns[head][number] for head in heads] for number in range(len(rows))]
+    return table(heads, cells, 'no schedules: callboard cron add "0 9 * * 1-5" "what to do"')
+
+
+def standing(row: Schedule) -> str:
+    """Return a schedule's state, why it was paused, and the fires that a hook skipped."""
+    if row.state == "paused" and row.paused_why:
+        return f"{row.state}: {row.paused_why}"
+    if row.state == "active" and not row.enabled:
+        return "switched off"
+    return f"{row.state}, {row.skips} skipped ({row.skipped_why})" if row.skips else row.state
+
+
+def kept_json(row: SessionSchedule, now: float, fired_by: Mapping[str, str]) -> dict[str, Any]:
+    """Return a schedule's row, with its session, its next times, and the process that would fire it (empty for
+    none)."""
+    return {
+        **plain_row(row.schedule),
+        "session": row.session,
+        "next": next_times(row.schedule, now, 3),
+        "fired_by": fired_by.get(row.session, ""),
+    }
+
+
+def next_times(schedule: Schedule, now: float, count: int) -> list[str]:
+    """Return the next times in ISO 8601 with the offset of the schedule's zone; none for an unreadable schedule."""
+    try:
+        zone = when_of(schedule).zone
+        times = upcoming(schedule, now, count)
+    except CronInvalid:
+        return []
+    return [datetime.fromtimestamp(at, zone).isoformat(timespec="seconds") for at in times]
+
+
+def _next(schedule: Schedule, now: float) -> str:
+    try:
+        times = upcoming(schedule, now, 1)
+    except CronInvalid:
+        return "cannot fire"
+    fires = schedule.enabled and schedule.state == "active"
+    return when(times[0]) if times else "never" if fires else ""
+
+
+def history_table(fires: Sequence[Fire], names: Mapping[str, str]) -> Block:
+    """Return fires, newest first. `names`: names of schedules by id."""
+    several = len({fire.session for fire in fires}) > 1
+    cells = [
+        [
+            when(fire.nominal),
+            names.get(fire.schedule) or fire.schedule,
+            outcome_words(fire),
+            took_words(seconds_of(fire)),
+            f"${fire.cost_usd:.4f}" if fire.tokens or fire.cost_usd else "",
+            fire.agent,
+            *([fire.session] if several else []),
+            fire.why,
+        ]
+        for fire in fires
+    ]
+    heads = ["DUE", "SCHEDULE", "OUTCOME", "TOOK", "COST", "AGENT", *(["SESSION"] if several else []), "WHY"]
+    return table(heads, cells, "no fires yet")
+
+
+def outcome_words(fire: Fire) -> str:
+    """Return `done`, `failed, try 2`, `missed x12`."""
+    if fire.missed > 1:
+        return f"{fire.outcome} x{fire.missed}"
+    return f"{fire.outcome}, try {fire.attempt}" if fire.attempt > 1 else fire.outcome
+
+
+def fire_json(fire: Fire, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a fire's row, with its schedule's name and the duration of its turn (seconds; null while unknown)."""
+    return {**plain_row(fire), "name": names.get(fire.schedule, ""), "duration": seconds_of(fire)}
+
+
+def stats_table(rows: Sequence[FireStats]) -> Block:
+    """Return a line for each schedule."""
+    cells = [
+        [
+            row.name or row.schedule,
+            f"{row.fires:,}",
+            "" if row.success_rate is None else f"{row.success_rate:.0%}",
+            ", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items()),
+            took_words(row.mean_seconds),
+            took_words(row.last_seconds),
+            when(row.last_at),
+            f"${row.cost_usd:.4f}",
+            f"{row.tokens:,}",
+        ]
+        for row in rows
+    ]
+    heads = ["SCHEDULE", "FIRES", "SUCCESS", "OUTCOMES", "MEAN", "LAST", "LAST DUE", "COST", "TOKENS"]
+    return table(heads, cells, "no schedules")
+
+
+def took_words(seconds: float | None) -> str:
+    """Return `0.4 s`, `12 s`, `3 min 20 s`; empty for none."""
+    if seconds is None:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, remainder = divmod(round(seconds), 60)
+    return f"{minutes} min {remainder} s" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def nobody_line() -> Line:
+    """Return the line shown if schedules are due but no process is running to fire them."""
+    return Line(NOBODY, "warn")
+
+
+SHOWN = 5
+"""Number of next times shown for one schedule."""
+
+
+def schedule_block(schedule: Schedule, spent: ScheduleSpent, now: float, fired_by: str) -> Block:
+    """Return a few lines for a person. `fired_by`: the process that would fire it, empty for none."""
+    lines = [Line(plain(text)) for text in _lines(schedule, spent, now)]
+    if fired_by:
+        lines.append(Line(f"fired by: {fired_by}"))
+    elif schedule.state == "active" and schedule.enabled:
+        lines.append(Line("fired by: nothing is running that would: start `callboard serve`", "warn"))
+    return Block(tuple(lines))
+
+
+def schedule_json(row: dict[str, Any], spent: ScheduleSpent) -> dict[str, Any]:
+    """Return the same as JSON for a script: the row as in a listing, the turns that its fires started, and
+    their usage."""
+    return {"schedule": row, "turns": spent.fires, "spent": spent_json(spent.spent)}
+
+
+def draft_block(schedule: Schedule, now: float, *, note: str = "") -> Block:
+    """Return a schedule that was just created, or would be: its meaning, its next times, its jitter and its own
+    rules."""
+    lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next_times(schedule, now), *_rules(schedule)]
+    whole = budget_words(schedule.budget)
+    each = budget_words(schedule.fire_budget)
+    lines += [f"may spend: {whole or 'no limit of its own'} in all, {each or 'as much'} for each fire"] * bool(
+        whole or each
+    )
+    lines += [note] if note else []
+    return Block(tuple(Line(plain(line)) for line in lines))
+
+
+def draft_json(schedule: Schedule, now: float) -> dict[str, Any]:
+    """Return the row, its description, its next times and the jitter of the first (seconds)."""
+    return {
+        **plain_row(schedule),
+        "words": meaning(schedule),
+        "next": next_times(schedule, now, SHOWN),
+        "put_off": put_off(schedule),
+    }
+
+
+def meaning(schedule: Schedule) -> str:
+    """Return a description of when the schedule fires, or why it cannot."""
+    try:
+        text = describe(when_of(schedule))
+    except CronInvalid as unreadable:
+        return f"cannot fire: {unreadable}"
+    once = not schedule.recurring and not schedule.cron.lstrip().lower().startswith("at ")
+    return f"once, {text}" if once else text
+
+
+def put_off(schedule: Schedule) -> float:
+    """Return the jitter of its next fire in seconds, the same on each day; 0 if none is to come."""
+    try:
+        slot = next_slot(schedule)
+    except CronInvalid:
+        return 0.0
+    return 0.0 if slot is None else slot.fire_at - slot.nominal
+
+
+def _lines(schedule: Schedule, spent: ScheduleSpent, now: float) -> Iterator[str]:
+    yield f"{schedule.id}: {meaning(schedule)}"
+    if schedule.name:
+        yield f"name: {schedule.name}"
+    yield f"state: {standing(schedule)}"
+    if schedule.source:
+        yield f"file: {schedule.source}"
+    yield from _next_times(schedule, now)
+    if schedule.last_slot is not None:
+        yield f"last: {when(schedule.last_slot)}"
+    yield from _rules(schedule)
+    whole = budget_words(schedule.budget)
+    each = budget_words(schedule.fire_budget)
+    yield f"may spend: {whole or 'no limit of its own'} in all, {each or 'no limit of its own'} for each fire"
+    yield f"has spent: {spent_words(spent)}"
+    yield f"prompt: {schedule.prompt}"
+    if schedule.state == "paused":
+        yield f"to let it fire again: callboard cron resume {schedule.name or schedule.id} [--budget KIND=N]"
+
+
+def _next_times(schedule: Schedule, now: float) -> Iterator[str]:
+    """Yield its next times, in its time zone, with their jitter."""
+    try:
+        zone = when_of(schedule)
+        times = upcoming(schedule, now, SHOWN)
+    except CronInvalid:
+        return
+    yield from (f"next: {local_time(zone, at)}" for at in times)
+    seconds = put_off(schedule) if times else 0.0
+    if seconds >= 1:
+        yield f"jitter: each is put off by {duration_words(seconds)}, the same on each day"
+
+
+def _rules(schedule: Schedule) -> Iterator[str]:
+    """Yield the settings that differ from those of all schedules."""
+    contexts = {
+        "lead": "",
+        "fresh": "an agent made for each fire",
+        "own": "an agent of its own, which goes on at each fire",
+    }
+    if schedule.context != "lead":
+        of = f", of type {schedule.target}" if schedule.target != "lead" else ""
+        yield f"context: {contexts[schedule.context]}{of}"
+    missed = schedule.misfire + (f", at most {schedule.misfire_cap}" if schedule.misfire == "all" else "")
+    window = f", not later than {duration_words(schedule.window)}" if schedule.window is not None else ""
+    if missed != "latest" or window:
+        yield f"missed runs: {missed}{window}"
+    if schedule.overlap != "skip":
+        yield f"while an earlier fire is under way: {schedule.overlap}"
+    if schedule.deliver != "turn":
+        yield "deliver: into the turn under way"
+    if schedule.deadline is not None:
+        yield f"deadline: its turn is stopped after {duration_words(schedule.deadline)}"
+    if schedule.retries:
+        yield f"retries: {schedule.retries} after a failed fire"
+    yield from _rights(schedule)
+    if schedule.expires is not None:
+        yield f"expires: {when(schedule.expires)}"
+    if schedule.max_runs is not None:
+        yield f"runs: {schedule.fires} of at most {schedule.max_runs}"
+
+
+def _rights(schedule: Schedule) -> Iterator[str]:
+    rights = schedule.rights
+    kinds = {"allow": rights.allow, "ask": rights.ask, "deny": rights.deny}
+    parts = [f"mode {rights.mode}"] if rights.mode else []
+    parts += [f"{kind} {', '.join(rules)}" for kind, rules in kinds.items() if rules]
+    if parts:
+        yield f"permission: {'; '.join(parts)}"

@@ -1,0 +1,105 @@
+"""State of a session in words: the status line, `/status`, who is at work, which sessions there are. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from callboard.cli.terminal.terminal import Block, Line
+from callboard.cli.views.events import usage_words
+from callboard.cli.views.listings import table, when
+from callboard.sessions.base import OpenSession
+from callboard.sessions.inspect.health import ListedSession
+from callboard.types.records import SessionRow
+
+
+def attached_block(session: OpenSession, host: int) -> Block:
+    """Return the words for a person who did not get the session itself, but a place beside its host (a process id)."""
+    text = f"process {host} hosts session {session.id}; this screen follows it, and leaving it stops nothing"
+    lines = (Line("is at work: a reply is shown here when it is whole", "dim", name) for name in at_work(session))
+    return Block((Line(text, "dim"), *lines))
+
+
+def at_work(session: OpenSession) -> list[str]:
+    """Return the agents with a running turn, according to the rows: an open model call is not in a journal yet
+    (decision 0007)."""
+    return [row.name for row in session.team() if row.life == "working"]
+
+
+def status_words(session: OpenSession) -> str:
+    """Return the state of the session in one line: `2 working, 1 idle | 1 waits for you | 12,345 tokens in, ...`."""
+    parts = [lives_words(session), waiting_words(session), *rate_waits(session), usage_words(session.usage())]
+    return " | ".join(part for part in parts if part)
+
+
+def lives_words(session: OpenSession) -> str:
+    """Return `2 working, 1 idle`."""
+    lives = Counter(row.life for row in session.team() if row.life != "stopped")
+    return ", ".join(f"{count} {life}" for life, count in lives.items()) or "no agents yet"
+
+
+def waiting_words(session: OpenSession) -> str:
+    """Return how many requests wait for the person; empty for none."""
+    waiting = len(session.requests())
+    return f"{waiting} {'waits' if waiting == 1 else 'wait'} for you (/plans)" if waiting else ""
+
+
+def rate_waits(session: OpenSession) -> list[str]:
+    """Return the agents that wait for the service's rate limit, and until when: `lead waits for the rate limit until
+    14:05`."""
+    states = [(row.name, session.state(row.name)) for row in session.team() if row.waiting_for.startswith("rate")]
+    if not states:
+        return []
+    names = ", ".join(name for name, _ in states)
+    ends = [until for _, state in states if state is not None and (until := state.recovery.waiting_until)]
+    until = f" until {datetime.fromtimestamp(max(ends)).astimezone():%H:%M}" if ends else ""
+    return [f"{names} {'wait' if len(states) > 1 else 'waits'} for the rate limit{until} (callboard rate)"]
+
+
+def setting_words(session: OpenSession) -> str:
+    """Return folder, model, mode and sandbox in one line: `~/project, model claude-..., mode default, sandbox 2`."""
+    folder = session.workspace
+    home = Path.home()
+    where = f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) and folder != home else str(folder)
+    level = {None: "", 0: ", no sandbox"}.get(session.level, f", sandbox level {session.level}")
+    return f"{where}, model {session.model_of()}, mode {session.mode_of()}{level}"
+
+
+def status_block(session: OpenSession, host: int | None) -> Block:
+    """Return what `/status` shows: where the session is, how it runs, and what is open. `host`: the process that
+    hosts it, if that is another one.
+    """
+    open_tasks = sum(task.status in ("pending", "in_progress") for task in session.tasks())
+    tasks = f"{open_tasks} open task{'s' if open_tasks != 1 else ''} (/tasks)" if open_tasks else "no open task"
+    schedules = len(session.schedules())
+    fires = f", {schedules} schedule{'s' if schedules != 1 else ''} (/cron)" if schedules else ""
+    hosted = "" if host is None else f", hosted by process {host}"
+    return Block(
+        (
+            Line(f"session {session.id}{hosted}"),
+            Line(setting_words(session)),
+            Line(status_words(session)),
+            Line(f"{tasks}{fires}"),
+        )
+    )
+
+
+def sessions_table(rows: Sequence[SessionRow]) -> Block:
+    """Return the id, start, end and first words of each session; then the errors of each."""
+    cells = [[row.id, when(row.created_at), _state(row), row.model, row.prompt] for row in rows]
+    heads = ["SESSION", "BEGAN", "STATE", "MODEL", "PROMPT"]
+    listed = table(heads, cells, 'no session yet: callboard run "what to do"')
+    troubles = [row.trouble for row in rows if isinstance(row, ListedSession) and row.trouble]
+    return Block((*listed.lines, *(Line(trouble, "bad") for trouble in troubles)))
+
+
+def _state(row: SessionRow) -> str:
+    return (row.state if isinstance(row, ListedSession) else "") or _ended(row)
+
+
+def _ended(row: SessionRow) -> str:
+    if row.ended_at is None:
+        return "open"
+    return "done" if not row.exit_code else f"ended with {row.exit_code}"

@@ -1,0 +1,60 @@
+"""Task board for a person: a table, a task in full, a line for each change. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.views.listings import table, when
+from callboard.core.tasks.board import Tasks, blockers, by_id, is_ready
+from callboard.core.tasks.file_claims import overlaps
+from callboard.core.tasks.format import task_line, task_words
+from callboard.types.records import Task
+
+STATUSES = ("ready", "pending", "in_progress", "completed", "failed", "cancelled")
+"""Values of `--status`: the states of a task, and `ready` for tasks that may be claimed now."""
+
+
+def matches_status(task: Task, status: str, board: Tasks) -> bool:
+    """Return True if a listing of this status includes the task; an empty status includes all."""
+    return is_ready(task, board) if status == "ready" else status in ("", task.status)
+
+
+def tasks_table(rows: Sequence[Task], board: Tasks | None = None) -> Block:
+    """Return the id, state, owner, open dependencies, files and subject of each task; then the agents that work on the
+    same files. `board`: all tasks, if `rows` are only some of them."""
+    board = by_id(rows) if board is None else board
+    heads = ["TASK", "STATUS", "OWNER", "WAITS FOR", "FILES", "SUBJECT"]
+    listing = table(heads, [_cells(row, board) for row in rows], "the board is empty")
+    met = [Line(text, "warn") for text in _meetings(rows, board)]
+    return Block((*listing.lines, *met))
+
+
+def task_block(task: Task, board: Tasks) -> Block:
+    """Return all fields of one task."""
+    return block(task_words(task, board))
+
+
+def change_line(task: Task, board: Tasks) -> Line:
+    """Return a task in its current state, with the time of its newest change."""
+    style = {"completed": "good", "failed": "bad", "cancelled": "dim"}.get(task.status, "plain")
+    return Line(f"{when(task.updated_at or task.created_at)} {task_line(task, board)}", style)  # type: ignore[arg-type]
+
+
+def _cells(task: Task, board: Tasks) -> list[str]:
+    status = "ready" if is_ready(task, board) else task.status
+    owner = task.owner or (f"for {task.reserved_for}" if task.reserved_for else "")
+    waits = " ".join(blockers(task, board)) if task.status in ("pending", "failed") else ""
+    return [task.id, status, owner, waits, " ".join(task.files), task.subject]
+
+
+def _meetings(rows: Sequence[Task], board: Tasks) -> list[str]:
+    """Return each pair of tasks in progress that share a file, once."""
+    meetings: list[str] = []
+    for row in rows:
+        if row.status != "in_progress":
+            continue
+        for other, files in overlaps(row, board):
+            if (row.created_at, row.id) < (other.created_at, other.id):
+                meetings.append(f"{row.owner} and {other.owner} work on the same files: {', '.join(files)}")
+    return meetings

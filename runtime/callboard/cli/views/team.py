@@ -1,0 +1,274 @@
+"""The team as a tree that fits the screen, as lines of changes, and as JSON. Pure: values in, lines out.
+
+The lead, its teammates below it, and their subagents below each: state, activity or wait, its start, its deadline,
+tokens, cost. Times are in this machine's time zone. On a narrow screen columns are dropped from the right, then the
+activity is shortened; a row never exceeds the width. Ended subagents, and all but the newest of the other ended agents,
+are counted but not listed; the first line includes their usage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import reduce
+from typing import Any
+
+from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
+from callboard.cli.views.events import call_words, first_line, shorten, usage_words
+from callboard.cli.views.listings import table
+from callboard.cli.views.rate import rate_brief, rate_json
+from callboard.sessions.inspect.team import ENDED_LISTED, AgentSeen, EndedAgents, TeamSeen
+from callboard.sessions.result import AgentSummary
+from callboard.types.records import Usage
+
+Agents = Sequence[AgentSeen]
+
+_STYLES: Mapping[str, Style] = {"waiting": "warn", "crashed": "bad", "idle": "dim", "stopped": "dim", "stopping": "dim"}
+_NAMES = 28
+_LEAST = 14
+"""Columns: maximum of the names in the tree, in addition to a fifth of the screen, and minimum of an agent's
+activity."""
+_HEADS = ("SINCE", "UNTIL", "TOKENS", "COST")
+_WIDTHS = (8, 8, 6, 7)
+_STATE = 8
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One agent as cells."""
+
+    name: str
+    state: str
+    does: str
+    cells: tuple[str, ...]
+    style: Style
+
+
+def tree_block(seen: TeamSeen, width: int, height: int | None = None) -> Block:
+    """Return the whole team; if there are more rows than `height`, the last one is a count of the others."""
+    rows = [_row(seen, pad, agent) for pad, agent in _tree(seen.agents)]
+    names = min(_NAMES, max(_LEAST, width // 5), max([len("AGENT"), *(columns(row.name) for row in rows)]))
+    count = _columns_shown(width - names - _STATE - 4)
+    does = max(width - names - _STATE - 4 - sum(_WIDTHS[:count]) - 2 * count, 0)
+    widths = (names, _STATE, does, *_WIDTHS[:count])
+    heads = _line(("AGENT", "STATE", "DOES OR WAITS FOR", *_HEADS[:count]), widths, "dim")
+    lines = [_line((row.name, row.state, row.does, *row.cells[:count]), widths, row.style) for row in rows]
+    unlisted = seen.ended.count - sum(agent.row.life == "stopped" and _is_listed(agent) for agent in seen.agents)
+    if unlisted > 0:
+        text = "1 agent has ended" if unlisted == 1 else f"{unlisted:,} agents have ended"
+        lines.append(Line(f"{text}: `callboard team ended` lists them", "dim"))
+    top = [*(Line(text, "strong") for text in _summary(seen)), heads]
+    room = None if height is None else max(height - len(top), 1)
+    if room is not None and len(lines) > room:
+        hidden = len(lines) - room + 1
+        lines = [*lines[: room - 1], Line(f"and {hidden} more agent{'' if hidden == 1 else 's'}", "dim")]
+    shortened = (Line(shorten(line.text, width), line.style) for line in (*top, *lines))
+    return Block((*shortened, *(Line(text, "bad") for text in seen.troubles)))
+
+
+def changes_block(before: TeamSeen | None, seen: TeamSeen) -> Block:
+    """Return a line for each agent whose activity changed, for output without a screen to paint."""
+    previous = {(agent.row.name, agent.row.incarnation): _state_of(agent) for agent in before.agents} if before else {}
+    news = [agent for agent in seen.agents if previous.get((agent.row.name, agent.row.incarnation)) != _state_of(agent)]
+    lines = [_change(agent, seen.at) for agent in news]
+    host = [Line(_hosted(seen), "dim")] if before is None or before.host != seen.host else []
+    return Block((*host, *lines))
+
+
+def _change(agent: AgentSeen, now: float) -> Line:
+    state, does = _state_of(agent)
+    at = moment(agent.row.since or now, now)
+    return Line(f"{at} {state} {does}".rstrip(), _STYLES.get(agent.row.life, "plain"), agent.row.name)
+
+
+def team_json(seen: TeamSeen) -> dict[str, Any]:
+    """Return all data of the team at one moment. Times are Unix seconds, money is US dollars."""
+    agents = [agent_json(agent) for agent in seen.agents]
+    rates = {"rates": [rate_json(rate) for rate in seen.rates]} if seen.rates else {}
+    rates |= {"troubles": list(seen.troubles)} if seen.troubles else {}
+    team = {"type": "team", "session": seen.session, "at": seen.at, "host": seen.host, "agents": agents}
+    return {**team, "ended": ended_json(seen.ended), **rates}
+
+
+def ended_block(agents: Agents, skip: int, count: int, now: float) -> Block:
+    """Return ended agents as a table, and how to see the next ones. `count`: the total number; `skip`: the number
+    before these."""
+    if not agents:
+        return Block((Line("no agent has ended" if not count else f"there are {count:,} ended agents", "dim"),))
+    cells = [
+        [
+            plain(agent.row.name),
+            agent.row.outcome or "stopped",
+            moment(agent.row.since, now),
+            "" if agent.row.totals is None else str(agent.summary.steps),
+            "" if agent.row.totals is None else usage_words(agent.summary.usage),
+            plain(agent.summary.what),
+        ]
+        for agent in agents
+    ]
+    listed = table(["AGENT", "STATE", "ENDED", "STEPS", "USED", "WHAT"], cells, "")
+    last = skip + len(agents)
+    hint = f"; `--skip {last}` shows older ones" if last < count else ""
+    return Block((*listed.lines, Line(f"{skip + 1:,} to {last:,} of {count:,} ended agents{hint}", "dim")))
+
+
+def ended_json(ended: EndedAgents) -> dict[str, Any]:
+    """Return the number of ended agents, and their usage."""
+    return {"count": ended.count, "usage": ended.usage.model_dump(mode="json"), "uncounted": ended.uncounted}
+
+
+def agent_json(agent: AgentSeen) -> dict[str, Any]:
+    """Return one agent: its known data, and its current activity."""
+    row = agent.row
+    does = agent.doing
+    call = {"id": does.call.id, "tool": does.call.name, "input": does.call.input} if does.call else None
+    summary = {**asdict(agent.summary), "usage": agent.summary.usage.model_dump(mode="json")}
+    return {
+        **summary,
+        "incarnation": row.incarnation,
+        "agent_type": row.agent_type,
+        "role": row.role,
+        "parent": row.parent,
+        "depth": row.depth,
+        "worktree": row.worktree,
+        "waiting_for": row.waiting_for,
+        "since": row.since,
+        "doing": does.what,
+        "doing_since": does.since,
+        "until": does.until,
+        "call": call,
+        "beside": does.others,
+        "about": does.subject,
+        "tasks": list(agent.tasks),
+    }
+
+
+def moment(at: float, now: float) -> str:
+    """Return a time of the day; a date if it is more than a day away. Empty for none."""
+    if not at:
+        return ""
+    local = datetime.fromtimestamp(at).astimezone()
+    return f"{local:%H:%M:%S}" if abs(now - at) < _DAY else f"{local:%m-%d %Hh}"
+
+
+def short_number(count: int) -> str:
+    """Return `950`, `12.3k`, `4.5M`."""
+    if count < 1_000:
+        return str(count)
+    return f"{count / 1_000:.1f}k" if count < 999_950 else f"{count / 1_000_000:.1f}M"
+
+
+def _summary(seen: TeamSeen) -> Iterator[str]:
+    living = [agent for agent in seen.agents if agent.row.life != "stopped"]
+    usage = reduce(Usage.plus, (agent.summary.usage for agent in living), seen.ended.usage)
+    lives = Counter(agent.row.life for agent in living)
+    yield f"{seen.session}: {_hosted(seen)}"
+    for notice in seen.rates:
+        yield rate_brief(notice, seen.at)
+    omitted = ""
+    older = seen.ended.uncounted
+    if older:
+        omitted = f" without {older:,} ended agent{'' if older == 1 else 's'} (`callboard cost` has their part)"
+    text = ", ".join(f"{count} {word}" for word, count in lives.items()) or "no agents"
+    yield f"{text} | {usage_words(usage)}{omitted}"
+
+
+def _hosted(seen: TeamSeen) -> str:
+    if seen.host is None:
+        return "no process hosts it, everything is as it was left"
+    return f"hosted by process {seen.host}"
+
+
+def _is_listed(agent: AgentSeen) -> bool:
+    return agent.row.kind != "subagent" or agent.row.life != "stopped"
+
+
+def _tree(agents: Agents) -> Iterator[tuple[str, AgentSeen]]:
+    """Yield each listed agent, below the one that started it, with the prefix before its name."""
+    listed = [agent for agent in agents if _is_listed(agent)]
+    below: dict[str, list[AgentSeen]] = {}
+    names = {agent.row.name for agent in listed}
+    for agent in listed:
+        parent = agent.row.parent if agent.row.parent in names and agent.row.parent != agent.row.name else ""
+        below.setdefault(parent or "", []).append(agent)
+    yield from _below("", below, "")
+
+
+def _below(parent: str, below: dict[str, list[AgentSeen]], pad: str) -> Iterator[tuple[str, AgentSeen]]:
+    children = below.get(parent, [])
+    for place, agent in enumerate(children):
+        last = place == len(children) - 1
+        yield (pad + ("└─ " if last else "├─ ") if parent else ""), agent
+        yield from _below(agent.row.name, below, pad + ("   " if last else "│  ") if parent else "")
+
+
+def _row(seen: TeamSeen, pad: str, agent: AgentSeen) -> _Row:
+    state, does = _state_of(agent)
+    usage = agent.summary.usage
+    doing = agent.doing
+    tokens = usage.prompt_tokens + usage.output_tokens
+    cells = (
+        moment(doing.since or agent.row.since, seen.at),
+        moment(doing.until or 0.0, seen.at),
+        short_number(tokens),
+        "?" if usage.unpriced_tokens and not usage.cost_usd else f"${usage.cost_usd:.2f}",
+    )
+    return _Row(plain(pad + agent.row.name), state, does, cells, _STYLES.get(agent.row.life, "plain"))
+
+
+def _state_of(agent: AgentSeen) -> tuple[str, str]:
+    """Return the agent's state in a word, and its activity or wait."""
+    row = agent.row
+    doing = agent.doing
+    if row.life in ("stopped", "crashed"):
+        return (row.outcome or row.life) if row.life == "stopped" else "crashed", first_line(agent.summary.what)
+    if row.life == "idle" or not doing.what:
+        waits = "no prompt yet" if row.life == "starting" and row.kind == "lead" else ""
+        return row.life, ", ".join(agent.tasks) or waits
+    if doing.call is not None:
+        suffix = f" (+{doing.others})" if doing.others else ""
+        return row.life, f"{call_words(doing.call)}{suffix}"
+    if doing.subject:
+        return row.life, f"{row.waiting_for}: {first_line(doing.subject)}"
+    return row.life, doing.what
+
+
+def _columns_shown(room: int) -> int:
+    """Return how many of the columns to the right fit next to an agent's activity."""
+    count = len(_WIDTHS)
+    while count and room - sum(_WIDTHS[:count]) - 2 * count < _LEAST:
+        count -= 1
+    return count
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], style: Style) -> Line:
+    shortened = [shorten(plain(cell), width) for cell, width in zip(cells, widths, strict=True)]
+    padded = [cell + " " * (width - columns(cell)) for cell, width in zip(shortened, widths, strict=True)]
+    return Line("  ".join(padded).rstrip(), style)
+
+
+def team_table(rows: Sequence[AgentSummary]) -> Block:
+    """Return the name, activity and usage of each agent. Of the ended agents the newest are listed, the others are
+    counted."""
+    over = [row for row in rows if row.life == "stopped" and row.kind != "lead"]
+    hidden = {row.name for row in over[:-ENDED_LISTED]}
+    cells = [
+        [
+            row.name,
+            row.kind,
+            row.life if not row.outcome else row.outcome,
+            str(row.steps),
+            usage_words(row.usage),
+            row.what,
+        ]
+        for row in rows
+        if row.name not in hidden
+    ]
+    listed = table(["AGENT", "KIND", "STATE", "STEPS", "USED", "WHAT"], cells, "no agents")
+    if not hidden:
+        return listed
+    text = f"{len(hidden):,} more {'has' if len(hidden) == 1 else 'have'} ended: `callboard team ended` lists them"
+    return Block((*listed.lines, Line(text, "dim")))

@@ -1,0 +1,215 @@
+"""Contents of a session's hook registry: bundled hooks, the user's hooks, and those of a trusted workspace.
+
+Each scope has two kinds of files, Callboard's and those written for Claude Code (`settings.json`). A hook that occurs
+in several files of a scope runs once. The bytes are those that were read when the settings were loaded and trust was
+decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from callboard.adapters.extensions.agents import AgentFile
+from callboard.adapters.extensions.claude_settings import ClaudeSettings
+from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths, broken, builtin
+from callboard.adapters.extensions.hook_commands import CommandHandler
+from callboard.adapters.extensions.hook_fields import HookOrigin, OnlyIf
+from callboard.adapters.extensions.hook_sandbox import HookWalls
+from callboard.adapters.extensions.hooks import (
+    HookEntry,
+    HooksRead,
+    TrustedHandler,
+    front_matter_hooks,
+    http_limits,
+    joined_limits,
+    load_hooks,
+    read_hooks,
+)
+from callboard.adapters.extensions.plugins import MANIFEST
+from callboard.adapters.extensions.skills import load_skills
+from callboard.config.settings import LoadedSettings, user_file, workspace_file
+from callboard.core.trust.claims import Brought
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.ports.hooks import HookHandler
+from callboard.types.errors import SettingsError
+from callboard.types.hook_answers import HookSource
+from callboard.types.skills import Plugin
+
+
+def fill_registry(
+    loaded: LoadedSettings, workspace: Path, environ: dict[str, str], *, trusted: bool, brought: Brought | None = None
+) -> HookRegistry:
+    """Return the hooks of a session, in the order of their sources. Raises `SettingsError` for an invalid file.
+
+    `brought`: the trusted content of the workspace. Its scripts are compared with that before each run. Its commands
+    run in the sandbox unless their entries say otherwise (`put_in_sandbox`).
+    """
+    registry = HookRegistry()
+    persons = list[HookEntry]()
+    for source, read in _read(loaded, workspace, environ):
+        if source == "workspace" and not trusted:
+            continue
+        entries = tuple(entry for entry in read.entries if entry not in persons)  # the same in two scopes runs once
+        persons += entries if source == "person" else ()
+        if source == "builtin":
+            named = [(entry, entry.handler.name) for entry in entries]
+            off = loaded.settings.hooks_off
+            entries = tuple(entry for entry, name in named if not any(fnmatchcase(name, pattern) for pattern in off))
+        if source == "workspace" and brought is not None:
+            entries = tuple(map(partial(_of_workspace, brought), entries))
+        add_entries(registry, entries, source)
+    return registry
+
+
+def _of_workspace(brought: Brought, entry: HookEntry) -> HookEntry:
+    """Return a hook of the workspace that checks its scripts against the trusted content and runs in the sandbox."""
+    return replace(entry, handler=TrustedHandler(changed_command(entry.handler, _inside), brought))
+
+
+def _inside(command: CommandHandler) -> CommandHandler:
+    return replace(command, sandbox=True) if command.sandbox is None else command
+
+
+def put_in_sandbox(registry: HookRegistry, walls: HookWalls) -> None:
+    """Set the sandbox of the session for all commands of the registry."""
+    registry.change_handlers(lambda handler: changed_command(handler, lambda command: replace(command, walls=walls)))
+
+
+def runs_outside(handler: HookHandler) -> bool:
+    """Return True if the entry of a hook asks to run outside the sandbox."""
+    while isinstance(handler, OnlyIf | TrustedHandler):
+        handler = handler.handler
+    return isinstance(handler, CommandHandler) and handler.sandbox is False
+
+
+def changed_command(handler: HookHandler, change: Callable[[CommandHandler], CommandHandler]) -> HookHandler:
+    """Return the handler with its command changed, inside any wrappers; unchanged if it is not a command."""
+    match handler:
+        case CommandHandler():
+            return change(handler)
+        case OnlyIf() | TrustedHandler():
+            return replace(handler, handler=changed_command(handler.handler, change))
+        case _:
+            return handler
+
+
+def add_entries(registry: HookRegistry, entries: Iterable[HookEntry], source: HookSource) -> None:
+    """Register the hooks of a file."""
+    for entry in entries:
+        registry.add(entry.event, entry.handler, entry.matcher, source=source, terms=entry.terms)
+
+
+def add_front_matter(
+    registry: HookRegistry, loaded: LoadedSettings, files: ExtensionPaths, agents: Iterable[AgentFile]
+) -> list[DiscoveryNote]:
+    """Register the hooks of agent and skill files. Return notes on what is ignored.
+
+    A settings file that switches all hooks off includes these; one of a workspace only its own.
+    """
+    notes: list[DiscoveryNote] = []
+    off = {settings_file.person for settings_file in loaded.claude if _all_off(settings_file, HookOrigin(""))}
+    for source_hooks in front_matter_hooks(agents, load_skills(files).items.values(), str(files.workspace or "")):
+        notes += source_hooks.read.notes
+        entries = source_hooks.read.entries
+        if source_hooks.of_workspace and files.brought is not None:
+            entries = tuple(map(partial(_of_workspace, files.brought), entries))
+        if True not in off and not (source_hooks.of_workspace and off):
+            add_entries(registry, entries, source_hooks.source)
+    return notes
+
+
+def add_plugins(registry: HookRegistry, files: ExtensionPaths) -> list[DiscoveryNote]:
+    """Register the hooks of plugins, which belong to the user who named them. Return notes on what is ignored."""
+    notes: list[DiscoveryNote] = []
+    for plugin in files.plugins:
+        for read in plugin_hooks(plugin, str(files.workspace or "")):
+            notes += read.notes
+            add_entries(registry, read.entries, "person")
+    return notes
+
+
+def plugin_hooks(plugin: Plugin, project: str) -> Iterator[HooksRead]:
+    """Yield the hooks of a plugin, file by file, and those of its manifest; a note for a file that cannot be read.
+
+    `project`: absolute path of the workspace.
+    """
+    origin = HookOrigin(project, root=str(plugin.root))
+    for path in plugin.hooks:
+        try:
+            yield load_hooks(path, origin)
+        except SettingsError as error:
+            yield HooksRead(notes=(broken(path, error),))
+    if plugin.hooks_inline is not None:
+        yield read_hooks(plugin.hooks_inline.get("hooks", plugin.hooks_inline), str(plugin.root / MANIFEST), origin)
+
+
+def hook_notes(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> list[DiscoveryNote]:
+    """Return the notes on ignored hook settings, for `doctor`."""
+    return [note for source, read in _read(loaded, workspace, environ) if source != "builtin" for note in read.notes]
+
+
+def hook_entries(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> list[HookEntry]:
+    """Return the hooks of the settings files in force, for `doctor`."""
+    return [
+        entry for source, read in _read(loaded, workspace, environ) if source != "builtin" for entry in read.entries
+    ]
+
+
+def _read(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> Iterator[tuple[HookSource, HooksRead]]:
+    """Yield each file of hooks in order. Of equal hooks in one scope only the first is kept."""
+    own_origin = HookOrigin(str(workspace), compatible=False)
+    bundled = builtin("hooks") / "hooks.json"
+    if bundled.is_file():
+        yield "builtin", load_hooks(bundled, own_origin)
+    limits = joined_limits(
+        [
+            http_limits(Path(settings_file.path), settings_file.raw)
+            for settings_file in loaded.claude
+            if settings_file.raw
+        ]
+    )
+    claude_origin = HookOrigin(str(workspace), limits=limits)
+    off = any(settings_file.person and _all_off(settings_file, claude_origin) for settings_file in loaded.claude)
+    for source in ("person", "workspace"):
+        path = workspace_file(workspace) if source == "workspace" else user_file(environ)
+        reads = [read_hooks(loaded.hooks.get(source, {}), str(path), own_origin)]
+        reads.append(_own_file(source, path.parent / "hooks" / "hooks.json", own_origin, loaded.hooks_file))
+        files = [
+            settings_file
+            for settings_file in loaded.claude
+            if settings_file.raw and settings_file.person == (source == "person")
+        ]
+        read = [load_hooks(Path(file.path), claude_origin, file.raw) for file in files]
+        quiet = off or any(
+            file_hooks.all_off for file_hooks in read
+        )  # no file of a workspace switches off what a person's says
+        reads += [replace(file_hooks, entries=()) if quiet else file_hooks for file_hooks in read]
+        for file_hooks in _once(reads):
+            yield source, file_hooks
+
+
+def _own_file(source: HookSource, path: Path, own_origin: HookOrigin, trusted: bytes) -> HooksRead:
+    """Read a `hooks/hooks.json` next to the settings: the user's, or the workspace's in its `trusted` form."""
+    origin = replace(own_origin, root=str(path.parent.parent))  # as of a plugin: the folder that holds `hooks/`
+    try:
+        if source == "person":
+            return load_hooks(path, origin)
+        return load_hooks(path, origin, trusted) if trusted else HooksRead()
+    except SettingsError as error:  # told when the session begins
+        return HooksRead(notes=(broken(path, error),))
+
+
+def _all_off(settings_file: ClaudeSettings, origin: HookOrigin) -> bool:
+    return bool(settings_file.raw) and load_hooks(Path(settings_file.path), origin, settings_file.raw).all_off
+
+
+def _once(reads: list[HooksRead]) -> Iterator[HooksRead]:
+    met: list[HookEntry] = []
+    for read in reads:
+        entries = tuple(entry for entry in read.entries if entry not in met)
+        met += entries
+        yield replace(read, entries=entries)

@@ -1,0 +1,361 @@
+"""Settings in layers: built in, the user's file, the workspace's file, the environment, the flags. Later layers take
+precedence.
+
+Lists of permission rules and hooks are joined, so that no layer removes what another one denies. The origin of each
+value is kept. Refused, with file, line and field: unknown names, invalid values, and in a workspace everything that
+only the user may decide. Of an untrusted workspace only deny and ask rules apply.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import platformdirs
+from pydantic import ValidationError
+
+from callboard.adapters.extensions.claude_settings import ClaudeSettings
+from callboard.adapters.extensions.trust import HOOKS, read_brought
+from callboard.adapters.extensions.yaml import Address, dotted, load_yaml
+from callboard.config.layers import (
+    Layer,
+    Tree,
+    claude_files,
+    claude_layer,
+    claude_notes,
+    file_layer,
+    origin,
+    parts,
+    where,
+    workspace_layer,
+)
+from callboard.core.context.pipeline import check_pipeline
+from callboard.core.context.presets import PRESETS
+from callboard.core.permissions.rule_check import Kind, rule_note
+from callboard.core.permissions.rules import parse_rule
+from callboard.core.trust.claims import Brought
+from callboard.types.agent_spec import StageSpec
+from callboard.types.errors import SettingsError
+from callboard.types.hook_answers import HookSource
+from callboard.types.model_names import FAMILIES
+from callboard.types.records import Json
+from callboard.types.settings import ProfileSettings, Settings
+
+PREFIX = "CALLBOARD_"
+ALIASES: Mapping[str, str] = {
+    "ANTHROPIC_BASE_URL": "base_url",
+    "ANTHROPIC_MODEL": "model",
+    "MODEL_ID": "model",
+    "FALLBACK_MODEL_ID": "fallback_models",
+    "ANTHROPIC_SMALL_FAST_MODEL": "small_model",
+    **{f"ANTHROPIC_DEFAULT_{family.upper()}_MODEL": f"model_aliases.{family}" for family in FAMILIES},
+}
+"""Alternative names of variables, the weaker first; a `CALLBOARD_` variable takes precedence."""
+
+_JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask", "examples"})
+"""Lists of permission rules, of all agents and of some, and their examples."""
+_BUILT_IN = Path(__file__).parents[1] / "data" / "models.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings in force. `origins`: the location of each value that is not a default."""
+
+    settings: Settings
+    origins: Mapping[Address, str] = field(default_factory=dict[Address, str])
+    hooks: Mapping[HookSource, Mapping[str, Sequence[Json]]] = field(default_factory=dict[HookSource, Any])
+    """Hooks of the two files separately, because they run in the order of their sources and have different rights."""
+    notes: tuple[str, ...] = ()
+    """Settings that are ignored or take effect in another way than written, one line each with its location."""
+    claude: tuple[ClaudeSettings, ...] = ()
+    """Content of settings written for Claude Code, the weakest first."""
+    bypass_off: str = ""
+    """Location that disables the mode `bypassPermissions`; empty: there is none."""
+    bases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Settings file -> folder that `/x` in its rules refers to, if it is not the agent's own."""
+    hooks_file: bytes = b""
+    """The workspace's `.callboard/hooks/hooks.json`; empty if there is none or it is untrusted."""
+
+    def rule_bases(self, kind: str) -> tuple[str, ...]:
+        """Return, for each rule of `permission.allow`, `ask` or `deny`, the absolute folder that `/x` refers to; empty:
+        the folder of the agent."""
+        rules: Sequence[str] = getattr(self.settings.permission, kind)
+        places = [origin(self.origins, ("permission", kind, number)) for number in range(len(rules))]
+        return tuple(
+            next((base for file, base in self.bases.items() if place.startswith(f"{file}:")), "") for place in places
+        )
+
+    def place(self, address: Address) -> str:
+        """Return where a value was set: file, line and field, or the name of the variable or flag."""
+        return where(self.origins, address)
+
+    def explained(self) -> Iterator[tuple[str, object, str]]:
+        """Yield each value with its dotted name and its origin (`default` if it was not set), in the tree's order."""
+        for address, value in _leaves(self.settings.model_dump(mode="json")):
+            yield dotted(address), value, origin(self.origins, address) or "default"
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Return the user's settings file: `$XDG_CONFIG_HOME/callboard/settings.yaml`, or its equivalent on the
+    platform."""
+    home = environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(home) / "callboard" if Path(home).is_absolute() else platformdirs.user_config_path("callboard")
+    return folder / "settings.yaml"
+
+
+def workspace_file(workspace: Path) -> Path:
+    """Return the workspace's settings file."""
+    return workspace / ".callboard" / "settings.yaml"
+
+
+def load_settings(
+    environ: Mapping[str, str],
+    *,
+    workspace: Path | None = None,
+    trusted: bool = False,
+    flags: Mapping[str, object] | None = None,
+    brought: Brought | None = None,
+    sources: frozenset[str] | None = None,
+) -> LoadedSettings:
+    """Read all layers. `flags` are dotted names (`permission.mode`); the value None means not given.
+
+    Of an untrusted workspace only deny and ask rules apply. `brought`: its content as read when trust was decided;
+    None: its current content. `sources`: the files to use, `user`, `project` and `local`; None: all. The user's own
+    `settings.yaml` always applies. Raises `SettingsError`.
+    """
+    if brought is None and workspace is not None:
+        brought = read_brought(workspace)
+    own_file = user_file(environ)
+    person = file_layer(own_file)
+    project = sources is None or "project" in sources
+    workspace_values = workspace_layer(brought, trusted=trusted) if brought is not None and project else Layer()
+    built_in = file_layer(_BUILT_IN, under="models", label="built in")
+    claude = claude_files(environ.get("HOME", ""), brought, trusted=trusted, sources=sources)
+    files = (built_in, *map(claude_layer, claude), person, workspace_values)
+    layers = (*files, _alias_layer(environ), _environment_layer(environ), _flag_layer(flags or {}))
+    values: Tree = {}
+    origins: dict[Address, str] = {}
+    for layer in layers:
+        _merge(values, layer, (), origins)
+    settings = _with_model_ids(_checked(values, origins))
+    hooks: dict[HookSource, Any] = {
+        "person": person.values.get("hooks", {}),
+        "workspace": workspace_values.values.get("hooks", {}),
+    }
+    bypass_off = next((file.bypass_off for file in claude if file.bypass_off), "")
+    _check_bypass(values, origins, bypass_off)
+    messages = (
+        *_read_otherwise(values, origins),
+        *_idle_rules(settings, origins, [f"{file.path}:" for file in claude]),
+    )
+    notes = (*messages, *workspace_values.notes, *claude_notes(claude))
+    bases = {file.path: str(Path(file.path).parent) for file in claude if file.person}
+    hooks_file = brought.content.get(HOOKS, b"") if brought is not None and trusted and project else b""
+    return LoadedSettings(settings, origins, hooks, notes, tuple(claude), bypass_off, bases, hooks_file)
+
+
+def _with_model_ids(settings: Settings) -> Settings:
+    """Return the settings with ids in place of aliases of models."""
+    small = settings.small_model
+    return settings.model_copy(
+        update={
+            "model": settings.model_id(settings.model),
+            "fallback_models": tuple(settings.model_id(name) for name in settings.fallback_models),
+            "small_model": settings.model_id(small) if small else None,
+        }
+    )
+
+
+def _check_bypass(values: Tree, origins: Mapping[Address, str], off: str) -> None:
+    """Raise `SettingsError` if `bypassPermissions` is set though a file (`off`: its location) disables it."""
+    for address, value in parts(values.get("permission"), ("permission",)) if off else ():
+        if address[-1] == "mode" and value == "bypassPermissions":
+            raise SettingsError(f"bypassPermissions is switched off by {off}", where(origins, address))
+
+
+def _read_otherwise(values: Tree, origins: Mapping[Address, str]) -> Iterator[str]:
+    for address, value in parts(values.get("permission"), ("permission",)):
+        if address[-1] == "mode" and value == "auto":
+            place = where(origins, address)
+            yield f"{place}: the mode auto is read as default: no classifier decides here, a person is asked"
+
+
+def _idle_rules(settings: Settings, origins: Mapping[Address, str], reported: Sequence[str]) -> Iterator[str]:
+    """Yield the rules that can never have an effect, with the reason, except those of locations that begin with one of
+    `reported`."""
+    for address, text in rules_of(settings):
+        note = rule_note(text, cast("Kind", address[-2]))
+        place = where(origins, address)
+        if note.status != "honoured" and not place.startswith(tuple(reported)):
+            yield f"{place}: the rule {text} does nothing: {note.why}"
+
+
+def _alias_layer(environ: Mapping[str, str]) -> Layer:
+    values: Tree = {}
+    places: dict[Address, str] = {}
+    for variable, name in ALIASES.items():
+        text = environ.get(variable, "").strip()
+        if text:
+            models = [part.strip() for part in text.split(",") if part.strip()]
+            address = tuple(name.split("."))
+            places[address] = variable
+            _put(values, address, models if name == "fallback_models" else text, variable)
+    return Layer(values, places)
+
+
+def _environment_layer(environ: Mapping[str, str]) -> Layer:
+    values: Tree = {}
+    places: dict[Address, str] = {}
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX):
+            continue
+        address = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+        if not environ[variable].strip():
+            continue  # set to nothing is not set
+        if address[0] in Settings.model_fields:
+            places[address] = variable
+            _put(values, address, _parsed(environ[variable], variable), variable)
+        elif close := difflib.get_close_matches(address[0], Settings.model_fields, n=1, cutoff=0.8):
+            raise SettingsError(f"no such setting; did you mean {PREFIX}{close[0].upper()}?", variable)
+    return Layer(values, places)
+
+
+def _flag_layer(flags: Mapping[str, object]) -> Layer:
+    values: Tree = {}
+    places: dict[Address, str] = {}
+    for name, value in flags.items():
+        if value is not None:
+            address = tuple(name.split("."))
+            places[address] = f"flag for {name}"
+            _put(values, address, list(cast("tuple[object]", value)) if isinstance(value, tuple) else value, name)
+    return Layer(values, places)
+
+
+def _parsed(text: str, variable: str) -> object:
+    """Parse lists and mappings in YAML flow style; other text is left to the field's type."""
+    if text.lstrip()[:1] in ("[", "{"):
+        return load_yaml(text, variable)
+    return None if text.strip() == "null" else text
+
+
+def _put(values: Tree, address: Address, value: object, where: str) -> None:
+    branch = values
+    for part in address[:-1]:
+        inner = branch.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"sets a part of {part}, which is set as a whole elsewhere", where)
+        branch = cast("Tree", inner)
+    branch[str(address[-1])] = value
+
+
+def _merge(into: Tree, layer: Layer, address: Address, origins: dict[Address, str]) -> None:
+    """Merge a layer into the tree, mapping by mapping."""
+    for name, value in _branch(layer.values, address).items():
+        path = (*address, name)
+        old = into.get(name)
+        if isinstance(value, dict) and (isinstance(old, dict) or old is None):
+            into[name] = dict(cast("Tree", old or {}))
+            _merge(cast("Tree", into[name]), layer, path, origins)
+            continue
+        joined = isinstance(old, list) and (path[0] == "hooks" or (path[0] == "permission" and path[-1] in _JOINED))
+        existing = cast("list[object]", old) if joined and isinstance(value, list) else []
+        place = origin(layer.places, path)
+        origins[path] = f"{origins[path]}, {place}" if existing else place
+        if isinstance(value, list):
+            added = cast("list[object]", value)
+            for number in range(len(added)):
+                origins[*path, len(existing) + number] = origin(layer.places, (*path, number))
+            value = [*existing, *added]
+        into[name] = value
+
+
+def _branch(values: Tree, address: Address) -> Tree:
+    for part in address:
+        values = cast("Tree", values[str(part)])
+    return values
+
+
+def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        address: Address = first["loc"]
+        raise SettingsError(_fault_text(first["type"], first["msg"], address), where(origins, address)) from None
+    _check_pipelines(settings, origins)
+    for address, rule in rules_of(settings):
+        try:
+            parse_rule(rule)
+        except ValueError as error:
+            raise SettingsError(str(error), where(origins, address)) from error
+    return settings
+
+
+def rules_of(settings: Settings) -> Iterator[tuple[Address, str]]:
+    """Yield every permission rule that is set, of all agents, of types and of scheduled turns, with its address. The
+    part of the address before the number is its kind: `allow`, `ask` or `deny`."""
+    permission = settings.permission
+    scopes: dict[Address, ProfileSettings] = {("permission",): permission}
+    scopes[("permission", "schedules")] = permission.schedules
+    scopes |= {("permission", "agents", name): profile for name, profile in permission.agents.items()}
+    for address, profile in scopes.items():
+        for kind, texts in (("allow", profile.allow), ("ask", profile.ask), ("deny", profile.deny)):
+            yield from (((*address, kind, number), text) for number, text in enumerate(texts))
+
+
+def _check_pipelines(settings: Settings, origins: Mapping[Address, str]) -> None:
+    for address, chosen in pipelines_of(settings).items():
+        if isinstance(chosen, str):
+            if chosen not in PRESETS:
+                message = f"no preset is called {chosen!r}; there are {', '.join(PRESETS)}"
+                raise SettingsError(message, where(origins, address))
+            continue
+        for number, spec in enumerate(chosen):
+            for problem in check_pipeline([spec]):
+                message = problem.removeprefix("pipeline[0]").lstrip(".: ")
+                raise SettingsError(message, where(origins, (*address, number)))
+
+
+def pipelines_of(settings: Settings) -> dict[Address, str | tuple[StageSpec, ...]]:
+    """Return every pipeline that is set, the name of a preset or a list, by address."""
+    types = {("context", "pipelines", name): chosen for name, chosen in settings.context.pipelines.items()}
+    return {("context", "pipeline"): settings.context.pipeline, **types}
+
+
+def pipeline_of(settings: Settings, agent_type: str = "") -> tuple[StageSpec, ...]:
+    """Return the stages for agents of a type: its own pipeline if one is set, otherwise that of all."""
+    chosen = settings.context.pipelines.get(agent_type, settings.context.pipeline)
+    return PRESETS[chosen] if isinstance(chosen, str) else chosen
+
+
+def _fault_text(kind: str, message: str, address: Address) -> str:
+    if kind != "extra_forbidden":
+        return message[0].lower() + message[1:]
+    names = _names(address[:-1])
+    close = difflib.get_close_matches(str(address[-1]), names, n=1)
+    return f"no such setting; {f'did you mean {close[0]}?' if close else 'there are ' + ', '.join(names)}"
+
+
+def _names(address: Address) -> list[str]:
+    """Return the fields of the section at an address, from the tree's own schema."""
+    schema = Settings.model_json_schema()
+    node: Tree = schema
+    for part in address:
+        inner = cast("Tree", node.get("properties", {})).get(str(part), node.get("additionalProperties"))
+        if not isinstance(inner, dict):
+            return []
+        node = cast("Tree", inner)
+        if "$ref" in node:
+            node = cast("Tree", schema["$defs"][str(node["$ref"]).rsplit("/", 1)[-1]])
+    return list(cast("Tree", node.get("properties", {})))
+
+
+def _leaves(value: object, address: Address = ()) -> Iterator[tuple[Address, object]]:
+    if isinstance(value, dict) and value:
+        for name, inner in cast("Tree", value).items():
+            yield from _leaves(inner, (*address, name))
+    else:
+        yield address, value

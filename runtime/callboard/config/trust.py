@@ -1,0 +1,148 @@
+"""Trust in the content of a workspace: decided once, at the opening of a session, on the bytes that are used.
+
+    trust = await decide(places.workspace, places.config, flag=False, gate=gate)
+    trust.content(".mcp.json")      # None unless it is trusted
+
+Content is trusted by a flag for this run, by an earlier decision of the user, or by the answer to the question now. If
+no one can be asked, it is not trusted. A process that an agent's tool started can neither answer nor decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+import anyio.to_thread
+
+from callboard.adapters.extensions.trust import git_as_trusted, read_brought
+from callboard.adapters.extensions.trust_store import TrustFile, TrustRecords
+from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.adapters.system.clock import SystemClock
+from callboard.core.trust.claims import Brought, ClaimChanges, TrustDecision, changes_since
+from callboard.types.errors import UsageError
+
+How = Literal["nothing", "flag", "kept", "answered", "untrusted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Decision on the content that a workspace brings. Untrusted content is never returned."""
+
+    brought: Brought
+    how: How = "untrusted"
+    damage: str = ""
+    """Reason why the stored decisions are ignored; empty if they are valid."""
+    texts: bool = False
+    """True if agents, skills and commands of an untrusted workspace are read as texts, without their grants and
+    programs."""
+
+    @property
+    def trusted(self) -> bool:
+        return self.how != "untrusted"
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the content in use, by which another process sees whether the workspace has changed.
+        Empty: nothing is used."""
+        return self.brought.digest if self.trusted else ""
+
+    def content(self, path: str) -> str | None:
+        """Return the trusted text of a file of the workspace (`.mcp.json`); None if it is not trusted, missing, or not
+        text. Code that runs or obeys something of a workspace uses this text, not the file's."""
+        return self.brought.text(path) if self.trusted else None
+
+    def git(self, folder: str) -> bool:
+        """Return True if git may run the programs named in the configuration of the repository at a folder, because it
+        is the trusted one."""
+        return self.trusted and git_as_trusted(self.brought, folder)
+
+    @property
+    def inert(self) -> str:
+        """Return one line for a user whose workspace has unused content; empty otherwise."""
+        if self.trusted:
+            return ""
+        if self.texts:
+            return (
+                "this workspace is not trusted: its agents, skills and commands are read, but what they grant or run "
+                "does not count, nor do its hooks, servers and allow rules: `callboard trust show` lists them"
+            )
+        files = len({claim.path for claim in self.brought.claims} | set(self.brought.hashes))
+        counted = f"{files} file{'s' if files > 1 else ''}"
+        return (
+            f"what this workspace brings is not trusted, so none of it is used ({counted}): "
+            "`callboard trust show` lists it, `callboard trust` decides"
+        )
+
+
+class TrustPrompt(Protocol):
+    """Question to the user about trust."""
+
+    async def ask(self, brought: Brought, changes: ClaimChanges | None) -> bool:
+        """Ask whether to trust this content. `changes`: the differences from the content trusted last; None: none was
+        trusted.
+        """
+        ...
+
+    def tell(self, line: str) -> None:
+        """Print one line."""
+        ...
+
+
+async def decide(
+    workspace: Path, config: Path, *, flag: bool, gate: TrustPrompt | None = None, texts: bool = False
+) -> Trust:
+    """Read the content of the workspace and decide. `flag`: trust it for this run. `gate`: the prompt to ask and
+    inform; None: none.
+
+    `texts`: agents, skills and commands of an untrusted workspace are read as texts. `config` is the user's own folder.
+    Raises `UsageError` for the flag in a tool's process, `WorkspaceUnusable` if a yes cannot be stored.
+    """
+    if flag:
+        _refuse_inside_tool()
+    trust = replace(await anyio.to_thread.run_sync(standing, workspace, config), texts=texts)
+    if gate is not None and trust.damage:
+        gate.tell(f"{trust.damage}: nothing is trusted by it; `callboard trust` decides anew")
+    if trust.trusted:
+        return trust
+    if flag:
+        return Trust(trust.brought, "flag", trust.damage)
+    if gate is not None and not started_by_tool():
+        stored = TrustFile(config).read()
+        if await gate.ask(trust.brought, changed(trust.brought, stored)):
+            await anyio.to_thread.run_sync(keep, trust.brought, config)
+            return Trust(trust.brought, "answered", trust.damage)
+    if gate is not None:
+        gate.tell(trust.inert)
+    return trust
+
+
+def standing(workspace: Path, config: Path) -> Trust:
+    """Return the content of the workspace, and whether exactly that content is already trusted. Asks no one, raises
+    nothing."""
+    brought = read_brought(workspace)
+    if brought.nothing:
+        return Trust(brought, "nothing")
+    stored = TrustFile(config).read()
+    how: How = "kept" if stored.trusts(brought.workspace, brought.digest) else "untrusted"
+    return Trust(brought, how, stored.damage)
+
+
+def changed(brought: Brought, stored: TrustRecords) -> ClaimChanges | None:
+    """Return the differences from the content that was trusted last; None if none was."""
+    before = stored.of(brought.workspace)
+    return changes_since(before[-1], brought) if before else None
+
+
+def keep(brought: Brought, config: Path) -> None:
+    """Keep a person's yes. Raises `UsageError` in a tool's process, `WorkspaceUnusable`."""
+    _refuse_inside_tool()
+    now = SystemClock().now()
+    decision = TrustDecision(brought.workspace, brought.digest, now, brought.claims, brought.hashes)
+    TrustFile(config).record(decision)
+
+
+def _refuse_inside_tool() -> None:
+    """Raise `UsageError` in a process that an agent's tool started: nobody trusts on a person's behalf."""
+    if started_by_tool():
+        raise UsageError("a command that an agent runs may not trust a workspace: a person does that, in a terminal")

@@ -1,0 +1,485 @@
+"""State changes by events: `state = apply(state, event)`. Pure; one function for each event type.
+
+The journal position of an event is `state.seq + 1`. It is the id of the messages and calls that the event opens. This
+module has the events of lifecycle, mail, turns and injections; `apply_calls` and `apply_tools` have the other themes.
+
+It also has the events of budgets, rate limits and repetition, and those of crashes, waits and stalls
+(`AgentState.waits`). Some events of other themes also begin or end a wait; `waiting` adds that to their own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from callboard.core.agent.apply_model import CALL_RULES, undo_asked
+from callboard.core.agent.apply_tools import TOOL_RULES
+from callboard.core.agent.changes import Rule, gate_moved, queue, said_to
+from callboard.core.agent.charging import charged
+from callboard.core.agent.plan_mode import mode_chosen, with_mode_reminder
+from callboard.core.agent.rules.delivery import mailing
+from callboard.core.agent.rules.limits import last_words_asked, used_up_key
+from callboard.core.agent.state import AgentState, Ended, Turn, Waits
+from callboard.core.agent.stuck_detector import after_nudge, nudge_words
+from callboard.core.agent.stuck_events import watched
+from callboard.core.approvals.plan_gate import PlanGate
+from callboard.core.budgets.tree import BUDGET_LIMITS, raised, used_up
+from callboard.core.context.project_instructions import is_guidance
+from callboard.core.context.reminders import is_reminder
+from callboard.core.context.view.conversation import add_assistant, with_overhead
+from callboard.core.frozen import replace
+from callboard.core.keys import END_FIRE, short_id
+from callboard.core.messaging.authority import after, raises
+from callboard.core.recovery import retry_policy as rec
+from callboard.core.recovery.retry_policy import on_prompt, on_switched
+from callboard.core.team.unfinished import reminder_words
+from callboard.types import events as ev
+from callboard.types.agent_spec import Limits, ModelChoice
+from callboard.types.messages import Injection
+from callboard.types.records import Budget, Envelope
+
+Look = Callable[[Waits, AgentState, Any], Waits]
+"""Change that an event makes to the waits: takes the waits before the event, the state before it, and the event."""
+
+
+def waiting(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+    """Return the rules, extended for events that also change the waits."""
+    return {kind: _looking(rule, _LOOKS[kind]) if kind in _LOOKS else rule for kind, rule in rules.items()}
+
+
+def _looking(rule: Rule, look: Look) -> Rule:
+    def both(state: AgentState, event: Any) -> AgentState:
+        after = rule(state, event)
+        waits = look(state.waits, state, event)
+        return after if waits is after.waits else replace(after, waits=waits)
+
+    return both
+
+
+def _crashed(state: AgentState, e: ev.AgentCrashed) -> AgentState:
+    """Apply a crash. The same commit withdraws the requests of a parked agent."""
+    if e.again_at is None:
+        return replace(state, waits=Waits(crash="parked"))
+    return replace(state, waits=replace(state.waits, crash="restarting", held="", stalled=()))
+
+
+def _wait_began(state: AgentState, e: ev.WaitBegan) -> AgentState:
+    return replace(state, waits=replace(state.waits, held=e.what))
+
+
+def _stalled(state: AgentState, e: ev.StallNoticed) -> AgentState:
+    return replace(state, waits=replace(state.waits, stalled=(*state.waits.stalled, e.operation)))
+
+
+def _resumed(waits: Waits, state: AgentState, e: ev.AgentResumed) -> Waits:
+    """Reset stalls and waits, because the agent's operations begin again."""
+    return replace(waits, crash="", held="", stalled=()) if waits.crash or waits.held or waits.stalled else waits
+
+
+def _goes_on(waits: Waits, state: AgentState, e: ev.ModelCalled | ev.BudgetReached | ev.Interrupted) -> Waits:
+    return replace(waits, held="") if waits.held else waits
+
+
+def _waits_after_turn(waits: Waits, state: AgentState, e: ev.TurnEnded) -> Waits:
+    if not (waits.held or waits.stalled or waits.fresh):
+        return waits
+    return replace(waits, held="", stalled=(), fresh=frozenset())
+
+
+def _finished(waits: Waits, state: AgentState, e: ev.ToolFinished) -> Waits:
+    """Begin a wait if the tool asked the user a question or sent a message to a teammate: the answer comes as mail."""
+    call = next((item.call for item in state.calls if item.call.id == e.call), None)
+    if call is not None and call.name == "send_message" and not e.is_error:
+        return _wrote(waits, str(e.data.get("to", "")), e.call)
+    request_id = str(e.data.get("request_id", "")) if call is not None and call.name == "ask_person" else ""
+    if not request_id or e.is_error or request_id in waits.questions:
+        return waits
+    return replace(waits, questions=(*waits.questions, request_id))
+
+
+def _wrote(waits: Waits, to: str, call: str) -> Waits:
+    read = {name: message for name, message in waits.read.items() if name != to}
+    replies = {**waits.replies, to: short_id("env", call, to)}
+    return replace(waits, replies=replies, fresh=waits.fresh | {to}, read=read)
+
+
+def _waits_after_delivery(waits: Waits, state: AgentState, e: ev.EnvelopesDelivered) -> Waits:
+    """End the wait for a reply when an envelope answers the agent's message, and record each message that the agent may
+    answer.
+    """
+    for envelope in [other for other in state.mail if other.id in e.ids]:
+        answered = [to for to, message_id in waits.replies.items() if _answers(envelope, to, message_id)]
+        if answered:
+            waits = replace(
+                waits, replies={to: message_id for to, message_id in waits.replies.items() if to not in answered}
+            )
+        if envelope.type == "message":
+            waits = replace(waits, read={**waits.read, envelope.sender: envelope.id})
+    return waits
+
+
+def _answers(envelope: Envelope, to: str, message_id: str) -> bool:
+    """Return True if the envelope answers the message: its author says so, had read the message, or has ended the work.
+    False if the two messages crossed."""
+    if envelope.sender != to:
+        return envelope.type == "dead_letter" and envelope.reply_to == message_id
+    return envelope.type in ("result", "error") or message_id in (envelope.reply_to, envelope.metadata.get("read"))
+
+
+def _waits_after_receipt(waits: Waits, state: AgentState, e: ev.EnvelopeReceived) -> Waits:
+    if e.refused or e.envelope.type != "answer" or e.envelope.request_id not in waits.questions:
+        return waits
+    return replace(
+        waits, questions=tuple(question for question in waits.questions if question != e.envelope.request_id)
+    )
+
+
+LIFE_RULES: Mapping[type, Rule] = {
+    ev.AgentCrashed: _crashed,
+    ev.WaitBegan: _wait_began,
+    ev.StallNoticed: _stalled,
+}
+"""Crashes, waits, stalls."""
+
+_LOOKS: Mapping[type, Look] = {
+    ev.AgentResumed: _resumed,
+    ev.ModelCalled: _goes_on,
+    ev.BudgetReached: _goes_on,
+    ev.Interrupted: _goes_on,
+    ev.TurnEnded: _waits_after_turn,
+    ev.ToolFinished: _finished,
+    ev.EnvelopesDelivered: _waits_after_delivery,
+    ev.EnvelopeReceived: _waits_after_receipt,
+}
+
+
+def _held(state: AgentState, e: ev.CallHeld) -> AgentState:
+    return state
+
+
+def budget_raised(state: AgentState, text: str) -> AgentState:
+    """Raise the agent's budget, by order of the user. `text`: a `Budget` as JSON; any other text changes nothing."""
+    try:
+        increase = Budget.model_validate_json(text)
+    except ValueError:
+        return state
+    budget = raised(state.me.budget, increase)
+    return replace(state, spec=state.me.model_copy(update={"budget": budget}))
+
+
+def asking_chosen(state: AgentState, text: str) -> AgentState:
+    """Set the seconds that the agent's requests wait from now on; 0: no one can answer. Text that is not such a number
+    changes nothing."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return state
+    if not 0 <= seconds < float("inf"):
+        return state
+    return replace(state, spec=state.me.model_copy(update={"ask_deadline": seconds}))
+
+
+def limits_chosen(state: AgentState, text: str) -> AgentState:
+    """Change limits of the agent's turns from the next model call on. `text`: the changed limits as JSON; any other
+    text changes nothing."""
+    try:
+        changed = Limits.model_validate_json(text)
+    except ValueError:
+        return state
+    limits = state.me.limits.model_copy(update=changed.model_dump(exclude_unset=True))
+    return replace(state, spec=state.me.model_copy(update={"limits": limits}))
+
+
+def model_chosen(state: AgentState, text: str) -> AgentState:
+    """Set the model from the next call on, by order of the user, even if a fallback model has taken over. `text`: a
+    `ModelChoice` as JSON; any other text changes nothing."""
+    try:
+        chosen = ModelChoice.model_validate_json(text)
+    except ValueError:
+        return state
+    models = {**state.me.models, chosen.name: chosen.limits}
+    spec = state.me.model_copy(update={"model": chosen.name, "models": models})
+    return replace(state, spec=spec, recovery=on_switched(state.recovery, ""))
+
+
+def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
+    if state.turn is None or e.kind in ("agents", "depth"):
+        return state  # a new agent was refused: its caller is told, and goes on
+    reason = used_up(e.budget, e.kind, limit=e.limit, spent=e.spent, needed=e.wanted)
+    state = replace(
+        state,
+        turn=replace(state.turn, winding_down=reason, winding_limit=BUDGET_LIMITS[e.kind], last_call=e.winds_down),
+    )
+    if not e.winds_down:
+        return state
+    state = replace(state, wound_down=used_up_key(e.budget, e.kind, e.limit))
+    return queue(state, Injection(kind="system-reminder", text=last_words_asked(reason), key="budget"))
+
+
+def _stuck(state: AgentState, e: ev.StuckNoticed) -> AgentState:
+    if state.turn is None:
+        return state
+    state = replace(state, turn=replace(state.turn, stuck=after_nudge(state.turn.stuck)))
+    if e.action == "stop":
+        return state
+    return queue(state, Injection(kind="system-reminder", text=nudge_words(e.what, e.count), key="stuck"))
+
+
+LIMIT_RULES: Mapping[type, Rule] = {
+    ev.CallHeld: _held,
+    ev.BudgetReached: _budget_reached,
+    ev.StuckNoticed: _stuck,
+}
+"""Budgets, rates, repetition."""
+
+
+RUNTIME_MAIL = frozenset({"command", "plan_approval_response", "permission_response"})
+"""Envelopes that take effect at receipt and never enter a conversation. The row is the truth of an answer; the envelope
+only wakes the agent."""
+
+
+def is_for_runtime(envelope: Envelope) -> bool:
+    """Return True if the envelope takes effect at receipt and never enters a conversation. The model reads a shutdown
+    that belongs to a request; one without a request is an order."""
+    return envelope.type in RUNTIME_MAIL or (envelope.type == "shutdown_request" and envelope.request_id is None)
+
+
+def apply(state: AgentState, event: ev.Event) -> AgentState:
+    """Return the state after one more record. Raises `KeyError` for an event without a rule, which is a bug."""
+    return replace(_RULES[type(event)](state, event), seq=state.seq + 1)
+
+
+def apply_behind_hole(state: AgentState, seq: int, event: ev.Event) -> AgentState:
+    """Return the state after record `seq` of a journal that lacks earlier records; the unchanged state if the event
+    needs those."""
+    state = replace(state, seq=seq - 1)
+    try:
+        return apply(state, event)
+    except Exception:  # noqa: BLE001 - a rule may fail in any way on events that do not follow each other
+        return replace(state, seq=seq)
+
+
+def fold(events: Iterable[ev.Event], state: AgentState | None = None) -> AgentState:
+    """Return the state after all of `events`, starting from `state` or from an empty one."""
+    state = state or AgentState()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def _started(state: AgentState, e: ev.AgentStarted) -> AgentState:
+    gate = PlanGate("required") if e.spec.plan_required else PlanGate()
+    return replace(
+        state,
+        spec=e.spec,
+        session=e.session,
+        incarnation=e.incarnation,
+        began_at=e.at,
+        gate=gate,
+        assignment=e.assignment,
+        ordinal=e.ordinal,
+        summaries=e.summaries,
+    )
+
+
+def _same(state: AgentState, e: ev.Event) -> AgentState:
+    return state
+
+
+def _prompt_set(state: AgentState, e: ev.PromptSet) -> AgentState:
+    conversation = with_overhead(state.conversation, e.overhead_tokens)
+    state = replace(state, system=e.system, tools=e.tools, listed=state.me.tools, conversation=conversation)
+    return (
+        state if e.instructions is None else replace(state, instructed={**(state.instructed or {}), **e.instructions})
+    )
+
+
+def _spec_changed(state: AgentState, e: ev.SpecChanged) -> AgentState:
+    return replace(state, spec=e.spec)
+
+
+def _stop_asked(state: AgentState, e: ev.StopAsked) -> AgentState:
+    return replace(state, stop="asked", stop_by=e.by, stop_request=e.request_id)
+
+
+def _stopped(state: AgentState, e: ev.AgentStopped) -> AgentState:
+    return replace(state, ended=Ended(e.outcome, e.result), turn=None, wants_reply=False)
+
+
+def _received(state: AgentState, e: ev.EnvelopeReceived) -> AgentState:
+    envelope = e.envelope
+    state = replace(state, position=max(state.position, envelope.seq))
+    if e.refused:
+        return state
+    if is_for_runtime(envelope):
+        return _heed(state, envelope)
+    if envelope.type == "plan_request" or (envelope.type == "shutdown_request" and state.gate.gate == "pending"):
+        state = gate_moved(state, PlanGate("required"))
+    return replace(state, mail=(*state.mail, envelope))
+
+
+def _heed(state: AgentState, envelope: Envelope) -> AgentState:
+    """Apply an envelope for the runtime, which takes effect at its receipt."""
+    action = str(envelope.metadata.get("action", "")) if envelope.type == "command" else envelope.type
+    if action in ("shutdown_request", "stop"):
+        return replace(state, stop="asked", stop_by=envelope.sender, stop_request=envelope.request_id)
+    if action == "interrupt" and state.turn:
+        return replace(state, turn=replace(state.turn, interrupted=True))
+    if action == "new" and state.me.kind == "lead" and not state.stop:
+        return replace(state, stop="asked", stop_by=envelope.sender, renew="carry" if envelope.content else "fresh")
+    if action == "interrupt":
+        return replace(state, compact=None, summary_halted=state.summary is not None)
+    if action == "compact":
+        return replace(state, compact=envelope.content, compact_by="person")
+    change = _COMMANDS.get(action)
+    return change(state, envelope.content) if change is not None else state
+
+
+def _end_fire(state: AgentState, fire: str) -> AgentState:
+    """End one fire of a schedule: the turn that it began, and no other; or remove it from the unread mail."""
+    if state.turn is not None and state.turn.cause == fire:
+        return replace(state, turn=replace(state.turn, interrupted=True))
+    return replace(state, mail=tuple(other for other in state.mail if other.id != fire))
+
+
+_COMMANDS: Mapping[str, Callable[[AgentState, str], AgentState]] = {
+    "undo": undo_asked,
+    "budget": budget_raised,
+    "model": model_chosen,
+    "mode": mode_chosen,
+    "asking": asking_chosen,
+    "limits": limits_chosen,
+    END_FIRE: _end_fire,
+}
+"""Commands that only need the content of their envelope."""
+
+
+def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
+    gone = set(e.ids)
+    entering = [envelope for envelope in state.mail if envelope.id in gone]
+    assignments = [envelope.id for envelope in entering if envelope.metadata.get("assignment")]
+    owes = bool(assignments)
+    turn = state.turn
+    leaving = [envelope for envelope in entering if envelope.type == "shutdown_request" and envelope.request_id]
+    if leaving:
+        state = replace(state, leaving=leaving[-1].request_id or "", stop_by=leaving[-1].sender)
+    authority = state.authority
+    if turn:
+        authority = after(turn.authority, entering, state.me.kind)
+        wakes = (*turn.wakes, *(envelope.type for envelope in entering))
+        turn = replace(turn, wakes=wakes, stop_asked=False, authority=authority)
+        if turn.denies and any(raises(envelope) for envelope in entering):
+            turn = replace(turn, denies=())
+    return replace(
+        said_to(state, e.blocks, e.at),
+        mail=tuple(envelope for envelope in state.mail if envelope.id not in gone),
+        heard=state.heard + 1,
+        recovery=on_prompt(state.recovery) if any(map(raises, entering)) else state.recovery,
+        commands_begun=state.commands_begun - gone,
+        turn=turn,
+        authority=authority,
+        assignment=state.assignment or owes,
+        assigned=assignments[-1] if assignments else state.assigned,
+        reported="" if owes else state.reported,
+        gate=PlanGate("required") if owes and state.me.plan_required else state.gate,
+    )
+
+
+def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
+    remaining = tuple(envelope for envelope in state.mail if envelope.id not in set(e.ids))
+    turn = state.turn
+    if e.refused and turn is not None:
+        turn = replace(turn, refused=e.why)
+    begun = state.commands_begun - set(e.ids)
+    return replace(state, mail=remaining, heard=state.heard + 1, commands_begun=begun, turn=turn)
+
+
+def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
+    turn = Turn(id=e.turn, began_at=e.at, cause=e.cause, depth=e.depth, authority=e.authority)
+    state = replace(state, tried=frozenset(), skipped=frozenset())
+    return with_mode_reminder(replace(state, turn=turn, turns=state.turns + 1, authority=e.authority))
+
+
+def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
+    halted = "" if e.by == "person" else e.by
+    return replace(state, turn=replace(state.turn, interrupted=True, halted=halted)) if state.turn else state
+
+
+def _shutdown_refused(state: AgentState, e: ev.ShutdownRefused) -> AgentState:
+    return replace(state, leaving="") if state.leaving == e.request_id else state
+
+
+def _turn_ended(state: AgentState, e: ev.TurnEnded) -> AgentState:
+    if state.leaving:
+        state = replace(state, stop="asked", stop_request=state.leaving, leaving="")
+    conversation = state.conversation
+    if state.recovery.cut_text:  # it stands in the turn's last words: the model knows what it has said
+        blocks = ({"type": "text", "text": state.recovery.cut_text},)
+        conversation = add_assistant(
+            conversation, state.seq + 1, blocks, at=e.at, turn=state.turn.id if state.turn else ""
+        )
+    return replace(
+        state,
+        turn=None,
+        conversation=conversation,
+        wants_reply=False,
+        last_text=e.text,
+        last_reason=e.reason,
+        last_why=e.why,
+        last_limit=e.limit,
+        recovery=rec.on_turn_end(state.recovery),
+        compact=None if state.compact_by == "tool" else state.compact,
+        summary=None,
+    )
+
+
+def _tasks_reminded(state: AgentState, e: ev.TasksReminded) -> AgentState:
+    if state.turn is None:
+        return state
+    state = replace(state, turn=replace(state.turn, reminded=True), wants_reply=True)
+    tasks = {task: state.tasks.get(task, "") for task in e.tasks}
+    return queue(state, Injection(kind="system-reminder", text=reminder_words(tasks), key="unfinished"))
+
+
+def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
+    return queue(state, e.injection)
+
+
+def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
+    # A reminder alone asks for no reply: the prompt behind it may be blocked by a hook.
+    asks = state.wants_reply or not all(
+        is_reminder(injection) or is_guidance(injection) for injection in state.injections
+    )
+    return replace(said_to(state, e.blocks, e.at), injections=(), wants_reply=asks)
+
+
+_RULES: Mapping[type, Rule] = charged(
+    waiting(
+        mailing(
+            watched(
+                {
+                    ev.AgentStarted: _started,
+                    ev.AgentResumed: _same,
+                    ev.PromptSet: _prompt_set,
+                    ev.SpecChanged: _spec_changed,
+                    ev.StopAsked: _stop_asked,
+                    ev.ShutdownRefused: _shutdown_refused,
+                    ev.AgentStopped: _stopped,
+                    ev.EnvelopeReceived: _received,
+                    ev.EnvelopesDelivered: _delivered,
+                    ev.EnvelopesDropped: _dropped,
+                    ev.TurnBegan: _turn_began,
+                    ev.Interrupted: _interrupted,
+                    ev.TurnEnded: _turn_ended,
+                    ev.TasksReminded: _tasks_reminded,
+                    ev.InjectionQueued: _queued,
+                    ev.InjectionsDelivered: _injected,
+                    **CALL_RULES,
+                    **LIMIT_RULES,
+                    **TOOL_RULES,
+                    **LIFE_RULES,
+                }
+            )
+        )
+    )
+)

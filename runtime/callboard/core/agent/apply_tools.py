@@ -1,0 +1,285 @@
+"""State changes by events of tool calls, and by changes that a tool makes to its agent's state. Pure.
+
+A call proceeds from judged or asked to started, finished and settled. Results are merged when all calls of a reply are
+settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callboard.core.agent.changes import Rule, gate_moved, queue, said_to
+from callboard.core.agent.plan_mode import in_mode, mode_after_approval, without_mode_reminder
+from callboard.core.agent.state import AgentState, BackgroundCommand, CallState
+from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
+from callboard.core.approvals.plans import decision, void_of
+from callboard.core.approvals.requests import UNASKED
+from callboard.core.context.system_prompt import todo_reminder
+from callboard.core.frozen import replace
+from callboard.core.messaging.envelopes import defused_parts
+from callboard.core.recovery.retry_policy import on_switched
+from callboard.types import events as ev
+from callboard.types.messages import Injection, Placed
+from callboard.types.records import Json
+
+
+def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
+    """Change one call without walking the others: a lead may have a running call for each of a thousand subagents."""
+    place = next((place for place, item in enumerate(state.calls) if item.call.id == call), None)
+    if place is None:
+        return state
+    changed = change(state.calls[place])
+    return replace(state, calls=(*state.calls[:place], changed, *state.calls[place + 1 :]))
+
+
+def _judged(state: AgentState, e: ev.CallJudged) -> AgentState:
+    def change(item: CallState) -> CallState:
+        call = item.call if e.input is None else item.call.model_copy(update={"input": e.input})
+        context = (*item.context, *e.context)
+        if e.verdict == "deny":
+            content = (_text(e.why),)
+            return replace(
+                item, call=call, stage="settled", content=content, is_error=True, denied=True, context=context
+            )
+        return replace(item, call=call, stage="allowed", context=context, request_id=None, grants=e.grants)
+
+    return _with_call(state, e.call, change)
+
+
+def _approval_needed(state: AgentState, e: ev.ApprovalNeeded) -> AgentState:
+    def change(item: CallState) -> CallState:
+        call = item.call if e.input is None else item.call.model_copy(update={"input": e.input})
+        context = (*item.context, *e.context)
+        item = replace(item, call=call, stage="asking", context=context, grants=e.grants)
+        return replace(item, request_id=e.request_id, digest=e.digest, expires_at=e.expires_at)
+
+    return _with_call(state, e.call, change)
+
+
+def _answer_taken(state: AgentState, e: ev.AnswerTaken) -> AgentState:
+    if e.kind == "plan":
+        return _plan_answered(state, e)
+    if e.kind != "permission":
+        return state
+
+    def change(item: CallState) -> CallState:
+        if item.request_id != e.request_id or item.stage != "asking":
+            return item
+        closed = gate_refuses(state.gate, item.call.name, reads_only=False)  # it may have closed while the call waited
+        void = _void(e, item)
+        if e.status == "approved" and closed is None and not void:
+            if e.input is None:
+                return replace(item, stage="allowed")
+            call = item.call.model_copy(update={"input": e.input})
+            return replace(item, call=call, stage="allowed", grants=e.grants)
+        reason = closed if e.status == "approved" and closed else f"Permission denied: {void or _refusal(e)}"
+        return replace(item, stage="settled", content=(_text(reason),), is_error=True, denied=True)
+
+    return replace(state, calls=tuple(change(item) for item in state.calls))
+
+
+def _void(e: ev.AnswerTaken, item: CallState) -> str:
+    """Return the reason why an approval does not apply to this call: it is valid for one call, exactly as requested."""
+    if e.status != "approved":
+        return ""
+    fault = e.void or ("what was approved is not what was asked for" if item.digest and e.digest != item.digest else "")
+    return f"{e.by or 'somebody'} approved {e.request_id}, and that is void: {fault}" if fault else ""
+
+
+def _refusal(e: ev.AnswerTaken) -> str:
+    if e.status == "expired" and e.reason == UNASKED:
+        return UNASKED
+    if e.status == "expired":
+        return f"nobody answered {e.request_id} in time"
+    head = f"{e.by} said no" if e.by else f"{e.request_id} was withdrawn"
+    return head + (f": {e.reason}" if e.reason else "")
+
+
+def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
+    """Apply the answer to a plan. Only the answer to the pending plan changes the gate, and only an approval of its
+    digest opens it."""
+    gate = state.gate
+    if gate.gate != "pending" or gate.request_id != e.request_id:
+        return state
+    void = void_of(e, gate.digest) if e.status == "approved" else ""
+    mode = ""
+    if e.status == "approved" and not void:
+        mode = mode_after_approval(state, e.mode)
+        state = without_mode_reminder(in_mode(state, mode)) if mode else state
+        plan = e.plan or gate.plan
+        gate = replace(gate, gate="open", digest=e.digest, plan=plan, status="approved", choice=e.choice)
+    else:
+        gate = PlanGate("required")
+    tag = Injection(
+        kind="plan-decision", text=decision(e, void, mode), key=f"{e.request_id} {'void' if void else e.status}"
+    )
+    return replace(queue(state, tag), gate=gate, wants_reply=True)
+
+
+def _tool_started(state: AgentState, e: ev.ToolStarted) -> AgentState:
+    def change(item: CallState) -> CallState:
+        return replace(item, stage="started", effect=e.effect, marks=e.marks, started_at=e.at)
+
+    return _with_call(state, e.call, change)
+
+
+def _tool_finished(state: AgentState, e: ev.ToolFinished) -> AgentState:
+    return _with_call(
+        state,
+        e.call,
+        lambda item: replace(
+            item,
+            stage="finished",
+            content=e.content,
+            is_error=e.is_error,
+            ends_turn=e.ends_turn and not e.is_error,
+            data=e.data,
+            finished_at=e.at,
+        ),
+    )
+
+
+def _tool_settled(state: AgentState, e: ev.ToolSettled) -> AgentState:
+    def change(item: CallState) -> CallState:
+        content = item.content if e.content is None else e.content
+        is_error = item.is_error if e.is_error is None else e.is_error
+        return replace(item, stage="settled", content=content, is_error=is_error, context=(*item.context, *e.context))
+
+    return _with_call(state, e.call, change)
+
+
+def _merged(state: AgentState, e: ev.ResultsMerged) -> AgentState:
+    placed = [Placed(data=_result_block(item), source="tool") for item in state.calls]
+    ends = any(item.ends_turn for item in state.calls)
+    notes = [text for item in state.calls for text in item.context]
+    state = replace(said_to(state, tuple(placed), e.at), calls=())
+    for number, text in enumerate(notes):
+        state = queue(state, Injection(kind="post-tool-use-hook", text=text, source="hook", key=str(number)))
+    if state.turn and ends:
+        state = replace(state, turn=replace(state.turn, ending=True))
+    return _reminded(state)
+
+
+def _reminded(state: AgentState) -> AgentState:
+    """Queue a reminder of open todos that were not changed for some steps. Each reminder restarts the count."""
+    due = state.me.todo_reminder_steps
+    if not due or state.steps_since_todo < due or all(todo.status == "completed" for todo in state.todos):
+        return state
+    note = Injection(kind="system-reminder", text=todo_reminder(state.todos), key="todo")
+    return replace(queue(state, note), steps_since_todo=0)
+
+
+def _result_block(item: CallState) -> Json:
+    content: Any = defused_parts(item.content)
+    if len(content) == 1 and content[0].get("type") == "text":
+        content = content[0]["text"]
+    block: Json = {"type": "tool_result", "tool_use_id": item.call.use_id, "content": content or "(no output)"}
+    if item.is_error:
+        block["is_error"] = True
+    return block
+
+
+def _stop_hook_ran(state: AgentState, e: ev.StopHookRan) -> AgentState:
+    turn = state.turn
+    if turn is None:
+        return state
+    if not e.go_on:
+        return replace(state, turn=replace(turn, stop_asked=True, stop_blocks=0))
+    state = replace(state, turn=replace(turn, stop_blocks=turn.stop_blocks + 1), wants_reply=True)
+    return queue(state, Injection(kind="stop-hook", text=e.go_on, source="hook"))
+
+
+def _todos_set(state: AgentState, e: ev.TodosSet) -> AgentState:
+    return replace(state, todos=e.todos, steps_since_todo=0)
+
+
+def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
+    changed = state.changed
+    if e.changed and (e.path not in state.files or e.path not in changed):  # a changed one is known: quick for new ones
+        changed = (*changed, e.path)
+    return replace(state, files=state.files.having(e.path, e.digest), changed=changed)
+
+
+def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:
+    """Apply a loaded skill: its rules for calls apply to the current turn, and so does its model, like a fallback
+    model."""
+    skills = state.skills if e.name in state.skills else (*state.skills, e.name)
+    texts = {**{k: v for k, v in state.skill_texts.items() if k != e.name}, e.name: e.text} if e.text else None
+    turn = state.turn
+    if turn is not None and (e.allowed or e.disallowed or e.effort):
+        lifts = tuple(dict.fromkeys((*turn.lifts, *e.allowed)))
+        denies = tuple(dict.fromkeys((*turn.denies, *e.disallowed)))
+        turn = replace(turn, lifts=lifts, denies=denies, effort=e.effort or turn.effort)
+    state = replace(state, skills=skills, skill_texts=texts or state.skill_texts, turn=turn)
+    return replace(state, recovery=on_switched(state.recovery, e.model)) if e.model and turn is not None else state
+
+
+def _commands_began(state: AgentState, e: ev.SkillCommandsBegan) -> AgentState:
+    return replace(state, commands_begun=state.commands_begun | {e.envelope})
+
+
+def _gate_set(state: AgentState, e: ev.GateSet) -> AgentState:
+    return replace(state, gate=PlanGate(e.gate, e.request_id, e.digest, e.plan, task=e.task))
+
+
+def _task_held(state: AgentState, e: ev.TaskHeld) -> AgentState:
+    tasks = {task: subject for task, subject in state.tasks.items() if task != e.task}
+    if e.held:
+        tasks[e.task] = e.subject
+    gate = state.gate
+    if gate.gate == "open" and gate.task and gate.task not in tasks:
+        gate = _after_work(state)
+    return replace(gate_moved(state, gate), tasks=tasks)
+
+
+def _after_work(state: AgentState) -> PlanGate:
+    """Return the gate after the end of the work that a plan was approved for: the approval covers nothing else."""
+    return PlanGate("required") if state.me.plan_required else PlanGate()
+
+
+def _reported(state: AgentState, e: ev.Reported) -> AgentState:
+    return replace(gate_moved(state, _after_work(state)), assignment=False, assigned="", reported=e.result)
+
+
+def _bg_started(state: AgentState, e: ev.BackgroundStarted) -> AgentState:
+    return replace(state, background={**state.background, e.id: BackgroundCommand(e)})
+
+
+def _bg_ended(state: AgentState, e: ev.BackgroundEnded) -> AgentState:
+    command = state.background.get(e.id)
+    if command is None:
+        return state
+    ended = replace(command, status=e.status, exit_code=e.exit_code)
+    return replace(state, background={**state.background, e.id: ended})
+
+
+def _compact_asked(state: AgentState, e: ev.CompactAsked) -> AgentState:
+    return replace(state, compact=e.focus, compact_by=e.by)
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+TOOL_RULES: Mapping[type, Rule] = {
+    ev.CallJudged: _judged,
+    ev.ApprovalNeeded: _approval_needed,
+    ev.AnswerTaken: _answer_taken,
+    ev.ToolStarted: _tool_started,
+    ev.ToolFinished: _tool_finished,
+    ev.ToolSettled: _tool_settled,
+    ev.ResultsMerged: _merged,
+    ev.StopHookRan: _stop_hook_ran,
+    ev.TodosSet: _todos_set,
+    ev.FileSeen: _file_seen,
+    ev.SkillLoaded: _skill_loaded,
+    ev.SkillCommandsBegan: _commands_began,
+    ev.GateSet: _gate_set,
+    ev.TaskHeld: _task_held,
+    ev.Reported: _reported,
+    ev.BackgroundStarted: _bg_started,
+    ev.BackgroundEnded: _bg_ended,
+    ev.CompactAsked: _compact_asked,
+}
+"""Tool calls, answers, and changes of the state by tools."""

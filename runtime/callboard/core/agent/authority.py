@@ -1,0 +1,20 @@
+"""Authority that an agent may pass on, from its state. `core/messaging/authority.py` orders the causes. Pure."""
+
+from __future__ import annotations
+
+from callboard.core.agent.state import AgentState
+from callboard.core.messaging.authority import claim, counts_as, weakest
+from callboard.types.records import Cause
+
+
+def authority_of(state: AgentState) -> Cause:
+    """Return the authority that an agent may pass on now: that of its turn; between turns, of the newest turn; before
+    the first turn, of its mail."""
+    if state.turns:
+        return state.authority
+    return weakest(counts_as(envelope, state.me.kind) for envelope in state.mail)
+
+
+def spoken(state: AgentState) -> Cause:
+    """Return the authority of the agent's own envelopes and requests now."""
+    return claim(state.me.name, authority_of(state))

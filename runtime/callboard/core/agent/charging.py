@@ -1,0 +1,110 @@
+"""Changes of an agent's account by events, in addition to the event's own rule. Pure.
+
+A reply is charged as billed. A call without a reply is charged as the service reported. If the service reported nothing
+but may bill it (it was cut off, or the process died), its whole reservation is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callboard.core.agent.changes import Rule
+from callboard.core.agent.state import AgentState
+from callboard.core.budgets.tree import NOTHING, Account, Amount, amount_of
+from callboard.core.frozen import replace
+from callboard.types import events as ev
+from callboard.types.records import Usage
+
+ONE_CALL = Amount(steps=1)
+
+Charge = Callable[[AgentState, Any], Account]
+"""Function (state before the event, event) that returns the account after it."""
+
+
+def _called(state: AgentState, e: ev.ModelCalled) -> Account:
+    account = state.account
+    if e.purpose == "summary":
+        account = replace(_summary_used(state, e.used), summary=amount_of(e.used, 0))
+    return replace(account, held=Amount(e.reserved_tokens, e.reserved_usd, 1))
+
+
+def _replied(state: AgentState, e: ev.ModelReplied | ev.ReplyDropped) -> Account:
+    return state.account.using(amount_of(e.usage), _cause(state))
+
+
+def _interrupted(state: AgentState, e: ev.ReplyInterrupted) -> Account:
+    return state.account.using(state.account.held or ONE_CALL, _cause(state))
+
+
+def _failed(state: AgentState, e: ev.CallFailed) -> Account:
+    used = state.account.held or ONE_CALL if e.fault.may_bill or e.fault.kind == "lost" else ONE_CALL
+    if e.fault.usage is not None:
+        used = amount_of(e.fault.usage)
+    return state.account.using(used, _cause(state))
+
+
+def _edited(state: AgentState, e: ev.ContextEdited) -> Account:
+    if e.undoes or state.summary is None or e.stage != state.summary.stage:
+        return state.account
+    return replace(_summary_used(state, e.usage), summary=NOTHING)
+
+
+def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> Account:
+    if e.skipped is not None:
+        return state.account
+    account = _summary_used(state, e.usage)
+    if account.held is not None:  # what was told before it says nothing of this one: it was cut off
+        account = account.using(account.held, _cause(state))
+    return replace(account, summary=NOTHING)
+
+
+def _summary_used(state: AgentState, usage: Usage) -> Account:
+    """Return the account with the total usage that calls of a summary have reported so far."""
+    account = state.account
+    used = amount_of(usage, 0).minus(account.summary)
+    return account.using(used.plus(ONE_CALL), _cause(state)) if used.tokens else account
+
+
+def _resumed(state: AgentState, e: ev.AgentResumed) -> Account:
+    """Charge the call of a summary whose process is gone. `CallFailed` handles the call of a turn."""
+    account = state.account
+    if account.held is None or state.call is not None:
+        return account
+    return replace(account.using(account.held, _cause(state)), summary=NOTHING)
+
+
+def _turn_began(state: AgentState, e: ev.TurnBegan) -> Account:
+    return state.account if state.account.fire == NOTHING else replace(state.account, fire=NOTHING)
+
+
+def _cause(state: AgentState) -> str:
+    return state.turn.cause if state.turn else ""
+
+
+_CHARGES: Mapping[type, Charge] = {
+    ev.ModelCalled: _called,
+    ev.ModelReplied: _replied,
+    ev.ReplyDropped: _replied,
+    ev.ReplyInterrupted: _interrupted,
+    ev.CallFailed: _failed,
+    ev.ContextEdited: _edited,
+    ev.SummaryFailed: _summary_failed,
+    ev.AgentResumed: _resumed,
+    ev.TurnBegan: _turn_began,
+}
+"""Events that change an account. Any other event leaves it unchanged."""
+
+
+def charged(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+    """Return the rules, extended for events that also change the account."""
+    return {kind: _charging(rule, _CHARGES[kind]) if kind in _CHARGES else rule for kind, rule in rules.items()}
+
+
+def _charging(rule: Rule, charge: Charge) -> Rule:
+    def both(state: AgentState, event: Any) -> AgentState:
+        account = charge(state, event)
+        after = rule(state, event)
+        return after if account is after.account else replace(after, account=account)
+
+    return both

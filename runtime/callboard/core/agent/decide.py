@@ -1,0 +1,445 @@
+"""Choice of an agent's next step: `decide(state, facts) -> Step`, an ordered list of rules. The first that applies
+wins.
+
+A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
+
+    ended -> stop and interrupt -> tasks taken away -> answers to requests -> work without an owner -> edits to take
+    back -> failure of a model call -> its folder -> calls of the reply (barrier, permission, run, settle, merge) ->
+    hooks of its beginning -> end asked for -> plan pending -> prompt -> count -> compaction -> injections -> mail ->
+    repetition -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
+
+A step that starts an operation is never returned twice: the operation is in `facts.running`, or its start is in the
+journal. So every call of `decide` makes progress or waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from callboard.core.agent.plan_mode import lacks_submit_plan
+from callboard.core.agent.rules.compaction import COUNT, compaction, count, undoing
+from callboard.core.agent.rules.delivery import (
+    await_recorded,
+    burst_until,
+    deliverable,
+    muted_until,
+    too_much_mail,
+    waking,
+)
+from callboard.core.agent.rules.finish import final_words
+from callboard.core.agent.rules.hooks import BATCH_HOOKS, HOOKS, SKILLS, starting
+from callboard.core.agent.rules.limits import CallAllowance, end_of_time, next_call, time_is_up
+from callboard.core.agent.rules.worktree import moving
+from callboard.core.agent.state import AgentState, Facts
+from callboard.core.agent.stuck_detector import noticed
+from callboard.core.approvals.plan_gate import NOT_RUN
+from callboard.core.budgets.tree import NOTHING
+from callboard.core.call_order import judgeable, runnable
+from callboard.core.context.view.conversation import size
+from callboard.core.messaging.authority import is_note, raises
+from callboard.core.recovery import retry_policy as rec
+from callboard.core.recovery.fallback import Demand, next_model
+from callboard.core.team.unfinished import reminder_due
+from callboard.types import steps as st
+from callboard.types.records import Request
+
+Rule = Callable[[AgentState, Facts], st.Step | None]
+
+MAX_DEPTH = 6
+"""Most hops between agents without a message of the user, a schedule, or a change to a task or file."""
+MODEL = "model"
+SUMMARY = "summary"
+REMINDERS = "reminders"
+PROMPT = "prompt"
+WAITED_FOR = HOOKS | {REMINDERS, COUNT, SKILLS, PROMPT}
+"""Operations that must end before the next model call."""
+
+
+def decide(state: AgentState, facts: Facts) -> st.Step:
+    """Return the next step. Total: some rule always applies, at last `idle`."""
+    step = None
+    rules = iter(RULES)
+    while step is None:
+        step = next(rules)(state, facts)
+    return step
+
+
+def ended(state: AgentState, facts: Facts) -> st.Step | None:
+    if state.ended is None:
+        return None
+    return st.Done(state.ended.outcome, state.ended.result)
+
+
+def stopping(state: AgentState, facts: Facts) -> st.Step | None:
+    """Handle a stop, shutdown or interrupt: cancel running operations, settle open calls, end the turn, and the life if
+    requested."""
+    turn = state.turn
+    reason = _why_halt(state, facts)
+    if not reason:
+        return None
+    spared_prefixes = ("end:",) if state.stop else ("end:", "bg:")
+    running = tuple(sorted(op for op in facts.running if not op.startswith(spared_prefixes)))
+    if running:
+        return st.Cancel(running)
+    if state.call is not None or any(item.stage != "settled" for item in state.calls) or state.summary:
+        return st.Interrupt("stopped" if state.stop else reason)
+    if state.calls:
+        return st.Merge()
+    if turn is not None:
+        if state.stop or reason != "limit":
+            return st.EndTurn("stopped" if state.stop else "interrupted")
+        return time_is_up(state, facts)
+    if not state.stop:
+        return None
+    return commands_left(state, facts) or st.StopAgent("stopped", state.reported or state.last_text)
+
+
+def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
+    """End background commands with the life that started them, because no other life would receive their end. The next
+    life of a renewed name takes them over."""
+    running = [command for command, bg in state.background.items() if bg.status == "running"] if not state.renew else []
+    unended = tuple(command for command in running if f"end:{command}" not in facts.running)
+    if unended:
+        return st.EndCommands(unended)
+    return st.Wait(None, "background commands end") if running else None
+
+
+def _why_halt(state: AgentState, facts: Facts) -> str:
+    if state.stop:
+        return "stopped"
+    if state.turn is None:
+        return "interrupted" if state.summary_halted and state.summary else ""
+    if state.turn.interrupted:
+        return "interrupted"
+    return "limit" if time_is_up(state, facts) else ""
+
+
+def answers(state: AgentState, facts: Facts) -> st.Step | None:
+    """Handle requests of this agent that are no longer pending, or past their deadline, and a withdrawn shutdown."""
+    shutdown = facts.requests.get(state.leaving)
+    if shutdown is not None and shutdown.status in ("rejected", "withdrawn"):
+        return st.StayOn(shutdown.id, f"it is {shutdown.status}")
+    for request in _open_requests(state, facts):
+        if request.status != "pending" and f"answer:{request.id}" not in facts.running:
+            return st.TakeAnswer(request)
+        deadline = _deadline(request, facts)
+        if request.status == "pending" and deadline is not None and facts.now >= deadline:
+            return st.Expire(request)
+    return None
+
+
+def _deadline(request: Request, facts: Facts) -> float | None:
+    """Return the deadline of a request on the current clock. Setting the clock back does not lengthen it."""
+    end = facts.deadlines.get(request.id)
+    if request.expires_at is None or end is None:
+        return request.expires_at
+    return min(request.expires_at, facts.now + end - facts.awake)
+
+
+def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
+    ids = [item.request_id for item in state.calls if item.stage == "asking"]
+    if state.gate.gate == "pending":
+        ids.append(state.gate.request_id)
+    for request_id in ids:
+        if request_id and request_id in facts.requests:
+            yield facts.requests[request_id]
+
+
+def taken(state: AgentState, facts: Facts) -> st.Step | None:
+    """Release tasks that the lead or the user reassigned, before the next step."""
+    return st.LetGo(facts.taken) if facts.taken else None
+
+
+def orphans(state: AgentState, facts: Facts) -> st.Step | None:
+    """Handle work that the journal lists as running but no operation owns, because its process died."""
+    if state.call is not None and state.call.purpose == "turn" and MODEL not in facts.running:
+        return st.LoseCall()
+    if state.summary is not None and SUMMARY not in facts.running:
+        return st.Summarise(state.summary, begun=True)
+    lost = tuple(c.call.id for c in state.calls if c.stage == "started" and f"tool:{c.call.id}" not in facts.running)
+    if lost:
+        return st.Repair(lost)
+    unwatched = tuple(
+        command
+        for command, bg in state.background.items()
+        if bg.status == "running" and f"bg:{command}" not in facts.running
+    )
+    return st.WatchBackground(unwatched) if unwatched else None
+
+
+def failure(state: AgentState, facts: Facts) -> st.Step | None:
+    """Handle a failed model call by the recovery rules."""
+    recovery = state.recovery
+    spec = state.me
+    if recovery.failure is None or state.turn is None:
+        return None
+    return rec.recover(recovery.failure, recovery, spec, now=facts.now, demand=_demand(state))
+
+
+def calls(state: AgentState, facts: Facts) -> st.Step | None:
+    """Advance the tool calls of the reply, each as far as possible while its siblings wait."""
+    if not state.calls:
+        return None
+    if state.turn is not None and state.turn.winding_down:
+        proposed = tuple(item.call.id for item in state.calls if item.stage == "proposed")
+        if proposed:
+            return st.Skip(proposed, f"Not run: {state.turn.winding_down}.", "budget")
+    stages = {item.stage for item in state.calls}
+    step = _proposed(state, facts) if "proposed" in stages else None
+    if step is not None:
+        return step
+    run = runnable(state.calls, facts) if "allowed" in stages else ()
+    if run:
+        return st.Run(run)
+    finished = (c.call.id for c in state.calls if c.stage == "finished") if "finished" in stages else ()
+    settle = tuple(call for call in finished if f"settle:{call}" not in facts.running)
+    if settle:
+        return st.Settle(settle)
+    if stages == {"settled"} and BATCH_HOOKS not in facts.running:
+        return st.Merge(_only_watches(state, facts), facts.batch)
+    return st.Wait(_next_time(state, facts), _waiting_for(state))
+
+
+def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
+    """Check the calls that no earlier call holds back. Refuse calls after a barrier that has run."""
+    barrier = _barrier(state, facts)
+    after = () if barrier is None else tuple(c.call.id for c in state.calls[barrier + 1 :] if c.stage == "proposed")
+    if after:
+        return st.Skip(after, f"{NOT_RUN}." if _submits(state, barrier) else "Not run.")
+    if (denied := too_much_mail(state, facts)) is not None:
+        return denied
+    judge = judgeable(state.calls, facts)
+    return st.CheckPermissions(judge) if judge else None
+
+
+def _only_watches(state: AgentState, facts: Facts) -> bool:
+    """Return True if the calls only watch others, and some of them are working."""
+    tools = [facts.tools.get(item.call.name) for item in state.calls]
+    if not all(tool is not None and tool.watches for tool in tools):
+        return False
+    return facts.others_at_work or any(command.status == "running" for command in state.background.values())
+
+
+def _submits(state: AgentState, barrier: int | None) -> bool:
+    return barrier is not None and state.calls[barrier].call.name == "submit_plan"
+
+
+def _barrier(state: AgentState, facts: Facts) -> int | None:
+    """Return the index of the first call that ran and lets no later call run. A barrier that was denied or failed lets
+    them run."""
+    for place, item in enumerate(state.calls):
+        tool = facts.tools.get(item.call.name)
+        if tool is not None and tool.barrier and item.stage == "settled" and not item.is_error:
+            return place
+    return None
+
+
+def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
+    busy = state.call is not None or state.summary is not None or facts.running & WAITED_FOR
+    return st.Wait(_next_time(state, facts), "model") if busy else None
+
+
+def ending(state: AgentState, facts: Facts) -> st.Step | None:
+    """End the turn after a tool requested it and its result is merged."""
+    if state.turn is None or not state.turn.ending:
+        return None
+    return st.EndTurn("end")
+
+
+def cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
+    """Handle a reply that was cut at the highest output limit, or paused too often."""
+    if state.turn is None or state.turn.winding_down:
+        return None
+    return rec.after_cut(state.recovery) if state.recovery.cut else rec.after_pause(state.recovery)
+
+
+def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:
+    """Wait for the answer to a plan: no model call before it, and mail stays in the mailbox."""
+    if state.gate.gate != "pending":
+        return None
+    return st.Wait(_next_time(state, facts), f"plan {state.gate.request_id}")
+
+
+def prompt(state: AgentState, facts: Facts) -> st.Step | None:
+    """Compose the prompt again if the agent entered plan mode and its prompt does not list `submit_plan`."""
+    if state.turn is None or not state.wants_reply or not lacks_submit_plan(state):
+        return None
+    return st.SetPrompt()
+
+
+def injections(state: AgentState, facts: Facts) -> st.Step | None:
+    """Add waiting injections to the next user message. They alone do not wake the agent."""
+    if state.turn is None or not state.injections:
+        return None
+    return st.Inject() if state.wants_reply or deliverable(state, facts) else None
+
+
+def mail(state: AgentState, facts: Facts) -> st.Step | None:
+    """Deliver all accepted mail in one user message. Mail that wakes the agent begins a turn."""
+    if state.turn is not None and state.turn.winding_down:
+        return None
+    ready = deliverable(state, facts)
+    if state.turn is not None and rec.waits_until(state.recovery, facts.now) > facts.now:
+        speaks = state.recovery.parked and any(map(raises, ready))
+        if not speaks:
+            return None
+    too_deep = tuple(e.id for e in ready if e.depth > MAX_DEPTH and e.type != "shutdown_request")
+    if too_deep:
+        return st.Drop(too_deep, f"more than {MAX_DEPTH} hops between agents with no task or file changed")
+    if state.turn is None and state.wants_reply and state.injections:
+        return st.BeginTurn(state.injections[0].key or state.injections[0].kind)
+    if not ready:
+        return await_recorded(state, facts)
+    if state.turn is None:
+        begins = waking(state, ready, facts)
+        if begins and (until := burst_until(begins, facts)) is not None:
+            return st.Wait(until, "more mail")
+        return st.BeginTurn(begins[0].id) if begins else None
+    if facts.expected is None and _says_its_last(state) and all(map(is_note, ready)):
+        return None  # reading a note alone would cost a model call: the next words bring it
+    return st.Deliver(tuple(e.id for e in ready))
+
+
+def _says_its_last(state: AgentState) -> bool:
+    """Return True if the model has replied and nothing in this turn needs another reply."""
+    return state.turn is not None and state.turn.steps > 0 and not state.wants_reply and not state.calls
+
+
+def stuck(state: AgentState, facts: Facts) -> st.Step | None:
+    """Nudge an agent that repeats itself the first time in a turn, and end the turn the next time. A turn that winds
+    down has its last call in any case."""
+    turn = state.turn
+    if turn is None or not state.wants_reply or turn.winding_down:
+        return None
+    notice = noticed(turn.stuck, state.me.stuck_after)
+    if notice is None:
+        return None
+    return st.NoticeStuck(notice.pattern, notice.count, notice.what, "stop" if turn.stuck.nudged else "nudge")
+
+
+def ask(state: AgentState, facts: Facts) -> st.Step | None:
+    """Ask the model, unless a limit is reached or the agent must wait."""
+    if state.turn is None or not state.wants_reply:
+        return None
+    call = next_call(state, facts)
+    if not isinstance(call, CallAllowance):
+        return call
+    wait = _rate_wait(state, facts)
+    if wait > facts.now:
+        return _fallback(state, facts) or st.Wait(min(wait, _next_time(state, facts) or wait), "rate")
+    spec = state.me
+    model = rec.model_in_use(state.recovery, spec)
+    worst = call.worst or NOTHING
+    request = state.ordinal + 1, state.recovery.attempts + 1, model, call.max_tokens
+    return st.AskModel(*request, worst.tokens, worst.cost_usd, call.last)
+
+
+def _rate_wait(state: AgentState, facts: Facts) -> float:
+    """Return the time before which no call is made.
+
+    The key's own park ends the wait of an agent that it parked, because another agent's attempt, or the user, may have
+    lifted it. A new prompt of the user does not wait for a long park: the limiter lets one such call try.
+    """
+    recovery = state.recovery
+    if recovery.prompted and facts.named_until > facts.parked_until:
+        return rec.waits_until(recovery, facts.now)
+    return facts.parked_until if recovery.parked else max(rec.waits_until(recovery, facts.now), facts.parked_until)
+
+
+def _fallback(state: AgentState, facts: Facts) -> st.Step | None:
+    """Return the step to another model of the chain if the service named a longer wait than the agent accepts."""
+    if max(facts.parked_until, facts.named_until) <= facts.now + state.me.max_wait:
+        return None
+    demand = _demand(state)
+    other = next_model(rec.model_in_use(state.recovery, state.me), state.me, demand)
+    wait = facts.named_until - facts.now
+    reason = f"the service asks for a wait of {wait:,.0f} s"
+    return st.SwitchModel(other.model, reason, other.skipped) if other.model else None
+
+
+def _demand(state: AgentState) -> Demand:
+    """Return the requirements of the next call for a model that takes over."""
+    recovery = state.recovery
+    return Demand(size(state.conversation), recovery.output_limit or state.me.output_tokens, recovery.escalated)
+
+
+def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
+    """End the turn after the model's last reply: first a reminder of held tasks, then Stop hooks, then the end."""
+    turn = state.turn
+    if turn is None or (turn.wakes == () and turn.steps == 0):
+        blocked = turn is not None and turn.refused
+        return st.EndTurn("blocked" if blocked else "end", blocked or "") if turn is not None else None
+    if turn.winding_down:
+        return st.EndTurn("limit", turn.winding_down, turn.winding_limit)
+    if state.stop_reason == "refusal":
+        return st.EndTurn("refused", rec.REFUSED)
+    if reminder_due(state):
+        return st.RemindTasks(tuple(state.tasks))
+    if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
+        return st.AskStopHooks()
+    return st.EndTurn("end")
+
+
+def rest(state: AgentState, facts: Facts) -> st.Step | None:
+    """Handle the time between turns: a subagent is done, a teammate looks at the board, every other agent is idle, at
+    most until its muted mail may wake it."""
+    if state.me.kind == "subagent" and state.turns > 0 and not state.mail:
+        return commands_left(state, facts) or st.StopAgent(_outcome(state), final_words(state))
+    if facts.claimable and not state.tasks and state.gate.gate != "pending":
+        return st.ClaimTask(facts.claimable)
+    return st.Wait(muted_until(state, facts), "idle")
+
+
+def _outcome(state: AgentState) -> st.Outcome:
+    """Return the outcome of a life that consists of one turn."""
+    match state.last_reason:
+        case "end":
+            return "done"
+        case "limit":
+            return "limit"
+        case "stopped" | "interrupted":
+            return "stopped"
+        case _:
+            return "failed"
+
+
+def _next_time(state: AgentState, facts: Facts) -> float | None:
+    """Return the next time at which the decision may change without an event."""
+    times = [at for request in _open_requests(state, facts) if (at := _deadline(request, facts)) is not None]
+    end = end_of_time(state, facts)
+    if end is not None:
+        times.append(end)
+    # What is past is decided on already: to wait for it would be to ask again at once, for ever.
+    return min((time for time in times if time > facts.now), default=None)
+
+
+def _waiting_for(state: AgentState) -> str:
+    asking = [item.request_id for item in state.calls if item.stage == "asking"]
+    return f"permission {asking[0]}" if asking else "tools"
+
+
+RULES: tuple[Rule, ...] = (
+    ended,
+    stopping,
+    taken,
+    answers,
+    orphans,
+    undoing,
+    failure,
+    moving,
+    calls,
+    starting,
+    model_under_way,
+    ending,
+    cut_reply,
+    plan_pending,
+    prompt,
+    count,
+    compaction,
+    injections,
+    mail,
+    stuck,
+    ask,
+    end_of_turn,
+    rest,
+)

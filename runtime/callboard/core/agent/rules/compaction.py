@@ -1,0 +1,274 @@
+"""Rule of compaction: requested, forced by the service, or over the budget, the next stage of the pipeline runs. Pure.
+
+A stage never runs twice for the same view: if it found nothing, that is recorded with the revision.
+
+Rule of counting: near the limit, if much was never counted, the service is asked before any cut. An estimate may be off
+by a third. An unnecessary compaction costs a summary and a cached prefix, one that is too late a refused call. The
+service is not asked otherwise, and never twice for the same view. A service that could not count is not asked again in
+the agent's life.
+
+Undo of an edit by the user: the command waits in `AgentState.undo` until the record that answers it, a `ContextEdited`
+whose `undoes` names the same edits, with the restored messages, or without edits and with the reason why not.
+
+Rules for a failed call of a summary. Pure. A summary has its own recovery, separate from that of its turn. The table is
+complete; tests/core/agent/test_summary_recovery.py checks it row by row.
+
+    what happens                           when                                         action
+    -------------------------------------  -------------------------------------------  ------------------------------
+    too_long                               it rides                                     as a request of its own
+    too_long                               of its own, its data can be cut              in smaller pieces
+    too_long                               of its own, its data cannot be cut           give up
+    rate_limited                           attempts left, a wait of up to max_wait      again, after that wait
+    rate_limited                           a wait longer than max_wait                  as with no attempts left
+    overloaded, server, connection         attempts left                                again, after back-off
+    silence, bad_reply, lost               attempts left                                again, after back-off
+    invalid                                the service says x-should-retry: true        as server
+    any of these                           no attempts left, it rides                   as a request of its own
+    any of these                           no attempts left, a model is left            with the next model
+    any of these                           no attempts left, no model is left           give up
+    any of these                           the service says x-should-retry: false       as with no attempts left
+    not_found, invalid, unusable answer    it rides                                     as a request of its own
+    not_found, invalid, unusable answer    of its own, a model is left                  with the next model
+    not_found, invalid, unusable answer    of its own, no model is left                 give up
+    credentials, payment, spend_limit      always                                       give up
+
+An answer that ended at the end of the model's window counts as too_long.
+
+*It rides*: the question is at the end of the conversation, on its cached prefix. Models: the small one, the agent's
+own, its fallbacks. The numbers are those of the turn's calls (`recovery`): waits, attempts, and the longest wait. A
+longer wait that the service asks for is not made, because a summary has a fallback and a parked agent has none. Giving
+up means `SummaryFailed`, and `truncate_oldest` is used instead. Each wait and each change of model is an event. A
+summary that a crash cut off is made again, after the rest of its wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.core.agent.rules.limits import limit_reached
+from callboard.core.agent.state import AgentState, Facts
+from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
+from callboard.core.context.stage_input import Situation, budget_of
+from callboard.core.context.stages.last_resort import blame
+from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.rate_limits.key_state import KEY
+from callboard.core.recovery import retry_policy as rec
+from callboard.core.recovery.retry_policy import back_off, is_final, is_too_long, model_in_use
+from callboard.types import steps as st
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.events import ContextEdited
+from callboard.types.messages import Edit, Restored
+from callboard.types.records import Fault
+
+
+def compaction(state: AgentState, facts: Facts) -> st.Step | None:
+    """Run the next stage that was not tried at this revision, if compaction is requested, forced, or over the
+    budget."""
+    if state.compact is not None and (state.turn is None or state.wants_reply):
+        spec = state.me
+        in_turn = state.turn is not None
+        request = manual_summary(state.conversation, state.compact, in_turn=in_turn, pipeline=spec.pipeline)
+        empty = "nothing in it can be summarised" if state.conversation.messages else "the conversation is empty"
+        nothing = st.EditView("summarize_all", "manual", (), why=empty)
+        return st.Summarise(request, begun=False) if request else nothing
+    if state.turn is None or not state.wants_reply or limit_reached(state, facts):
+        return None
+    spec = state.me
+    situation = _situation(state, facts)
+    budget = room(state)
+    if state.recovery.react:
+        stage_call = react_stage(state.conversation, budget, situation)
+        reason = (
+            f"the conversation is too large, and nothing more can be cut from it: {blame(state.conversation, budget)}"
+        )
+        nothing = st.EndTurn("overflow", reason)
+        return _stage(stage_call, "reactive", state) if stage_call else nothing
+    stage_call = next_stage(spec.pipeline, state.conversation, budget, situation)
+    return _stage(stage_call, "auto", state) if stage_call else None
+
+
+def transcript_path(state: AgentState, folder: str) -> str:
+    """Return the path of the transcript of a life in that folder. Each compaction appends to it."""
+    return transcript_of(state.me.name, state.incarnation, folder)
+
+
+def transcript_of(name: str, incarnation: int, folder: str) -> str:
+    """Return the path of the transcript by name and number of the life."""
+    life = "" if incarnation == 1 else f".{incarnation}"
+    return f"{folder}/{name}{life}.jsonl"
+
+
+def _stage(stage_call: StageCall, trigger: Literal["auto", "reactive"], state: AgentState) -> st.Step:
+    if stage_call.summary is not None:
+        return st.Summarise(stage_call.summary, begun=False)
+    # Edits that prepare a reactive summary do not answer for it: it is still due. A fault is told once.
+    reason = "" if stage_call.stage in state.faulty else stage_call.why
+    return st.EditView(
+        stage_call.stage, "auto" if stage_call.prepares else trigger, stage_call.edits, stage_call.transcript, reason
+    )
+
+
+def _situation(state: AgentState, facts: Facts) -> Situation:
+    spec = state.me
+    return Situation(
+        now=facts.now,
+        folder=facts.folder,
+        transcript=transcript_path(state, facts.transcripts),
+        tried=state.tried | state.skipped if held(state.conversation) <= room(state) else state.tried,
+        summaries_failed=state.turn.summaries_failed if state.turn else 0,
+        state=facts.known,
+        limits=spec.limits_of(rec.model_in_use(state.recovery, spec)),
+        small=spec.limits_of(spec.small_model) if spec.small_model else None,
+        cache=state.cache,
+        batch=state.batch,
+        cycle=state.cycle,
+        forgotten=state.forgotten,
+        steps=state.steps,
+        spared=state.spared,
+        own=facts.stages,
+    )
+
+
+COUNT = "count"
+"""Name of the operation."""
+NEAR = 0.9
+"""Share of the budget from which the view is near the limit."""
+PART = 0.1
+"""Share of the budget that must be uncounted. A smaller part cannot change the decision."""
+WORTH = 20_000
+"""Uncounted tokens below which a count is not worth a call."""
+
+
+def count(state: AgentState, facts: Facts) -> st.Step | None:
+    """Ask the service for the size of the request, if that may avoid a compaction or a refused call."""
+    if state.turn is None or not state.wants_reply or state.uncountable or limit_reached(state, facts):
+        return None
+    if state.recovery.react or state.compact is not None:
+        return None  # it is compacted in any case
+    if facts.now < state.uncounted_until:
+        return None
+    budget = room(state)
+    conv = state.conversation
+    if held(conv) < NEAR * budget or uncounted(conv) < max(WORTH, PART * budget):
+        return None
+    return st.CountTokens(conv.revision)
+
+
+def may_later(fault: Fault | None) -> bool:
+    """Return True if a token count that failed with this fault may work later; otherwise the service cannot count
+    tokens.
+    """
+    return fault is not None and fault.kind not in ("not_found", "invalid", "bad_reply")
+
+
+def room(state: AgentState) -> int:
+    """Return the tokens available for messages with the current model."""
+    spec = state.me
+    limits = spec.limits_of(rec.model_in_use(state.recovery, spec))
+    return budget_of(limits, rec.output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
+
+
+def uncounted(conv: Conversation) -> int:
+    """Return the estimated tokens added or removed since the last count by the service; all tokens before the first."""
+    return abs(conv.overhead + conv.tokens - conv.counted_base)
+
+
+def undoing(state: AgentState, facts: Facts) -> st.Step | None:
+    """Undo edits as soon as no call with the current view is in progress."""
+    if not state.undo or state.call is not None or state.summary is not None:
+        return None
+    return st.Undo(state.undo[0])
+
+
+def spared(edit: Edit, edits: Sequence[tuple[int, ContextEdited]], positions: tuple[int, ...]) -> Edit:
+    """Return the edit of an undo with the restored blocks marked as not compactable, so that stages that select single
+    blocks leave them alone from now on. Other blocks stay compactable.
+
+    `edits`: all edits of the journal, by position. `positions`: those that are undone.
+    """
+    folds = list[tuple[int, int]]()
+    blocks = set[tuple[int, int | None]]()
+    for old in (old for seq, event in edits if seq in positions for old in event.edits):
+        if old.kind in ("cleared", "persisted"):
+            blocks.add((old.message, old.block))
+        else:
+            folds.append((old.message, old.last))
+    messages = tuple(_spared(message, folds, blocks) for message in edit.messages)
+    return edit.model_copy(update={"messages": messages})
+
+
+def _spared(message: Restored, folds: Sequence[tuple[int, int]], blocks: Set[tuple[int, int | None]]) -> Restored:
+    whole = any(first <= message.id <= last for first, last in folds)
+    marked = tuple(
+        block.model_copy(update={"compactable": False}) if whole or (message.id, place) in blocks else block
+        for place, block in enumerate(message.blocks)
+    )
+    return message.model_copy(update={"blocks": marked})
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The next action. `again`: after `wait` seconds; `learned`: at once, within the output limit that the service
+    stated, without using an attempt; `plain`: as a separate request; `smaller`: with less data; `model`: with the next
+    model; `give_up`: no summary."""
+
+    do: Literal["again", "learned", "plain", "smaller", "model", "give_up"]
+    wait: float = 0.0
+    why: str = ""
+    """Fault or answer, for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryAttempts:
+    """Progress of a summary at the call that failed."""
+
+    attempts: int
+    """Attempts of this call with this model, including the failed one."""
+    rides: bool = False
+    may_shrink: bool = True
+    """True if its data can still be cut."""
+    models_left: bool = False
+    """True if a model is left that was not asked yet."""
+
+
+def models_for_summary(state: AgentState) -> tuple[str, ...]:
+    """Return the models to ask for a summary, in order, each once."""
+    spec = state.me
+    own = model_in_use(state.recovery, spec)
+    chain = (spec.model, *spec.fallback_models)
+    later = chain[chain.index(own) + 1 :] if own in chain else ()
+    return tuple(dict.fromkeys(name for name in (spec.small_model, own, *later) if name))
+
+
+def after_fault(fault: Fault, tried: SummaryAttempts, spec: AgentSpec, draw: float) -> Next:
+    """Return the decision on a failed call. `draw` (0..1) is the jitter."""
+    if fault.kind in KEY:
+        return Next("give_up")
+    if fault.kind == "too_long":
+        return _too_long(tried)
+    if not is_final(fault) and fault.retry is not False and tried.attempts < spec.attempts:
+        wait = (fault.retry_after if fault.kind == "rate_limited" else None) or back_off(tried.attempts - 1, draw)
+        if wait <= spec.max_wait:
+            return Next("again", wait)
+    return after_bad_answer(tried)
+
+
+def after_stop(reason: str, tried: SummaryAttempts) -> Next:
+    """Return the decision on an answer that is not a summary, by its stop reason."""
+    return _too_long(tried) if is_too_long(reason) else after_bad_answer(tried)
+
+
+def _too_long(tried: SummaryAttempts) -> Next:
+    if tried.rides:
+        return Next("plain")
+    return Next("smaller" if tried.may_shrink else "give_up")
+
+
+def after_bad_answer(tried: SummaryAttempts) -> Next:
+    """Return the decision on an answer that is not a summary, and on faults that another attempt with the same model
+    cannot fix."""
+    if tried.rides:
+        return Next("plain")
+    return Next("model" if tried.models_left else "give_up")

@@ -1,0 +1,176 @@
+"""Rules for mail: which envelopes may enter the conversation now, and in a replay, which ones entered it then.
+
+In a team, timing decides which envelopes an agent has before a model call. A recorded run fixes that: each delivery of
+the recording is repeated, complete and in order, in a new turn if it began one. Nothing else is delivered. Missing
+envelopes are awaited until `Expected.until`; after that, all available ones are delivered.
+
+Events that count towards the bounds of mail (`core.messaging.mail_limits`), and the rule that denies messages. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any
+
+from callboard.core.agent.changes import Rule
+from callboard.core.agent.state import AgentState, Delivery, Expected, Facts
+from callboard.core.frozen import replace
+from callboard.core.messaging import mail_limits as limits
+from callboard.core.messaging.mail_limits import MAIL_TOOLS, seconds_muted
+from callboard.types import events as ev
+from callboard.types import steps as st
+from callboard.types.records import Envelope
+
+BURST: Mapping[str, float] = MappingProxyType({"message": 0.25, "task_notification": 0.25, "result": 1.0})
+"""Type of an envelope -> seconds that it waits for others before it wakes an idle agent."""
+
+
+def deliverable(state: AgentState, facts: Facts) -> list[Envelope]:
+    """Return the envelopes for the next user message, in order. A schedule's prompt with its own turn waits for the end
+    of the current turn."""
+    expected = _in_force(facts)
+    if expected is not None:
+        return _as_recorded(state, expected)
+    if state.turn is None:
+        return list(state.mail)
+    own_turn = [e for e in state.mail if e.type == "scheduled" and e.metadata.get("deliver", "turn") == "turn"]
+    if state.turn.wakes == () and own_turn and own_turn[0].id == state.turn.cause:
+        return own_turn[:1]
+    return [e for e in state.mail if e not in own_turn]
+
+
+def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
+    """Wait, in a replay, for the delivery that the recording has at this point, or until the wait is given up;
+    otherwise return None.
+
+    Between turns an agent with no mail, or with a task to claim, continues: its actions produce the mail.
+    """
+    expected = _in_force(facts)
+    if expected is None:
+        return None
+    if state.turn is not None:
+        due = _next(state, expected)
+        return st.Wait(expected.until, "mail, as recorded") if due is not None else None
+    wakes = any(envelope.mode == "wake" for envelope in state.mail)
+    return st.Wait(expected.until, "mail, as recorded") if wakes and facts.claimable is None else None
+
+
+def _in_force(facts: Facts) -> Expected | None:
+    """Return the recording, unless waiting for it failed."""
+    return facts.expected if facts.expected and facts.now < facts.expected.until else None
+
+
+def _as_recorded(state: AgentState, expected: Expected) -> list[Envelope]:
+    """Return the next delivery of the recording if all of it has arrived. For a new turn, all mail that arrived before
+    its first model call must be there: an agent's own message about a claimed task can only be sent while it is idle.
+    """
+    due = _next(state, expected)
+    if due is None:
+        return []
+    later = takewhile(lambda delivery: not delivery.begins_turn, expected.deliveries[1:]) if state.turn is None else ()
+    mail = {envelope.id: envelope for envelope in state.mail}
+    complete = all(envelope_id in mail for delivery in (due, *later) for envelope_id in delivery.ids)
+    return [mail[envelope_id] for envelope_id in due.ids] if complete else []
+
+
+def _next(state: AgentState, expected: Expected) -> Delivery | None:
+    """Return the delivery that is due in this turn or begins one; None if this turn has had all of its deliveries."""
+    if not expected.deliveries:
+        return None
+    due = expected.deliveries[0]
+    turn = state.turn
+    if turn is None or turn.wakes == ():
+        return due
+    # A teammate that ends its turn with a task in hand is reminded before this mail came: both stand in one message.
+    return None if due.begins_turn or (due.reminded and not turn.reminded) else due
+
+
+def _is_urgent(envelope: Envelope) -> bool:
+    """Return True if the envelope begins a turn at once: every assignment, and all types that rarely come in
+    numbers."""
+    return envelope.type not in BURST or bool(envelope.metadata.get("assignment"))
+
+
+def waking(state: AgentState, ready: Sequence[Envelope], facts: Facts) -> list[Envelope]:
+    """Return the envelopes that may begin a turn now. In a replay, those that did so in the recording."""
+    return [envelope for envelope in ready if envelope.mode == "wake" and not _seconds_muted(state, envelope, facts)]
+
+
+def muted_until(state: AgentState, facts: Facts) -> float | None:
+    """Return the time at which the first muted envelope may wake the agent; None: there is none."""
+    waits = [_seconds_muted(state, envelope, facts) for envelope in state.mail if envelope.mode == "wake"]
+    seconds = min((wait for wait in waits if wait > 0), default=None)
+    return None if seconds is None else facts.now + seconds
+
+
+def _seconds_muted(state: AgentState, envelope: Envelope, facts: Facts) -> float:
+    return 0.0 if _in_force(facts) else seconds_muted(state.mailing, facts.mail_seconds, envelope)
+
+
+def burst_until(waking: Sequence[Envelope], facts: Facts) -> float | None:
+    """Return the time until which an idle agent waits for more mail before its turn begins; None: it begins now.
+
+    Only messages, results and notifications wait, and only briefly while others are working: mail that arrives in that
+    time is read in the same turn. Anything else begins the turn at once.
+    """
+    if not facts.mates_at_work or _in_force(facts) or any(map(_is_urgent, waking)):
+        return None
+    until = min(envelope.sent_at + BURST[envelope.type] for envelope in waking)
+    return until if until > facts.now else None
+
+
+Count = Callable[[AgentState, AgentState, Any], AgentState]
+"""Function (state before an event, state after it, event) that returns the state with updated counts."""
+
+BY_LIMIT = "mail limit"
+"""Name under which the mail limit denies a message."""
+
+
+def mailing(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+    """Return the rules, extended for events that also change the mail counts."""
+    return {kind: _counting(rule, _COUNTS[kind]) if kind in _COUNTS else rule for kind, rule in rules.items()}
+
+
+def _counting(rule: Rule, count: Count) -> Rule:
+    return lambda state, event: count(state, rule(state, event), event)
+
+
+def too_much_mail(state: AgentState, facts: Facts) -> st.Step | None:
+    """Deny the messages of the reply that exceed what the agent may send now."""
+    mail = [item for item in state.calls if item.call.name in MAIL_TOOLS and not item.denied]
+    if not any(item.stage == "proposed" for item in mail):
+        return None
+    over = mail[limits.allowed(state.mailing, facts.mail_seconds) :]
+    ids = tuple(item.call.id for item in over if item.stage == "proposed")
+    return st.Skip(ids, limits.denied_words(state.mailing, facts.mail_seconds), BY_LIMIT) if ids else None
+
+
+def _received(before: AgentState, after: AgentState, e: ev.EnvelopeReceived) -> AgentState:
+    if e.refused:
+        return after
+    return replace(after, mailing=limits.after_receipt(after.mailing, e.envelope))
+
+
+def _turn_began(before: AgentState, after: AgentState, e: ev.TurnBegan) -> AgentState:
+    cause = next((envelope for envelope in before.mail if envelope.id == e.cause), None)
+    return replace(after, mailing=limits.after_wake(after.mailing, cause, e.at))
+
+
+def _merged(before: AgentState, after: AgentState, e: ev.ResultsMerged) -> AgentState:
+    sent = sum(1 for item in before.calls if item.call.name in MAIL_TOOLS and not item.is_error)
+    return replace(after, mailing=limits.after_sending(after.mailing, sent, e.at)) if sent else after
+
+
+def _stuck(before: AgentState, after: AgentState, e: ev.StuckNoticed) -> AgentState:
+    flood = e.action == "stop" and e.pattern == "mail"
+    return replace(after, mailing=limits.after_flood(after.mailing, e.at)) if flood else after
+
+
+_COUNTS: Mapping[type, Count] = {
+    ev.EnvelopeReceived: _received,
+    ev.TurnBegan: _turn_began,
+    ev.ResultsMerged: _merged,
+    ev.StuckNoticed: _stuck,
+}

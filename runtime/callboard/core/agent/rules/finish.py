@@ -1,0 +1,148 @@
+"""Rules for the reports at the end of a turn and of a life, and for the content that survives a compaction. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from callboard.core.agent.authority import spoken
+from callboard.core.agent.state import AgentState
+from callboard.core.keys import short_id
+from callboard.core.recovery.retry_policy import without_advice
+from callboard.core.team.unfinished import fates, kept_words
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.messages import StateBlock
+from callboard.types.records import AgentRow, Envelope, Request, Task
+from callboard.types.schedules import Schedule
+from callboard.types.steps import EndTurn
+
+
+def farewell(
+    state: AgentState, step: EndTurn, lead: AgentRow | None, *, now: float, released: Sequence[Task] = ()
+) -> tuple[Envelope, ...]:
+    """Return the messages of a teammate to its lead at the end of a turn. The runtime writes them, so that no teammate
+    ends silently.
+
+    An error if the turn failed or left tasks unfinished (`released`: their current rows); a result if one is due;
+    otherwise a note that it is idle, unless a result was sent in the same turn. `last_words` covers a stop.
+    """
+    if state.me.kind != "teammate" or lead is None or state.turn is None or step.reason == "stopped":
+        return ()
+    spoken = state.turn.text
+    if step.reason == "interrupted":
+        return _interrupted(state, lead, now)
+    last = f"\nIts last words: {spoken}" if spoken else ""
+    if step.reason in ("failed", "overflow", "refused", "limit"):
+        how = "stopped at a limit" if step.reason == "limit" else "could not go on"
+        unfinished = f"\nUnfinished: {fates(released)}." if released else ""
+        text = f"{state.me.name} {how}: {without_advice(step.why)}{unfinished}{last}"
+        return (_to_lead(state, lead, "error", text, now=now, status="limit" if step.reason == "limit" else "failed"),)
+    if released:
+        text = f"{state.me.name} ended its turn and did not finish {fates(released)}.{last}"
+        return (_to_lead(state, lead, "error", text, now=now, status="unfinished"),)
+    if state.tasks:
+        text = kept_words(state) + last
+        envelope = _to_lead(state, lead, "idle_notification", text, now=now, status="unfinished")
+        stuck = state.turn.reminded and not state.waits.fresh  # nobody is about to answer: the lead has to look at it
+        return (envelope.model_copy(update={"mode": "wake"}) if stuck else envelope,)
+    if state.assignment:
+        text = spoken or "(it ended its turn without a word)"
+        return (_to_lead(state, lead, "result", text, now=now, status="done"),)
+    if state.reported:
+        return ()
+    return (_to_lead(state, lead, "idle_notification", spoken or "(idle)", now=now),)
+
+
+def _interrupted(state: AgentState, lead: AgentRow, now: float) -> tuple[Envelope, ...]:
+    """Return the message after an interrupt. The user continues the work, so the lead learns of it with its next mail,
+    and the report is still due. After a hook that halts, no one continues it."""
+    if not state.assignment or state.turn is None:
+        return ()
+    if state.turn.halted:
+        text = f"{state.me.name} was halted by a hook: {state.turn.halted}"
+        return (_to_lead(state, lead, "error", text, now=now, status="interrupted"),)
+    text = f"A person has interrupted {state.me.name}; it has not reported yet."
+    return (_to_lead(state, lead, "idle_notification", text, now=now, status="interrupted"),)
+
+
+def final_words(state: AgentState) -> str:
+    """Return the text for a subagent's caller: its final text, preceded by the reason if its turn was cut short."""
+    reason = without_advice(state.last_why)
+    if state.last_reason == "end" or not reason:
+        return state.last_text or reason
+    return f"{reason}\nIts last words: {state.last_text}" if state.last_text else reason
+
+
+def last_words(state: AgentState, lead: AgentRow | None, reason: str, now: float) -> tuple[Envelope, ...]:
+    """Return the envelope that informs the lead that a teammate's life ended while its report was still due, even for
+    an assignment that it never read."""
+    owes = state.assignment or any(envelope.metadata.get("assignment") for envelope in state.mail)
+    if state.me.kind != "teammate" or lead is None or not owes:
+        return ()
+    return (
+        _to_lead(state, lead, "error", f"{state.me.name} ended without a report: {reason}", now=now, status="stopped"),
+    )
+
+
+def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, *, now: float, status: str = "") -> Envelope:
+    reports = kind in ("result", "error")
+    return Envelope.model_validate(
+        {
+            "id": short_id("env", state.session, state.me.name, state.incarnation, state.turns, kind),
+            "sender": state.me.name,
+            "recipient": lead.name,
+            "incarnation": lead.incarnation,
+            "type": kind,
+            "mode": "wake" if reports else "queue",
+            "content": text,
+            "cause": spoken(state),
+            "caused_by": state.turn.cause if state.turn else "",
+            "sender_incarnation": state.incarnation,
+            "reply_to": (state.assigned or None) if reports else None,
+            "depth": (state.turn.depth + 1) if state.turn else 1,
+            "metadata": {"status": status} if status else {},
+            "sent_at": now,
+        }
+    )
+
+
+def state_block(
+    state: AgentState,
+    team: Sequence[AgentRow],
+    *,
+    schedules: Sequence[Schedule],
+    tasks: Sequence[str],
+    requests: Sequence[Request] = (),
+) -> StateBlock:
+    """Return the runtime's state for the text after a compaction."""
+    gate = state.gate
+    plan = ""
+    if gate.plan or gate.gate != "open":
+        chosen = f"\nThe option that was chosen: {gate.choice}" if gate.choice else ""
+        plan = f"{gate.status or gate.gate}: {gate.plan}{chosen}" if gate.plan else f"gate: {gate.gate}"
+    running = [f"{i}: {b.began.command} ({b.status})" for i, b in state.background.items() if b.status == "running"]
+    others = [row for row in team if row.name != state.me.name]
+    living = [row for row in others if row.life != "stopped"]
+    mates = [f"{row.name} ({row.role or row.agent_type}): {row.life}" for row in living]
+    if ended := len(others) - len(living):
+        mates.append(f"and {ended} that {'has' if ended == 1 else 'have'} ended")
+    return StateBlock(
+        todos=tuple(f"[{todo.status}] {todo.content}" for todo in state.todos),
+        tasks=tuple(tasks),
+        plan=plan,
+        teammates=tuple(mates),
+        background=tuple(running),
+        schedules=tuple(f"{s.id}: {s.cron} {s.timezone}: {s.prompt}" for s in schedules if s.state == "active"),
+        files_read=tuple(path for path in state.files if path not in state.changed),
+        files_changed=state.changed,
+        skills=state.skills,
+        requests=tuple(_open_requests(state.me, requests)),
+    )
+
+
+def _open_requests(me: AgentSpec, requests: Sequence[Request]) -> Iterator[str]:
+    """Yield the requests that this agent made, and those that it has to answer."""
+    for request in requests:
+        if request.status == "pending" and request.asked_by == me.name:
+            yield f"{request.id} ({request.kind}) {request.subject}".rstrip()
+        elif request.status == "pending" and me.kind == "lead" and "lead" in request.may_answer:
+            yield f"{request.id} ({request.kind} of {request.asked_by}, you may answer) {request.subject}".rstrip()

@@ -1,0 +1,41 @@
+"""Hooks that run before an agent continues: names of the operations, and the rule for starts. Pure."""
+
+from __future__ import annotations
+
+from callboard.core.agent.state import AgentState, Facts
+from callboard.types import steps as st
+from callboard.types.hook_events import StartSource
+
+STOP_HOOKS = "stop-hooks"
+PROMPT_HOOKS = "prompt-hooks"
+START_HOOKS = "start-hooks"
+BATCH_HOOKS = "batch-hooks"
+COMPACT_HOOKS = "compact-hooks"
+HOOKS = frozenset({STOP_HOOKS, PROMPT_HOOKS, START_HOOKS, BATCH_HOOKS, COMPACT_HOOKS})
+"""Operations that run hooks. The model is not called while one is in progress."""
+SKILLS = "skills"
+"""Operation that expands slash commands. It may run shell commands, or a subagent."""
+
+
+def starting(state: AgentState, facts: Facts) -> st.Step | None:
+    """Run the start hooks, whose texts precede the next model call."""
+    if not facts.starts or START_HOOKS in facts.running or state.ended or state.stop:
+        return None
+    return st.AskStartHooks(facts.starts)
+
+
+def start_source(state: AgentState, asked_since_summary: bool | None) -> StartSource | None:
+    """Return the source of this agent's start as in `SessionStart`; None: its hooks ran already.
+
+    `asked`: whether they ran in this process since the last summary of its conversation; None: never. A subagent starts
+    once, before its first model call.
+    """
+    if asked_since_summary:
+        return None
+    if state.me.kind == "subagent":
+        return "startup" if asked_since_summary is None and state.turns <= 1 and not state.ordinal else None
+    if asked_since_summary is False:
+        return "compact"
+    if state.turns:
+        return "resume"
+    return "clear" if state.me.kind == "lead" and state.incarnation > 1 else "startup"

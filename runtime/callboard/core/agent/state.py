@@ -1,0 +1,402 @@
+"""State of an agent: the fold of its journal, and the facts that `decide` uses in addition.
+
+Frozen throughout. Stored only in snapshots; the journal is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from callboard.core.agent.stuck_detector import Stuck
+from callboard.core.approvals.plan_gate import PlanGate
+from callboard.core.budgets.tree import Account, BudgetNode
+from callboard.core.context.cache.health import CacheHealth
+from callboard.core.context.cache.rereads import Forgotten
+from callboard.core.context.cache.tracker import CacheState, Cycle
+from callboard.core.context.view.conversation import Conversation
+from callboard.core.frozen import Keyed, replace
+from callboard.core.messaging.mail_limits import MailCounts
+from callboard.core.recovery.retry_policy import RecoveryState
+from callboard.core.replies import ReplyText
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.events import BackgroundStarted, ModelCalled
+from callboard.types.hook_events import StartSource
+from callboard.types.messages import Injection, OwnStage, Spared, StateBlock, SummaryWanted
+from callboard.types.records import Cause, Envelope, Grant, Json, Request, Todo, ToolCall, TurnLimit, Usage
+from callboard.types.skills import Effort
+
+CallStage = Literal["proposed", "asking", "allowed", "started", "finished", "settled"]
+OrderClass = Literal["look", "own", "store", "read", "survey", "write", "delegate", "exclusive"]
+"""Kinds of things that a tool's calls touch (`core.call_order`)."""
+
+
+@dataclass(frozen=True)
+class CallState:
+    """One tool call of the newest reply, until its result is merged."""
+
+    call: ToolCall
+    stage: CallStage = "proposed"
+    content: tuple[Json, ...] = ()
+    is_error: bool = False
+    effect: str = ""
+    marks: Json = field(default_factory=dict[str, object])
+    request_id: str | None = None
+    digest: str = ""
+    """Digest of the content of its request: the approval of anything else is void."""
+    expires_at: float | None = None
+    context: tuple[str, ...] = ()
+    """Texts of hooks to add to the result."""
+    ends_turn: bool = False
+    denied: bool = False
+    grants: tuple[Grant, ...] = ()
+    """Paths outside the agent's bounds that the call may use once it is allowed."""
+    data: Json = field(default_factory=dict[str, object])
+    """The structured result, for hooks."""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Return True if the call has no result yet."""
+        return self.stage not in ("finished", "settled")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Current turn, and its usage."""
+
+    id: str
+    began_at: float
+    cause: str
+    depth: int = 0
+    authority: Cause = "person"
+    steps: int = 0
+    usage: Usage = Usage()
+    interrupted: bool = False
+    halted: str = ""
+    """Reason of a hook that interrupted the turn; empty if the user did, or it was not interrupted."""
+    stop_blocks: int = 0
+    """Number of times in a row that a Stop hook kept the turn going."""
+    stop_asked: bool = False
+    """True if the Stop hooks have let it end."""
+    summaries_failed: int = 0
+    said: ReplyText = ReplyText()
+    """Text of the turn's final reply, as far as it is complete."""
+    ending: bool = False
+    """True if a tool asked for the end of the turn, which follows the merge of results."""
+    wakes: tuple[str, ...] = ()
+    """Types of the envelopes delivered in the turn."""
+    winding_down: str = ""
+    """Used-up budget that ends the turn; empty while there is none."""
+    winding_limit: TurnLimit = ""
+    """The same budget as a limit."""
+    last_call: bool = False
+    """True if one call is left, to report the state of the work."""
+    stuck: Stuck = Stuck()
+    """Repetition seen in the turn."""
+    lifts: tuple[str, ...] = ()
+    """Rules of skills started in the turn that allow a call without a question."""
+    denies: tuple[str, ...] = ()
+    """Rules of skills started in the turn that deny, until the user's next prompt."""
+    effort: Effort = ""
+    """Effort that a skill requests from the model; empty: the agent's own."""
+    refused: str = ""
+    """Reason why the turn's request is impossible."""
+    reminded: bool = False
+    """True if the model was about to end the turn with unfinished tasks and was reminded of them."""
+
+    @property
+    def text(self) -> str:
+        """Return the text of the newest reply that had one, with all its parts."""
+        return self.said.text
+
+
+@dataclass(frozen=True)
+class BackgroundCommand:
+    """A background command of this agent."""
+
+    began: BackgroundStarted
+    status: Literal["running", "completed", "failed", "stopped", "timed_out", "lost"] = "running"
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a life."""
+
+    outcome: str
+    result: str
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Reasons, besides its calls and its gate, that keep an agent from continuing."""
+
+    crash: Literal["", "restarting", "parked"] = ""
+    """Set if its code has crashed and no process has taken it over since."""
+    held: Literal["", "rate", "budget"] = ""
+    """Limit that the agent's next model call waits for."""
+    questions: tuple[str, ...] = ()
+    """Unanswered questions to the user."""
+    stalled: tuple[str, ...] = ()
+    """Operations of this turn that were reported as stalled."""
+    replies: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Agents that owe this agent a reply -> its newest message to each."""
+    fresh: frozenset[str] = frozenset()
+    """Names that the agent has written to in this turn."""
+    read: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Senders of messages that the agent has read but not answered -> the newest message of each."""
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """All values that the rules use."""
+
+    seq: int = 0
+    """Journal position of the newest applied event."""
+    spec: AgentSpec | None = None
+    session: str = ""
+    incarnation: int = 1
+    began_at: float = 0.0
+    ended: Ended | None = None
+    stop: Literal["", "asked"] = ""
+    stop_by: str = ""
+    stop_request: str | None = None
+    leaving: str = ""
+    """Shutdown request that the agent has read: its life ends with the turn, unless it refuses."""
+    renew: Literal["", "carry", "fresh"] = ""
+    """Set if a new life of its name follows its end: with a summary of this one (`carry`), or without."""
+    system: str = ""
+    tools: str = ""
+    """Digests of the system prompt and tool list in use; empty before the first PromptSet."""
+    listed: tuple[str, ...] = ()
+    """Names of the runtime's own tools in the current tool list."""
+
+    mail: tuple[Envelope, ...] = ()
+    """Received envelopes that are not yet in the conversation."""
+    mailing: MailCounts = MailCounts()
+    """Counts that bound the messages that the agent sends, and the turns that messages begin."""
+    position: int = 0
+    """Mailbox number of the newest received envelope."""
+    turn: Turn | None = None
+    turns: int = 0
+    authority: Cause = "tool"
+    """Authority of the newest turn, now or at its end."""
+    last_text: str = ""
+    last_reason: str = ""
+    last_why: str = ""
+    last_limit: TurnLimit = ""
+    """Limit that ended the newest turn, if one did."""
+    last_fault: str = ""
+    """Kind of the newest failed call; empty after a reply."""
+    conversation: Conversation = Conversation()
+    wants_reply: bool = False
+    stop_reason: str = ""
+    """Stop reason of the newest reply."""
+    injections: tuple[Injection, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Kind of reminder -> the newest one that is in the conversation, or about to be."""
+    instructed: Mapping[str, str] | None = None
+    """Instruction files that the agent knows: displayed path -> digest of the text; None: not recorded."""
+    noted: frozenset[str] = frozenset()
+    """Keys of the injections of memory notes that are in the conversation, or about to be."""
+
+    ordinal: int = 0
+    """Number of model calls with a reply or given up: the next call's number is this plus one."""
+    asked: int = 0
+    """Number of model calls of turns that were started, including retries."""
+    heard: int = 0
+    """Number of records that took envelopes out of the mail since the newest of these calls."""
+    call: ModelCalled | None = None
+    """Model call in progress."""
+    calls: tuple[CallState, ...] = ()
+    recovery: RecoveryState = RecoveryState()
+
+    compact: str | None = None
+    """Focus of a requested compaction; None: none is requested."""
+    compact_by: Literal["tool", "person"] = "person"
+    summary: SummaryWanted | None = None
+    summary_transcript: str = ""
+    summary_halted: bool = False
+    """True if the user interrupts the summary that is made between turns."""
+    summary_until: float = 0.0
+    """Time before which a summary makes no call (Unix seconds)."""
+    summaries: int = 0
+    """Number of summaries begun, which numbers their calls."""
+    tried: frozenset[tuple[str, int]] = frozenset()
+    """Stages already tried, with the revision of the view that they examined."""
+    skipped: frozenset[tuple[str, int]] = frozenset()
+    """Summaries that hooks rejected, in the same form; ignored if the conversation would not fit without one."""
+
+    gate: PlanGate = PlanGate()
+    todos: tuple[Todo, ...] = ()
+    steps_since_todo: int = 0
+    files: Keyed = field(default_factory=Keyed)
+    """Files that the agent has seen: path -> digest."""
+    changed: tuple[str, ...] = ()
+    """Files that this agent wrote."""
+    skills: tuple[str, ...] = ()
+    skill_texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Skill -> blob of its most recently loaded text."""
+    commands_begun: frozenset[str] = frozenset()
+    """Envelopes whose skill commands were started and are not known to have ended."""
+    background: Mapping[str, BackgroundCommand] = field(default_factory=dict[str, BackgroundCommand])
+    tasks: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tasks held: id -> subject."""
+    assignment: bool = False
+    """True if the agent owes a report on an assignment."""
+    assigned: str = ""
+    """Envelope with the assignment."""
+    reported: str = ""
+    waits: Waits = Waits()
+    usage: Usage = Usage()
+    account: Account = Account()
+    """Amounts that budgets count for the agent."""
+    wound_down: str = ""
+    """Budget for which the agent made its last call (`limits.used_up_key`): one for each budget, not for each turn."""
+    compactions: int = 0
+    compacted: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of times each stage reduced the view, by `stage/trigger`."""
+    undo: tuple[tuple[int, ...], ...] = ()
+    """Edits that the user wants to undo, by journal position, one entry for each request."""
+    spared: Spared = ()
+    """Ranges whose edits were undone. Stages leave them alone while the view fits."""
+    cache: CacheState = CacheState()
+    cycle: Cycle = Cycle()
+    forgotten: Forgotten = Forgotten()
+    """Content that the view no longer shows, and content that was read again."""
+    health: CacheHealth = CacheHealth()
+    faulty: frozenset[str] = frozenset()
+    """The user's own stages that failed and were reported."""
+    batch: str = ""
+    """Stage of the newest edit since the newest reply."""
+    uncountable: bool = False
+    """True if the service cannot count tokens and is not asked again."""
+    uncounted_until: float = 0.0
+    """Time before which the service is not asked for a count again (Unix seconds), after a temporary failure."""
+    steps: int = 0
+    """Number of model steps of all turns."""
+
+    @property
+    def me(self) -> AgentSpec:
+        """Return the spec. A state without one has not begun."""
+        assert self.spec is not None, "the first record of a journal is AgentStarted"
+        return self.spec
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """Facts about a tool that the rules need."""
+
+    order: OrderClass
+    barrier: bool = False
+    watches: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Envelopes that entered a conversation together in a recorded run."""
+
+    ids: tuple[str, ...]
+    begins_turn: bool
+    reminded: bool = False
+    """True if it came after the turn's reminder of unfinished tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Recorded deliveries of a replay that are due before the next model call, in order."""
+
+    deliveries: tuple[Delivery, ...]
+    until: float
+    """Time until which it applies (Unix seconds); every event in the session moves it on."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Frozen snapshot of the facts that are not in the journal."""
+
+    now: float
+    awake_at: float | None = None
+    """Time on the clock for time limits; None: `now`."""
+    turn_began: float | None = None
+    """Start of the current turn on the same clock; None: as in the turn's record."""
+    running: frozenset[str] = frozenset()
+    """Operations that this process owns: `model`, `summary`, those that run hooks (`core.hooks.moments`), and `judge:`,
+    `tool:`, `settle:`, `bg:` (watched), `end:` (being ended) with the id of a call or background command."""
+    requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
+    """Rows of this agent's own requests."""
+    deadlines: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Request id -> deadline on the clock for time limits; without one the wall clock decides."""
+    tools: Mapping[str, ToolFacts] = field(default_factory=dict[str, ToolFacts])
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Call id -> path that it reads or changes, as the tools resolve it. A call without an entry may touch
+    every path."""
+    rewrites: bool = False
+    """True if hooks may change the input of a call before the decision."""
+    others_at_work: bool = False
+    """True if another agent of the session is working, or a request of this agent waits. Set only if all calls only
+    watch."""
+    mates_at_work: bool = False
+    """True if another agent of the team has a turn in progress, so that more mail may come. Set only if mail waits
+    between turns."""
+    mail_seconds: float = 0.0
+    """Seconds since the mail counts were taken (`AgentState.mailing`), on the clock for time limits."""
+    claimable: str | None = None
+    """Ready task that this agent may claim now."""
+    taken: tuple[str, ...] = ()
+    """Tasks in the agent's state that the board gave to another agent."""
+    budgets: tuple[BudgetNode, ...] = ()
+    """Budgets that the next call is charged to, the nearest first; empty if no budget limits calls."""
+    parked_until: float = 0.0
+    """Time until which the current model is parked for all agents; one of them then tries it again."""
+    named_until: float = 0.0
+    """End of the wait that the service named for the model."""
+    worktree: str | None = None
+    """Worktree in which the agent's tools should run; empty: the workspace; None: the session has no worktrees."""
+    settled: bool = False
+    """True if its folder was checked in this turn."""
+    folder: str = ""
+    """Folder for persisted results of this agent."""
+    transcripts: str = ""
+    """Folder for this agent's transcripts."""
+    known: StateBlock | None = None
+    """State of the runtime for a compaction without a summary; set only if such a compaction may come."""
+    hooks: bool = False
+    """True if there are hooks for the end of its turns."""
+    starts: StartSource | None = None
+    """Source of the agent's start, if hooks have to run for it."""
+    batch: bool = False
+    """True if there are PostToolBatch hooks."""
+    stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """The user's own stages, by name."""
+    expected: Expected | None = None
+    """Deliveries of a recorded run at this point; None: nothing is prescribed."""
+
+    @property
+    def awake(self) -> float:
+        """Return the time on the clock for time limits: it stops while the machine sleeps, and is never set."""
+        return self.now if self.awake_at is None else self.awake_at
+
+
+def without_history(state: AgentState) -> AgentState:
+    """Return the state of an ended life without the parts that only a living agent needs: conversation, mail, files."""
+    return replace(
+        state,
+        conversation=Conversation(),
+        mail=(),
+        calls=(),
+        injections=(),
+        files=Keyed(),
+        changed=(),
+        skill_texts={},
+        told={},
+        tried=frozenset(),
+        skipped=frozenset(),
+        forgotten=Forgotten(rereads=state.forgotten.rereads),
+        health=CacheHealth(),
+        cache=CacheState(),
+        cycle=Cycle(),
+    )

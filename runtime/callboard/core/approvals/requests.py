@@ -1,0 +1,212 @@
+"""State machine of requests that wait for an answer: plans, permissions, shutdowns and questions. Pure.
+
+A request is pending, and then for ever approved, rejected, answered, expired or withdrawn. An answer counts when its
+kind fits, its author may answer, the content is what was asked, and the request is pending and in time; the first one
+that is written wins, by the revision it was read at. Nobody approves himself; no agent ever answers a permission.
+
+What does not count is an `AnswerRefusal`, a value: a tool, the command line or a policy says it in its own way.
+Every word stands in the row's history, those that did not count too. A row that says `approved` is no proof of it:
+`unsound` looks at who is said to have approved what before anything is done by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.types.records import Json, Request, RequestKind, RequestStatus, Said
+
+Why = Literal["kind", "status", "decided", "expired", "changed", "self", "not_yours", "early", "void"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRefusal:
+    """Reason why an answer or a change is rejected. `text` is the message for its author."""
+
+    why: Why
+    text: str
+
+
+_ANSWERS: dict[RequestKind, frozenset[RequestStatus]] = {
+    "plan": frozenset({"approved", "rejected"}),
+    "permission": frozenset({"approved", "rejected"}),
+    "shutdown": frozenset({"approved", "rejected"}),
+    "question": frozenset({"answered"}),
+}
+_NO_AGENT = frozenset({"person", "policy"})
+CHAIN: tuple[Literal["lead", "person", "policy"], ...] = ("lead", "person", "policy")
+"""Order of escalation at deadlines. After the last one the request is rejected."""
+SCHEDULED_WAIT = 1_800.0
+"""Most seconds that a request of a scheduled turn waits if the settings say forever."""
+POLICY_SECONDS = 60.0
+"""Seconds for a policy to answer a request that was put to it at a deadline."""
+LATE = "nobody answered in time"
+UNASKED = "nobody can be asked in this run"
+MOST_REFUSED = 20
+"""Most rejected answers to store with a request. Further ones are reported but not stored."""
+
+
+def open_request(request: Request) -> Request:
+    """Return the request as submitted: bound to its content, with the first entry of its history, and with a deadline
+    if a schedule began the turn, because no one may be there to answer."""
+    first = Said(at=request.created_at, by=request.asked_by, what="asked")
+    until = request.expires_at
+    if until is None and request.cause == "schedule":
+        until = request.created_at + SCHEDULED_WAIT
+    digest = digest_of(request.kind, request.payload)
+    return request.model_copy(update={"digest": digest, "history": (first,), "expires_at": until})
+
+
+def _with_entry(request: Request, entry: Said, update: dict[str, object]) -> Request:
+    return request.model_copy(update={**update, "history": (*request.history, entry)})
+
+
+def digest_of(kind: RequestKind, payload: Json) -> str:
+    """Return the sha256 (hex) of kind and payload. The order of fields does not matter."""
+    canonical = json.dumps([kind, payload], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def overdue(request: Request, now: float) -> bool:
+    """Return True if the request's deadline has passed and nobody answered."""
+    return request.status == "pending" and request.expires_at is not None and now >= request.expires_at
+
+
+def may_answer(request: Request, by: str) -> AnswerRefusal | None:
+    """Return the reason why `by` (`person`, `policy`, or an agent's name) may not answer the request; None if
+    it may."""
+    if by == request.asked_by:
+        return AnswerRefusal("self", f"{request.id}: nobody answers his own request")
+    may = answerers(request)
+    if by in may:
+        return None
+    return AnswerRefusal(
+        "not_yours", f"{request.id} is not yours to answer: it waits for {' or '.join(may) or 'nobody'}"
+    )
+
+
+def answerers(request: Request) -> tuple[str, ...]:
+    """Return the possible approvers of the request: those that it was put to; only the user if it is for a person only;
+    no agent for a permission request."""
+    listed = [name for name in request.may_answer if name != request.asked_by]
+    if request.person_only:
+        listed = [name for name in listed if name == "person"]
+    if request.kind == "permission":
+        listed = [name for name in listed if name in _NO_AGENT]
+    return tuple(listed)
+
+
+def answer(
+    request: Request, kind: RequestKind, *, by: str, status: RequestStatus, reason: str, now: float
+) -> Request | AnswerRefusal:
+    """Return the request as answered by `by`, or the reason for a rejection. `reason`: feedback, or the answer to a
+    question."""
+    if kind != request.kind:
+        return AnswerRefusal("kind", f"{request.id} is a {request.kind} request, not a {kind} request")
+    if status not in _ANSWERS[kind]:
+        return AnswerRefusal("status", f"a {kind} request is {' or '.join(sorted(_ANSWERS[kind]))}, not {status}")
+    if refusal := may_answer(request, by):
+        return refusal
+    if refusal := _refuse_closed(request):
+        return refusal
+    if overdue(request, now):
+        return AnswerRefusal("expired", f"{request.id}: its deadline has passed")
+    if request.digest != digest_of(request.kind, request.payload):
+        return AnswerRefusal("changed", f"{request.id}: its content is not what was asked for")
+    entry = Said.model_validate({"at": now, "by": by, "what": status, "reason": reason})
+    return _with_entry(request, entry, {"status": status, "answered_by": by, "reason": reason})
+
+
+def refused(request: Request, by: str, refusal: AnswerRefusal, now: float) -> Request | None:
+    """Return the request with a rejected answer in its history; None if the history has enough of them."""
+    if sum(entry.what == "refused" for entry in request.history) >= MOST_REFUSED:
+        return None
+    return _with_entry(request, Said(at=now, by=by, what="refused", reason=refusal.text), {})
+
+
+def unsound(request: Request) -> str:
+    """Return the reason why an approval in a row is invalid, whatever the row says; empty if it is valid, or the
+    request is not approved."""
+    if request.status != "approved":
+        return ""
+    by = request.answered_by or ""
+    if may_answer(request, by):
+        return f"{by or 'nobody'} may not approve {request.id}"
+    if request.digest != digest_of(request.kind, request.payload):
+        return f"what {request.id} asks for was changed after it was approved"
+    return ""
+
+
+def covers(request: Request, kind: RequestKind, *, asked_by: str, incarnation: int, digest: str) -> bool:
+    """Return True if `request` approves exactly this content for this life of this agent, and nothing else."""
+    return (
+        request.status == "approved"
+        and not unsound(request)
+        and request.kind == kind
+        and (request.asked_by, request.incarnation) == (asked_by, incarnation)
+        and request.digest == digest == digest_of(kind, request.payload)
+    )
+
+
+def expire(request: Request, now: float) -> Request | AnswerRefusal:
+    """Return the request as expired: no one answered in time, or no one could be asked, so that the deadline was
+    immediate. Return a refusal before the deadline, and for a decided request."""
+    if refusal := _refuse_closed(request):
+        return refusal
+    if not overdue(request, now):
+        return AnswerRefusal("early", f"{request.id}: its deadline has not come")
+    at_once = request.expires_at is not None and request.expires_at <= request.created_at
+    reason = UNASKED if at_once else LATE
+    return _with_entry(
+        request, Said(at=now, by="runtime", what="expired", reason=reason), {"status": "expired", "reason": reason}
+    )
+
+
+def escalate(
+    request: Request, now: float, seconds: float, reachable: Collection[str] = frozenset(CHAIN)
+) -> Request | AnswerRefusal:
+    """Put a request at its deadline to the next approver of the chain, from `escalation` on, for `seconds` more (a
+    policy: for `POLICY_SECONDS`). At the end of the chain it expires.
+
+    `reachable`: members of the chain that can be asked. Skipped are approvers that may not answer: the author, an agent
+    for a permission request, everyone but the user for a request that only a person may answer.
+    """
+    expired = expire(request, now)
+    if isinstance(expired, AnswerRefusal):
+        return expired
+    approvers = () if request.escalation == "refuse" else CHAIN[CHAIN.index(request.escalation) :]
+    to = next((approver for approver in approvers if approver in reachable and may_be_put(request, approver)), None)
+    if to is None:
+        return expired
+    behind = CHAIN[CHAIN.index(to) + 1 :]
+    update: dict[str, object] = {
+        "may_answer": request.may_answer if to in request.may_answer else (*request.may_answer, to),
+        "escalation": behind[0] if behind else "refuse",
+        "expires_at": now + (POLICY_SECONDS if to == "policy" else seconds),
+    }
+    return _with_entry(request, Said(at=now, by="runtime", what="escalated", reason=f"put to the {to}"), update)
+
+
+def may_be_put(request: Request, to: str) -> bool:
+    """Return True if `to` could answer the request after it is put to `to`."""
+    return may_answer(request.model_copy(update={"may_answer": (to,)}), to) is None
+
+
+def withdraw(request: Request, by: str, reason: str, now: float) -> Request | AnswerRefusal:
+    """Withdraw the request, by its author, the user or the runtime: no answer is accepted any more."""
+    if by not in {request.asked_by, "person", "runtime"}:
+        return AnswerRefusal("not_yours", f"{request.id}: only {request.asked_by} or the person takes it back")
+    if refusal := _refuse_closed(request):
+        return refusal
+    entry = Said(at=now, by=by, what="withdrawn", reason=reason)
+    return _with_entry(request, entry, {"status": "withdrawn", "reason": reason})
+
+
+def _refuse_closed(request: Request) -> AnswerRefusal | None:
+    if request.status == "pending":
+        return None
+    by = f" by {request.answered_by}" if request.answered_by else ""
+    return AnswerRefusal("decided", f"{request.id} is {request.status}{by} already")

@@ -1,0 +1,101 @@
+"""Rules that the user creates by answering a question with "always": their creation, and their effect on a call. Pure.
+
+Only the user creates them, only those that the question offered (`always` of its payload), and they end with their
+time, with the session, or when they are revoked. They apply to turns that users and agents began, never to turns that a
+schedule or a tool's text began. They have the effect of an allow rule of the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from callboard.core.approvals.requests import AnswerRefusal
+from callboard.core.keys import short_id
+from callboard.core.messaging.authority import reaches
+from callboard.core.permissions.rules import parse_rule
+from callboard.core.permissions.values import Lift
+from callboard.types.records import Cause, Request, SessionRule
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Details of a yes for all calls of the same class."""
+
+    seconds: float | None = None
+    """Lifetime in seconds; None: as long as the session."""
+    agent_only: bool = False
+    """True to limit the rule to the current life of the agent that asked."""
+
+
+def offered(request: Request) -> tuple[str, ...]:
+    """Return the rules that "always" would create for a permission request; none if it is not offered."""
+    rules: Any = request.payload.get("always")
+    if request.kind != "permission" or request.person_only or not isinstance(rules, list | tuple):
+        return ()
+    return tuple(text for text in cast("list[Any]", rules) if isinstance(text, str) and _lift_of(text))
+
+
+def made(request: Request, word: Always, by: str, now: float) -> tuple[SessionRule, ...] | AnswerRefusal:
+    """Return the rules that an approval with "always" creates, or the reason why it creates none. `now`: Unix
+    seconds."""
+    texts = offered(request)
+    if by != "person":
+        return AnswerRefusal("not_yours", f"{request.id}: only a person allows anything for more than once")
+    if not texts:
+        return AnswerRefusal("status", f"{request.id} cannot be allowed for always: answer yes or no to this call")
+    if word.seconds is not None and not 0 < word.seconds < float("inf"):
+        return AnswerRefusal("status", f"{request.id}: a time has to be more than nothing")
+    return tuple(
+        SessionRule(
+            id=short_id("rule", request.id, text),
+            rule=text,
+            agent=request.asked_by if word.agent_only else "",
+            incarnation=request.incarnation if word.agent_only else 0,
+            request_id=request.id,
+            created_by=by,
+            created_at=now,
+            expires_at=None if word.seconds is None else now + word.seconds,
+        )
+        for text in texts
+    )
+
+
+def ended(rule: SessionRule, now: float) -> str:
+    """Return `revoked`, `expired`, or an empty text for a rule in force."""
+    if rule.revoked_at is not None:
+        return "revoked"
+    return "expired" if rule.expires_at is not None and now >= rule.expires_at else ""
+
+
+def in_force(
+    rules: Iterable[SessionRule], agent: str, incarnation: int, *, authority: Cause, now: float
+) -> tuple[Lift, ...]:
+    """Return the rules that apply now to a call of this life of this agent, in a turn of this authority."""
+    if not reaches(authority, "teammate"):
+        return ()
+    active = [
+        rule
+        for rule in rules
+        if not ended(rule, now) and rule.agent in ("", agent) and rule.incarnation in (0, incarnation)
+    ]
+    texts = dict.fromkeys(rule.rule for rule in active)
+    return tuple(lift for text in texts if (lift := _lift_of(text)) is not None)
+
+
+def _lift_of(text: str) -> Lift | None:
+    try:
+        parse_rule(text)
+    except ValueError:
+        return None
+    return Lift(text, f"session rule {text}")
+
+
+def settles(request: Request, rules: Iterable[SessionRule], now: float) -> str:
+    """Return the session rules that allow a permission request which is older than they are; empty: they do not."""
+    texts = offered(request)
+    lifts = in_force(rules, request.asked_by, request.incarnation, authority=request.cause, now=now)
+    if request.status != "pending" or not texts or not set(texts) <= {lift.rule for lift in lifts}:
+        return ""
+    return ", ".join(f"session rule {text}" for text in texts)

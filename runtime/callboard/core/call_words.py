@@ -1,0 +1,40 @@
+"""A short description of a tool call for people: `complete_task task_7kcyqptsrgm3`. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from callboard.core.keys import count_words
+
+_MAIN_FIELDS = (
+    *("command", "pattern", "path", "description", "name", "to", "subject", "question", "task_id", "cron", "plan"),
+    "id",
+)
+
+
+def input_words(tool_input: Mapping[str, Any]) -> str:
+    """Return the first line of the most informative field; without such a field `key value, key value`, where lists and
+    objects are shown by their counts."""
+    main = next((text for field in _MAIN_FIELDS if (text := tool_input.get(field)) and isinstance(text, str)), None)
+    if main is not None:
+        return _first_line(main)
+    return ", ".join(f"{key} {_value_words(value)}" for key, value in tool_input.items())
+
+
+def _value_words(value: Any) -> str:
+    match value:
+        case str():
+            return _first_line(value)
+        case list():
+            count = len(cast("list[Any]", value))
+            return f"({count_words(count, 'item')})"
+        case dict():
+            return f"({count_words(len(cast('dict[str, Any]', value)), 'field')})"
+        case _:
+            return json.dumps(value, default=str)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.split("\n") if line.strip()), "")

@@ -1,0 +1,190 @@
+"""Content that the view no longer shows, and content that was requested again because of that. Pure; folded from the
+journal.
+
+Each result that is cleared or summarised is noted with its tool and input. Each call is compared with these notes: a
+call that requests removed content again is a re-read. So the cost of forgetting can be counted. The size is limited:
+only the newest notes and paths are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from callboard.core.context.view.blocks import calls_of, is_result
+from callboard.core.context.view.messages import SMALL, Messages
+from callboard.core.frozen import replace
+from callboard.types.messages import Edit, ViewMessage
+from callboard.types.records import Json, ToolCall
+
+MOST_GONE = 200
+"""Maximum number of notes about removed results."""
+MOST_USED = 60
+"""Maximum number of paths whose last use is kept."""
+LONGEST_GAP = 48
+"""Steps. Longer gaps between two uses of a file are counted together."""
+_LONGEST = 300
+"""Characters kept of a normalised call; the rest is cut off."""
+_PATHS = ("path", "file_path", "notebook_path")
+_BESIDE_THE_POINT = frozenset({"description", "timeout", "timeout_s", "offset", "limit", "run_in_background"})
+CHANGING = frozenset({"edit_file", "write_file"})
+"""Tools after which the output of commands may differ."""
+_TAKES_AWAY = frozenset({"cleared", "summarised", "dropped", "snipped"})
+_WHOLE = 2**31
+"""End of a read without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenResult:
+    """A result that the view no longer shows."""
+
+    what: str
+    """The tool and its input, normalised."""
+    first: int
+    end: int
+    """Lines that were read: the first, and the one after the last."""
+    tokens: int
+    used_at: int
+    """Step of its last use before it was removed."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """Content removed from the view, and its cost so far."""
+
+    gone: tuple[HiddenResult, ...] = ()
+    used: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Step at which each path was last read or changed, least recently used first."""
+    taken: int = 0
+    """Number of results removed so far."""
+    rereads: int = 0
+    """Number of calls that requested removed content again."""
+    reread_tokens: int = 0
+    """Tokens of the content requested again."""
+    gaps: tuple[int, ...] = ()
+    """Number of times a file was used again after so many steps (the index); the last entry counts all longer gaps."""
+
+
+def called(forgotten: Forgotten, calls: Sequence[ToolCall], step: int) -> Forgotten:
+    """Return the record after a reply with these calls, the `step`-th of the agent's life."""
+    for call in calls:
+        forgotten = _on_call(forgotten, call.name, call.input, step)
+    return forgotten
+
+
+def taken_away(forgotten: Forgotten, messages: Messages, edits: Sequence[Edit], step: int) -> Forgotten:
+    """Return the record after these edits. `messages`: the view before them."""
+    notes: list[HiddenResult] = []
+    for edit in edits:
+        if edit.kind in _TAKES_AWAY:
+            notes += _notes(forgotten, messages, edit, step)
+    if not notes:
+        return forgotten
+    whats = {(note.what, note.first) for note in notes}
+    remaining = [note for note in forgotten.gone if (note.what, note.first) not in whats]
+    return replace(forgotten, gone=tuple([*remaining, *notes][-MOST_GONE:]), taken=forgotten.taken + len(notes))
+
+
+def kept_for(forgotten: Forgotten, least: int, allowed: float) -> int:
+    """Return the number of steps for which to keep a file after a use, so that at most `allowed` of the past uses came
+    later.
+
+    At least `least`, at most `LONGEST_GAP`: keeping a file longer costs too much.
+    """
+    later = 0
+    for gap in range(len(forgotten.gaps) - 1, least, -1):
+        later += forgotten.gaps[gap]
+        if later > allowed:
+            return gap
+    return least
+
+
+def path_of(tool_input: Json) -> str:
+    """Return the file that a call is about; empty if it names none."""
+    for name in _PATHS:
+        if isinstance(tool_input.get(name), str) and tool_input[name]:
+            return posixpath.normpath(str(tool_input[name]))
+    return ""
+
+
+def asked_for(name: str, tool_input: Json) -> str:
+    """Return the tool and the input of a call, without parts that make no difference to the result."""
+    path = path_of(tool_input)
+    arguments = {k: v for k, v in sorted(tool_input.items()) if k not in _BESIDE_THE_POINT and k not in _PATHS}
+    encoded = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), default=str) if arguments else ""
+    return " ".join(part for part in (name, path, encoded) if part)[:_LONGEST]
+
+
+def _on_call(forgotten: Forgotten, name: str, tool_input: Json, step: int) -> Forgotten:
+    path = path_of(tool_input)
+    if name in CHANGING:
+        # What a command says of the workspace may now be another thing: to ask again is no re-read.
+        gone = tuple(note for note in forgotten.gone if note.what.startswith("read_file "))
+        return replace(_used(forgotten, path, step), gone=gone)
+    subject = asked_for(name, tool_input)
+    (first, end) = _lines(tool_input)
+    matches = [note for note in forgotten.gone if note.what == subject and first < note.end and note.first < end]
+    forgotten = _used(forgotten, path, step)
+    if not matches:
+        return forgotten
+    return replace(
+        forgotten,
+        gone=tuple(note for note in forgotten.gone if note not in matches),
+        rereads=forgotten.rereads + 1,
+        reread_tokens=forgotten.reread_tokens + sum(note.tokens for note in matches),
+    )
+
+
+def _used(forgotten: Forgotten, path: str, step: int) -> Forgotten:
+    if not path:
+        return forgotten
+    gaps = forgotten.gaps
+    before = forgotten.used.get(path)
+    if before is not None:
+        counts = [*gaps, *[0] * (LONGEST_GAP + 1 - len(gaps))]
+        counts[min(step - before, LONGEST_GAP)] += 1
+        gaps = tuple(counts)
+    others = [(used_path, at) for used_path, at in forgotten.used.items() if used_path != path]
+    return replace(forgotten, gaps=gaps, used=dict([*others, (path, step)][-MOST_USED:]))
+
+
+def _lines(tool_input: Json) -> tuple[int, int]:
+    offset = tool_input.get("offset")
+    limit = tool_input.get("limit")
+    first = offset if isinstance(offset, int) else 0
+    return first, first + limit if isinstance(limit, int) and limit > 0 else _WHOLE
+
+
+def _notes(forgotten: Forgotten, messages: Messages, edit: Edit, step: int) -> Iterator[HiddenResult]:
+    """Yield notes about the results that an edit removes."""
+    start, stop = messages.span(edit.message, edit.last)
+    for index in range(start, stop):
+        message = messages[index]
+        if message.role != "user" or not index:
+            continue
+        calls = {str(call.get("id")): call for call in calls_of(messages[index - 1])}
+        places = range(len(message.blocks)) if edit.block is None else (edit.block,)
+        for place in places:
+            note = _note(message, place, calls)
+            if note is not None:
+                name, tool_input, tokens = note
+                came = step - (len(messages) - index) // 2  # two messages a step
+                used_at = forgotten.used.get(path_of(tool_input), came)
+                yield HiddenResult(asked_for(name, tool_input), *_lines(tool_input), tokens, used_at)
+
+
+def _note(message: ViewMessage, place: int, calls: Mapping[str, Json]) -> tuple[str, Json, int] | None:
+    """Return the tool, input and tokens of the result at this place."""
+    if not 0 <= place < len(message.blocks) or not is_result(message.blocks[place]):
+        return None
+    block = message.blocks[place]
+    if block.tokens <= SMALL:  # a mark stands there already, or hardly anything did
+        return None
+    call = calls.get(str(block.data.get("tool_use_id")))
+    tool_input = call.get("input") if call else None
+    if call is None or not isinstance(tool_input, dict) or str(call.get("name")) in CHANGING:
+        return None
+    return str(call.get("name")), cast("Json", tool_input), block.tokens

@@ -1,0 +1,199 @@
+"""Effects of a command as values: the step between reading a script and deciding on it.
+
+A command is classified by its effects, never by its spelling. `ease` says who may lift an ask: `mode` (the mode
+`acceptEdits`), `rule` (an allow rule), `bypass` (only the mode that a person starts to bypass asking), `named` (no
+mode: only an allow rule of the settings that names the program), `person` (only a person's answer: the floor). `never`
+is a denial.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from callboard.core.permissions.values import LeftOut, PathQuery
+from callboard.core.permissions.word_expansion import Arg
+
+Ease = Literal["mode", "rule", "bypass", "named", "person", "never"]
+Access = Literal["read", "write", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Does:
+    """An effect that is bad or unclear regardless of paths."""
+
+    letter: str
+    why: str
+    ease: Ease = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A path that a command reads, writes or deletes. The decision depends on the fact about the path."""
+
+    access: Access
+    query: PathQuery
+    ease: Ease = "mode"
+    """Minimum ease: who may lift the ask for a write inside the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitIn:
+    """A read by `git` in this folder. Asks unless the folder belongs to the agent's own repository, by `queries`."""
+
+    folder: str
+
+    @property
+    def queries(self) -> Iterator[PathQuery]:
+        """Yield the paths to check: the folder, and the files of a separate repository in it or above it."""
+        yield PathQuery(self.folder)
+        parts = self.folder.split("/")
+        for end in range(len(parts), 0, -1):
+            if above := "/".join(parts[:end]):
+                yield PathQuery(f"{above}/.git")
+                yield PathQuery(f"{above}/HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class Obeys:
+    """A program that runs commands named in one of these files of the workspace. Asks if such a file is in its folder
+    or above."""
+
+    program: str
+    files: tuple[str, ...]
+    folder: str = ""
+
+    @property
+    def queries(self) -> Iterator[PathQuery]:
+        """Yield the paths that must not exist."""
+        parts = self.folder.split("/") if self.folder else []
+        for end in range(len(parts), -1, -1):
+            above = "/".join(parts[:end])
+            yield from (PathQuery(f"{above}/{file}" if above else file) for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class GitShows:
+    """A `git` command that can print the content of tracked files: of all, or of those in its paths. Asks if one
+    contains secrets."""
+
+    subcommand: str
+    paths: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Words that git treats as paths if such a file or folder exists."""
+    doubtful: tuple[str, ...] = ()
+    """Words that may be paths or values of options. They restrict nothing, and are read if other paths restrict."""
+    restricted: bool = False
+    """True if only `paths` are read, even if there are none."""
+    without: tuple[str, ...] = ()
+    """Excluded paths."""
+    objects: tuple[tuple[str, str], ...] = ()
+    """Names that may mean the content of a file, which no path restricts, each with the path that the name may mean
+    instead."""
+    trees: tuple[str, ...] = ()
+    """Paths from the top of the repository, wherever it lies: nothing is read but what is at or beneath them."""
+
+    @property
+    def queries(self) -> Iterator[PathQuery]:
+        """Yield the trees that it may read, with the whole repository first."""
+        yield WHOLE_REPOSITORY
+        yield from map(tracked_in, (*self.paths, *self.words, *self.doubtful))
+        for name, path in self.objects:
+            yield commit_named(name)
+            if path:
+                yield tracked_in(path)
+
+    def within(self, folders: Sequence[str]) -> GitShows:
+        """Return a copy with its paths inside each of the folders in which it may run."""
+
+        def placed(paths: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(posixpath.join(folder, path) for folder in folders for path in paths)
+
+        without = placed(self.without) if len(folders) == 1 else ()
+        return replace(
+            self,
+            paths=placed(self.paths),
+            words=placed(self.words),
+            doubtful=placed(self.doubtful),
+            without=without,
+            objects=tuple(
+                (name, posixpath.join(folder, path) if path else "")
+                for folder in folders
+                for name, path in self.objects
+            ),
+        )
+
+
+WHOLE_REPOSITORY = PathQuery("/", tree=True, left_out="untracked")
+"""All files that git tracks, also above the workspace."""
+
+
+def tracked_in(path: str) -> PathQuery:
+    """Return the query for the tracked files at or beneath a path."""
+    return PathQuery(path, tree=True, left_out="untracked")
+
+
+def commit_named(name: str) -> PathQuery:
+    """Return the query that checks whether a git name certainly means a commit."""
+    return PathQuery(name, commit=True)
+
+
+Effect = Does | Touch | GitIn | GitShows | Obeys
+
+
+def queries_in(effects: Iterable[Effect]) -> Iterator[PathQuery]:
+    """Yield every path whose fact is needed to decide on one of these effects."""
+    for effect in effects:
+        if isinstance(effect, Touch):
+            yield effect.query
+        elif isinstance(effect, GitIn | GitShows | Obeys):
+            yield from effect.queries
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One form of a command: as written, or without wrappers."""
+
+    words: tuple[Arg, ...]
+    for_allow: bool
+    """True if an allow rule may match this view; deny and ask rules match every view."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptPart:
+    """One simple command, redirect or assignment of a script with its effects. Rules cover parts by their views."""
+
+    effects: tuple[Effect, ...]
+    views: tuple[View, ...] = ()
+    words: tuple[str, ...] = ()
+    """Every literal word that may name a path, for path rules."""
+    guessed: bool = False
+    """True if it runs only for certain values of unknown words. It can only cause more denials, and is never reported
+    as a fact."""
+
+
+def read(arg: Arg, *, tree: bool = False, left_out: LeftOut = "nothing") -> Effect:
+    """Return the effect of reading `arg`. `left_out`: see `PathQuery`."""
+    effect = touch("read", arg, tree=tree)
+    return replace(effect, query=replace(effect.query, left_out=left_out)) if isinstance(effect, Touch) else effect
+
+
+def write(arg: Arg, ease: Ease = "mode") -> Effect:
+    """Return the effect of writing `arg`."""
+    return touch("write", arg, ease)
+
+
+def delete(arg: Arg, ease: Ease = "rule") -> Effect:
+    """Return the effect of deleting `arg`."""
+    return touch("delete", arg, ease)
+
+
+def touch(access: Access, arg: Arg, ease: Ease = "mode", *, tree: bool = False) -> Effect:
+    """Return a `Touch` if the path is known, otherwise an ask. `/` followed by an unknown part can still be denied by
+    its known prefix."""
+    if not arg.known:
+        return Does("L", f"a path that it would {access} is only known when it runs", "rule")
+    text = arg.pattern if arg.glob else arg.text
+    return Touch(access, PathQuery(text, glob=arg.glob, tree=tree), ease)

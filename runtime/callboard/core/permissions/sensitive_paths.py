@@ -1,0 +1,73 @@
+"""Sensitive files: secrets, and files that other tools run or follow. Recognised by their names.
+
+The lists follow the common practice of agent harnesses (git's internals, editors, package managers, hook managers,
+agents' settings). Names are compared without case, since some file systems ignore it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+
+from callboard.core.permissions.command_table import names
+
+_SECRET = re.compile(
+    r"\.env(?:\..+)?|\.envrc|.*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk)|id_(?:rsa|dsa|ecdsa|ed25519)(?:_.*)?"
+    r"|\.netrc|\.pgpass|\.npmrc|\.pypirc|\.htpasswd|\.git-credentials|credentials(?:\..+)?"
+    r"|secrets?\.(?:ya?ml|json|toml|txt)|.*\.tfstate|\.dockercfg|service[-_]account.*\.json"
+)
+_NO_SECRET = re.compile(
+    r"\.env\.(?:example|sample|template|dist|defaults?)|credentials\.(?:py|ts|js|go|rs|java|rb|md)|.*\.pub"
+)
+_SECRET_FOLDERS = names(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store")
+
+_PROTECTED_FOLDERS = names(
+    ".git .hg .svn .vscode .idea .husky .cargo .devcontainer .yarn .mvn .claude .cursor .codex "
+    ".gemini .zed .github/workflows .circleci .githooks .direnv .aider .continue .windsurf .config/git .fleet "
+    ".bundle"
+)
+_PROTECTED_FILES = names(
+    ".gitconfig .gitmodules .gitattributes .bashrc .bash_profile .bash_login .bash_logout .profile .zshrc "
+    ".zshenv .zprofile .envrc .npmrc .yarnrc .yarnrc.yml .pnp.cjs .pnp.loader.mjs .pnpmfile.cjs bunfig.toml "
+    ".bunfig.toml .bazelrc .bazelversion .bazeliskrc .pre-commit-config.yaml .pre-commit-hooks.yaml "
+    "lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml gradle-wrapper.properties "
+    "maven-wrapper.properties .devcontainer.json .ripgreprc pyrightconfig.json .mcp.json .claude.json agents.md "
+    "claude.md gemini.md .cursorrules .tool-versions .mise.toml mise.toml .python-version sitecustomize.py "
+    "usercustomize.py .pypirc pip.conf .nvmrc .vimrc .exrc .editorconfig .gitlab-ci.yml"
+)
+CLAUDE_LOADED = (
+    *("settings.json", "settings.local.json", "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "agents", "commands"),
+    *("skills", "hooks", "rules", "plugins", "output-styles", "workflows", "agent-memory", "agent-memory-local"),
+    *(".mcp.json", "mcp.json", "launch.json", "keybindings.json"),
+)
+"""Names that programs load from a `.claude` folder, of a workspace or of a person."""
+
+
+def is_secret(parts: Sequence[str]) -> bool:
+    """Return True if the file at this path, given as its components, contains secrets."""
+    lower = [part.lower() for part in parts]
+    if not lower:
+        return False
+    if any(part in _SECRET_FOLDERS for part in lower):
+        return True
+    return bool(_SECRET.fullmatch(lower[-1])) and not _NO_SECRET.fullmatch(lower[-1])
+
+
+def is_protected(parts: Sequence[str]) -> bool:
+    """Return True if writing this path, given as its components inside the workspace, changes commands that other tools
+    will run."""
+    lower = [part.lower() for part in parts]
+    if any(part in _PROTECTED_FOLDERS for part in lower):
+        return True
+    if any(f"{a}/{b}" in _PROTECTED_FOLDERS for a, b in pairwise(lower)):
+        return True
+    return bool(lower) and lower[-1] in _PROTECTED_FILES
+
+
+def hard_to_see(text: str) -> str:
+    """Return the first character of a path that a person would not see correctly (invisible, changes the text
+    direction, unusual whitespace, not a character), by its number; empty if there is none."""
+    odd = (c for c in text if c != " " and unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
+    return next((f"U+{ord(c):04X}" for c in odd), "")

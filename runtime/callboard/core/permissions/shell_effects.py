@@ -1,0 +1,591 @@
+"""Conversion of a parsed script to its parts: each simple command, redirect and assignment, with its effects.
+
+Everything that the grammar resolves without running code is resolved: lists, pipes, loops, functions, substitutions,
+wrappers, literal `sh -c` and `eval`, text passed to a shell. The working directory is tracked as a set: a relative path
+is judged in every folder that some `cd` of the script could have led to.
+
+Also the effects of a `find` command: a language of tests and actions, read by a list of words that are known to only
+read.
+
+Allow rules do not cover its actions that delete, write or run programs (docs/permissions.md, letter P).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from callboard.core.permissions import globs
+from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY, names
+from callboard.core.permissions.effects import (
+    Does,
+    Effect,
+    GitIn,
+    GitShows,
+    Obeys,
+    ScriptPart,
+    Touch,
+    View,
+    delete,
+    queries_in,
+    read,
+    write,
+)
+from callboard.core.permissions.git import GIT_PREMISE, git_effects
+from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, raw_device, walk
+from callboard.core.permissions.option_parser import WHOLE_FOLDER, ProgramWords
+from callboard.core.permissions.programs import effects_of, likely_name, program_name
+from callboard.core.permissions.values import (
+    Dynamic,
+    Floor,
+    Function,
+    Group,
+    Node,
+    Parsed,
+    PathQuery,
+    Pipeline,
+    Redirect,
+    Script,
+    Simple,
+    Unparsed,
+    Word,
+)
+from callboard.core.permissions.word_expansion import HOLE, Arg, expand, literal
+from callboard.core.permissions.wrappers import (
+    OTHERS,
+    TRANSPARENT_FOR_ALLOW,
+    harmless_assignment,
+    is_wrapper,
+    named_by,
+    peel,
+    reads_itself,
+    script_of_shell,
+    shared_input,
+    stdin_of,
+    text_of,
+)
+
+MOST_PARTS = 400
+MOST_FOLDERS = 16
+DEEPEST = 12
+_SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
+_DUPLICATES = re.compile(r"\d+-?|-")
+_BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", ".", "source"))
+"""Commands of the shell itself, which cannot be given by a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Effects of a script, and the facts needed to decide on it."""
+
+    parts: tuple[ScriptPart, ...]
+    queries: frozenset[PathQuery]
+    missing: tuple[str, ...]
+    """Literal scripts inside it that are not parsed yet."""
+    folders: tuple[str, ...] = ("",)
+
+
+def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor) -> Analysis:
+    """Return the parts of `source`. Never fails: text that is not understood becomes a part that asks."""
+    reader = _Reader(scripts, home, floor, *_plumbing(scripts.values()))
+    reader.script(source)
+    folders = reader.folders()
+    parts = tuple(reader.placed(part, folders) for part in reader.parts)
+    queries = frozenset(query for part in parts for query in queries_in(part.effects))
+    return Analysis(parts, queries, tuple(reader.missing), folders)
+
+
+def _plumbing(scripts: Iterable[Parsed]) -> tuple[frozenset[str], bool]:
+    """Return the names of all functions in the scripts, and True if `exec` could redirect the input."""
+    nodes = [node for script in scripts if isinstance(script, Script) for node in walk(script.nodes)]
+    functions = frozenset(node.name for node in nodes if isinstance(node, Function))
+    simple = (node for node in nodes if isinstance(node, Simple) and node.redirects)
+    return functions, any("exec" in name_of(word) for node in simple for word in node.words)
+
+
+@dataclass(slots=True)
+class _Reader:
+    scripts: Mapping[str, Parsed]
+    home: str
+    floor: Floor
+    taken: frozenset[str] = frozenset()
+    rewired: bool = False
+    fed: tuple[Arg, ...] = ()
+    piped: bool = False
+    """True if the commands read from a pipe unless they redirect their input."""
+    parts: list[ScriptPart] = field(default_factory=list[ScriptPart])
+    missing: list[str] = field(default_factory=list[str])
+    moves: list[str] = field(default_factory=list[str])
+    lost: bool = False
+    functions: frozenset[str] = frozenset()
+    depth: int = 0
+
+    def script(self, source: str) -> None:
+        """Read a script from its text."""
+        parsed = self.scripts.get(source)
+        if parsed is None or self.depth > DEEPEST or len(self.parts) > MOST_PARTS:
+            if parsed is None and source not in self.missing:
+                self.missing.append(source)
+            self.add(Does("M", "a script in it is too large or nested too deep to be judged", "person"))
+        elif isinstance(parsed, Unparsed):
+            self.add(Does("M", parsed.why, "never" if parsed.nul else "person"))
+        else:
+            if is_fork_bomb(parsed):
+                self.add(Does("S", "a function in it multiplies itself without end", "never"))
+            outer, self.functions, self.depth = self.functions, frozenset[str](), self.depth + 1
+            for node in parsed.nodes:
+                self.node(node)
+                if isinstance(node, Function):
+                    self.functions |= {node.name}
+            self.functions, self.depth = outer, self.depth - 1
+
+    def add(self, *effects: Effect) -> None:
+        """Add a part that no rule covers."""
+        self.parts.append(ScriptPart(effects))
+
+    def nodes(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.node(node)
+
+    def node(self, node: Node, stdin: str | None = None) -> None:
+        if len(self.parts) > MOST_PARTS:
+            self.add(Does("M", "it has too many parts to be judged", "person"))
+        elif isinstance(node, Simple):
+            self.simple(node, stdin)
+        elif isinstance(node, Pipeline):
+            self.pipeline(node)
+        elif isinstance(node, Function):
+            self.nodes(node.body)
+        else:
+            self.group(node, stdin)
+
+    def pipeline(self, pipeline: Pipeline) -> None:
+        text: str | None = None
+        for at, stage in enumerate(pipeline.stages):
+            before, self.piped = self.piped, self.piped or at > 0
+            self.node(stage, text)
+            self.piped = before
+            self.fed = named_by(stage, self.home)
+            consumed = isinstance(stage, Simple) and stage.words and name_of(stage.words[0]) in self.taken
+            text = None if consumed else text_of(stage, self.home, text)
+        self.fed = ()
+
+    def group(self, group: Group, stdin: str | None) -> None:
+        self.inside(group.words)
+        for redirect in group.redirects:
+            self.redirect(redirect, empties=False)
+        stdin = self.given(group.redirects, stdin)
+        if stdin is not None and (group.kind == "loop" or shared_input(group.body)):
+            self.add(Does("L", "what each of several commands reads is only known when it runs"))
+        if group.kind in ("arithmetic", "coproc"):
+            self.add(Does("V", f"{group.kind} evaluates or sets variables"))
+        if not all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in group.sets):
+            self.add(Does("V", "a loop sets a variable that other programs read"))
+        args = [arg for word in group.words for arg in expand(word, self.home)]
+        if group.kind == "test":
+            self.part(ProgramWords("[", tuple(args)), (), (View((Arg("[["), *args), for_allow=True),))
+        elif any(not arg.known and not arg.output_only for arg in args):
+            self.add(Does("O", "it uses a variable's value"))
+        elif any(arg.glob for arg in args) and group.kind == "loop":
+            self.add(*(read(arg) for arg in args if arg.glob))
+        for node in group.body:
+            self.node(node, stdin)
+
+    def inside(self, shell_words: Iterable[Word]) -> None:
+        """Read the scripts that run while words are expanded."""
+        dynamic = (part for word in shell_words for part in word.parts if isinstance(part, Dynamic))
+        for part in dynamic:
+            for script in part.scripts:
+                self.nodes(script.nodes)
+
+    def simple(self, node: Simple, stdin: str | None) -> None:
+        self.inside(assign.value for assign in node.assigns)
+        self.inside(node.words)
+        for assign in node.assigns:
+            value = literal(assign.value, self.home)
+            if not node.words or not harmless_assignment(assign.name) or not value.known:
+                self.add(Does("V", f"it sets the variable {assign.name}", "bypass"))
+        args = tuple(arg for word in node.words for arg in expand(word, self.home))
+        for redirect in node.redirects:
+            self.redirect(redirect, empties=_prints_nothing(args, node.redirects))
+        stdin = self.given(node.redirects, stdin)
+        if args and args[0].text == "tee" and any(_from_nothing(redirect) for redirect in node.redirects):
+            self.add(Does("D", "it empties a file"))
+        if any(arg.variable and arg.known for arg in args):
+            self.add(Does("O", "it uses a variable's value"))
+        if args:
+            self.chain(args, stdin, assigned=bool(node.assigns))
+
+    def given(self, redirects: Sequence[Redirect], stdin: str | None) -> str | None:
+        """Return the text that a command reads with these redirects, if known."""
+        return stdin_of(redirects, self.home, None if self.rewired else stdin)
+
+    def redirect(self, redirect: Redirect, *, empties: bool) -> None:
+        self.inside((redirect.target,))
+        if redirect.op in ("<<", "<<<"):
+            target = literal(redirect.target, self.home)
+            if not target.known and not target.output_only:
+                self.add(Does("O", "it uses a variable's value"))
+            return
+        for target in expand(redirect.target, self.home):
+            if redirect.op in (">&", "<&") and _DUPLICATES.fullmatch(target.text):
+                continue
+            if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
+                self.add(Does("N", "it opens a network connection"))
+            elif redirect.op == "<":
+                self.add(read(target))
+            elif not target.known and raw_device(target.text.replace(HOLE, "")):
+                self.add(Does("S", "it may write to a device or a switch of the kernel", "never"))
+            elif empties and redirect.op != ">>" and target.text != "/dev/null":
+                self.add(Does("D", "it empties a file"), write(target, "rule"))
+            else:
+                self.add(write(target))
+
+    def chain(self, args: tuple[Arg, ...], stdin: str | None, *, assigned: bool = False, own: bool = True) -> None:
+        """Read one command with all its wrappers, and add it as one part. `own`: the shell itself starts it."""
+        effects: list[Effect] = []
+        views = [View(args, for_allow=not assigned)]
+        transparent = not assigned
+        while args and is_wrapper(name := _known_as(args[0])) and len(views) < DEEPEST:
+            peeled = peel(name, args[1:], stdin)
+            effects += peeled.effects
+            if "/" in (path := program_name(args[0].text)):
+                effects.append(Does("X", f"`{path}` is a program given by its path"))
+                transparent = False
+            if peeled.folder is not None:
+                self.move(peeled.folder)
+                effects.append(read(peeled.folder))
+            if not peeled.sure:
+                self.guess(args[1:], effects, stdin)
+            transparent = transparent and name in TRANSPARENT_FOR_ALLOW
+            args = peeled.inner
+            if name == "xargs" and self.fed:
+                fed, self.fed = self.fed, ()
+                self.chain((*(arg for arg in args if arg.known), *fed), None, own=False)
+            if args:
+                views.append(View(args, transparent))
+        if args and len(views) >= DEEPEST:
+            effects.append(Does("M", "it has too many wrappers", "person"))
+        if args:
+            self.program(args, stdin, effects, own=own and len(views) == 1)
+        effects += self.by_floor(views)
+        texts = tuple(arg.text for arg in views[0].words if arg.known)
+        self.parts.append(ScriptPart(tuple(effects), tuple(views), texts))
+
+    def by_floor(self, views: Iterable[View]) -> Iterable[Effect]:
+        for view in views:
+            base = _known_as(view.words[0]) if view.words else ""
+            if base in self.floor.never:
+                yield Does("S", f"`{base}` is never run here", "never")
+            if base in self.floor.ask:
+                yield Does("F", f"`{base}` always asks here", "person")
+            if base == "dd" and self.floor.classic_dd == "deny" and any(a.text.startswith("if=") for a in view.words):
+                yield Does("S", "`dd if=` is never run here", "never")
+
+    def part(self, command: ProgramWords, effects: tuple[Effect, ...], views: tuple[View, ...]) -> None:
+        self.parts.append(
+            ScriptPart((*effects, *effects_of(command)), views, tuple(a.text for a in command.args if a.known))
+        )
+
+    def program(self, args: tuple[Arg, ...], stdin: str | None, effects: list[Effect], *, own: bool) -> None:
+        """Add the effects of the program itself to `effects`. `own`: the shell itself starts it, so functions count."""
+        first = args[0]
+        arguments = args[1:]
+        if not first.known or first.glob:
+            effects.append(Does("L", "which program runs is only known when it runs", "person"))
+            self.could_be(args, stdin)
+            return
+        name = first.text
+        base = program_name(first.text)
+        effects += _denied_if_empty(base, arguments)
+        if likely := likely_name(name):
+            self.likely(likely, arguments, stdin, effects)
+        if own and name in self.functions:
+            return
+        if base == "find":
+            self.find(arguments, effects, stdin)
+        elif base == "git":
+            effects += git_effects(ProgramWords(base, arguments))
+        elif base in SHELLS:
+            self.shell(base, arguments, stdin, effects)
+        elif base in ("eval", "trap", ".", "source"):
+            self.evaluate(base, arguments, stdin, effects)
+        else:
+            effects_found = effects_of(ProgramWords(name, arguments))
+            effects += (each for each in effects_found if each != WHOLE_FOLDER) if self.piped and own else effects_found
+            if base in OTHERS:
+                self.guess(arguments, effects, stdin)
+        if base in ("cd", "pushd", "popd"):
+            self.move(
+                next(
+                    (arg for arg in arguments if not arg.text.startswith("-")), Arg("" if base == "popd" else self.home)
+                )
+            )
+
+    def likely(self, name: str, arguments: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
+        """Add the changes of a program given by its path, assuming that it is the program of that name. Can only cause
+        more denials."""
+        if self.depth > DEEPEST or name in _BUILT_IN:
+            return
+        self.depth += 1
+        before = len(self.parts)
+        inner: list[Effect] = []
+        self.program((Arg(name), *arguments), stdin, inner, own=False)
+        effects += (effect for effect in inner if _changes_or_is_denied(effect))
+        self.mark_guesses(before)
+        self.depth -= 1
+
+    def could_be(self, args: tuple[Arg, ...], stdin: str | None) -> None:
+        """Judge a command with an unknown name as if its unknown parts were empty, or spaces.
+
+        Can only cause more denials: `s$!udo` and `rm$IFS-rf$IFS/` are refused as the commands that result.
+        """
+        if self.depth > DEEPEST or args[0].known:
+            return
+        self.depth += 1
+        before = len(self.parts)
+        empty = (replace(arg, text=arg.text.replace(HOLE, "")) for arg in args)
+        split = (Arg(word) for arg in args for word in arg.text.replace(HOLE, " ").split(" "))
+        for variant in (empty, split):
+            if emptied := tuple(word for word in variant if word.text):
+                self.chain(emptied, stdin, own=False)
+        self.mark_guesses(before)
+        self.depth -= 1
+
+    def find(self, args: tuple[Arg, ...], effects: list[Effect], stdin: str | None) -> None:
+        result = find_effects(args)
+        effects += result.effects
+        if result.programs and self.depth > DEEPEST:
+            effects.append(Does("M", "it is nested too deep to be judged", "person"))
+            return
+        self.depth += 1
+        for program in result.programs:
+            before = len(self.parts)
+            self.chain(program, stdin, own=False)
+            inner = self.parts[before:]
+            self.parts[before:] = [
+                replace(part, views=tuple(replace(v, for_allow=False) for v in part.views)) for part in inner
+            ]
+        self.depth -= 1
+
+    def shell(self, base: str, args: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
+        if [arg.text for arg in args] == ["--version"]:
+            return
+        result = script_of_shell(base, args, stdin)
+        effects += result.effects
+        if result.script is not None:
+            parsed = self.scripts.get(result.script)
+            if result.from_input and isinstance(parsed, Script) and reads_itself(parsed):
+                effects.append(Does("L", "its commands may read what the shell was to run"))
+            self.script(result.script)
+        elif result.effects:
+            self.guess(args, effects, stdin)
+
+    def evaluate(self, base: str, args: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
+        """Read `eval`, `trap` and `source`."""
+        if base == "eval" and all(arg.known for arg in args):
+            self.script(" ".join(arg.text for arg in args if arg.text != "--"))
+            return
+        if base == "eval":
+            effects.append(Does("L", "what `eval` runs is only known when it runs", "person"))
+            return
+        effects.append(Does("X", f"`{base}` runs code"))
+        if base == "trap" and args and args[0].known:
+            self.script(args[0].text)
+        elif base != "trap" and stdin is not None and any(arg.text == "/dev/stdin" for arg in args):
+            self.script(stdin)
+
+    def guess(self, args: tuple[Arg, ...], effects: list[Effect], stdin: str | None) -> None:
+        """Judge every word of an unclear wrapper as if its program began there. Can only cause more denials."""
+        if self.depth > DEEPEST or len(args) > MOST_FOLDERS or len(self.parts) > MOST_PARTS:
+            return
+        self.depth += 1
+        before = len(self.parts)
+        for at, arg in enumerate(args):
+            if arg.known and " " in arg.text:
+                self.script(arg.text)
+            elif arg.known and (_guessable(_known_as(arg)) or never(ProgramWords(arg.text, args[at + 1 :]))):
+                self.chain(args[at:], stdin, own=False)
+        self.mark_guesses(before)
+        self.depth -= 1
+
+    def mark_guesses(self, before: int) -> None:
+        """Mark the parts after the first `before` as guesses."""
+        self.parts[before:] = [replace(part, guessed=True) for part in self.parts[before:]]
+
+    def move(self, folder: Arg) -> None:
+        if folder.known and not folder.glob:
+            self.moves.append(folder.text)
+        else:
+            self.lost = True
+
+    def folders(self) -> tuple[str, ...]:
+        """Return every folder in which the script may work, relative to its start folder."""
+        folders = [""]
+        for move in self.moves:
+            fresh = [posixpath.normpath(posixpath.join(folder or ".", move)) for folder in folders]
+            folders += [folder for folder in dict.fromkeys(fresh) if folder not in folders]
+            if len(folders) > MOST_FOLDERS:
+                self.lost = True
+                break
+        return tuple(folders[:MOST_FOLDERS])
+
+    def placed(self, part: ScriptPart, folders: tuple[str, ...]) -> ScriptPart:
+        """Resolve relative paths in every folder in which the script may work."""
+        if folders == ("",) and not self.lost:
+            return part
+        effects: list[Effect] = []
+        for effect in part.effects:
+            if isinstance(effect, Touch) and not effect.query.text.startswith("/"):
+                query = effect.query
+                above = [globs.escape(folder) if query.glob else folder for folder in folders]
+                effects += [
+                    replace(
+                        effect, query=replace(query, text=posixpath.join(folder, query.text) if folder else query.text)
+                    )
+                    for folder in above
+                ]
+                if self.lost:
+                    effects.append(Does("O", "the working directory is only known when it runs"))
+            elif isinstance(effect, GitIn):
+                effects += [GitIn(posixpath.join(folder, effect.folder)) for folder in folders]
+            elif isinstance(effect, GitShows):
+                effects.append(GitShows(effect.subcommand) if self.lost else effect.within(folders))
+            elif isinstance(effect, Obeys):
+                effects += [replace(effect, folder=folder) for folder in folders]
+            else:
+                effects.append(effect)
+        if Does("G", GIT_PREMISE) in effects:
+            effects += [GitIn(folder) for folder in folders if folder]
+            if self.lost:
+                effects.append(Does("G", "`git` in another folder may find another configuration"))
+        return replace(part, effects=tuple(effects))
+
+
+def _prints_nothing(args: Sequence[Arg], redirects: Sequence[Redirect]) -> bool:
+    """Return True if a command is known to print nothing, so that redirecting its output empties a file."""
+    if not args or args[0].text in _SILENT:
+        return True
+    texts = [arg.text for arg in args]
+    if texts in (["echo", "-n"], ["echo", "-n", ""], ["printf", ""]):
+        return True
+    nothing = any(_from_nothing(redirect) for redirect in redirects)
+    return texts[0] == "cat" and (set(texts[1:]) == {"/dev/null"} or (len(texts) == 1 and nothing))
+
+
+def _from_nothing(redirect: Redirect) -> bool:
+    return redirect.op == "<" and name_of(redirect.target) == "/dev/null"
+
+
+def _denied_if_empty(base: str, arguments: Sequence[Arg]) -> Iterable[Effect]:
+    """Yield the denial of a command that is never run with the unknown parts of its words empty."""
+    if all(arg.known for arg in arguments):
+        return
+    emptied = tuple(replace(arg, text=arg.text.replace(HOLE, "")) for arg in arguments)
+    if denied := never(ProgramWords(base, emptied)):
+        yield denied
+    if base not in READERS and base not in TEXT_ONLY:
+        paths = (
+            arg.text.partition("=")[2] or arg.text for arg, was in zip(emptied, arguments, strict=True) if not was.known
+        )
+        if any(raw_device(path) for path in paths):
+            yield Does("S", f"`{base}` may write to a device or a switch of the kernel", "never")
+
+
+def _known_as(arg: Arg) -> str:
+    """Return the program's name; for a path, the program that it most likely refers to."""
+    return likely_name(arg.text) or program_name(arg.text)
+
+
+def _changes_or_is_denied(effect: Effect) -> bool:
+    return effect.access != "read" if isinstance(effect, Touch) else isinstance(effect, Does) and effect.ease == "never"
+
+
+def _guessable(base: str) -> bool:
+    return base in SHELLS or is_wrapper(base) or base in ("rm", "find", "dd", "eval", "mv", "chmod", "tee", "cp")
+
+
+_FIND_BARE = names(
+    "-empty -nouser -nogroup -mount -xdev -depth -d -daystart -print -print0 -ls -prune -quit -not ! -a -and "
+    "-o -or ( ) , -readable -writable -executable -true -false -noleaf -ignore_readdir_race -H -P -warn "
+    "-nowarn"
+)
+_FIND_VALUE = names(
+    "-name -iname -path -ipath -wholename -iwholename -regex -iregex -type -xtype -size -mtime -atime -ctime "
+    "-mmin -amin -cmin -perm -user -group -uid -gid -links -inum -maxdepth -mindepth -printf -regextype "
+    "-fstype -lname -ilname -used"
+)
+_FIND_PATH_VALUE = re.compile(r"-newer..|-newer|-anewer|-cnewer|-samefile")
+_FIND_WRITES = names("-fprint -fprint0 -fprintf -fls")
+_FIND_RUNS = names("-exec -execdir -ok -okdir")
+
+
+@dataclass(frozen=True, slots=True)
+class FindEffects:
+    """Effects of a find command: its own, and the programs that it runs."""
+
+    effects: tuple[Effect, ...]
+    programs: tuple[tuple[Arg, ...], ...]
+
+
+def find_effects(args: Sequence[Arg]) -> FindEffects:
+    """Read a find command. Deleting is an effect on its starting points."""
+    if not all(arg.known for arg in args):
+        emptied = tuple(replace(arg, text=text) for arg in args if (text := arg.text.replace(HOLE, "")))
+        empty = find_effects(emptied)  # what it would do if its unknown parts are empty: this can only deny more
+        return FindEffects((Does("L", "a word of `find` is only known when it runs"), *empty.effects), empty.programs)
+    effects: list[Effect] = []
+    programs: list[tuple[Arg, ...]] = []
+    roots, at = _find_roots(args)
+    follows = any(arg.text in ("-L", "-follow") for arg in args)
+    effects += [read(root, tree=follows) for root in roots]
+    effects += [
+        Does("P", "a glob can become an action of `find`", "bypass") for a in args if a.glob and a.text[0] in "*?[-"
+    ]
+    while at < len(args):
+        text = args[at].text
+        value = args[at + 1 : at + 2]
+        if text in _FIND_RUNS:
+            end = next((i for i in range(at + 1, len(args)) if args[i].text in (";", "+")), len(args))
+            programs += _started(args[at + 1 : end], roots)
+            effects.append(Does("X", f"`find {text}` runs a program", "bypass"))
+            at = end
+        elif text in _FIND_WRITES:
+            effects += [write(arg, "bypass") for arg in value] + [Does("E", f"`find {text}` writes", "bypass")]
+            at += 2 if text == "-fprintf" else 1
+        elif text in _FIND_VALUE:
+            at += 1
+        elif _FIND_PATH_VALUE.fullmatch(text):
+            effects += [read(arg) for arg in value]
+            at += 1
+        elif text not in _FIND_BARE and text not in ("-L", "-follow", "-delete"):
+            effects.append(Does("X", f"`find {text}` is not known to only read", "bypass"))
+        at += 1
+    return FindEffects((*effects, *_find_deletes(args)), tuple(programs))
+
+
+def _started(template: Sequence[Arg], roots: Sequence[Arg]) -> Iterator[tuple[Arg, ...]]:
+    """Yield the programs that `-exec` runs. `{}` is replaced by each starting point, also inside a word."""
+    if any("{}" in arg.text != "{}" for arg in template):
+        yield from (tuple(replace(arg, text=arg.text.replace("{}", root.text)) for arg in template) for root in roots)
+    else:
+        yield tuple(word for arg in template for word in (roots if arg.text == "{}" else (arg,)))
+
+
+def _find_roots(args: Sequence[Arg]) -> tuple[list[Arg], int]:
+    at = 0
+    while at < len(args) and re.fullmatch(r"-[HLPEXsx]+|-O\d*|-D|--", args[at].text):
+        at += 2 if args[at].text == "-D" else 1
+    end = next((i for i in range(at, len(args)) if args[i].text.startswith(("-", "(", "!", ","))), len(args))
+    return list(args[at:end]) or [Arg(".")], end
+
+
+def _find_deletes(args: Sequence[Arg]) -> Iterator[Effect]:
+    if any(arg.text == "-delete" for arg in args):
+        from_roots, _ = _find_roots(args)
+        yield Does("D", "`find -delete` deletes", "person")
+        for root in from_roots:
+            if root.known:
+                yield delete(root, "person")

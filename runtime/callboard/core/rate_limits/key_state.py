@@ -1,0 +1,67 @@
+"""Rules for an API key that is at fault: refused, unpaid, or over its spend limit. Pure; times are arguments.
+
+    what is known     who asks                                          what follows
+    ----------------  ------------------------------------------------  ---------------------------------------------
+    nothing wrong     anyone                                            goes
+    refused           a person, with a new prompt                       goes, at once: they may just have fixed it
+    refused           anyone, a minute after the refusal or the last    goes, alone
+                      one that went
+    refused           anyone else                                       the known fault, and no call goes out
+    refused           (one that went is answered, if with an error)     nothing wrong any more
+    refused           (one that was under way before is answered)       refused still: it was asked before
+    refused           (one that went is refused)                        refused, and the minute begins again
+
+A key that is refused for one model only (403: it may not use that model) stays good for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callboard.types.rate_limits import PROBE_AFTER
+from callboard.types.records import Fault
+
+KEY = frozenset({"credentials", "payment", "spend_limit"})
+"""Faults of the key itself, for which no other model helps."""
+TRY_AGAIN = PROBE_AFTER
+"""Seconds between two calls that test whether a refused key is good again."""
+ALL_MODELS = ""
+"""Scope of faults that concern the key for every model."""
+COUNTS = "count_tokens:"
+"""Prefix of a model's name in the limiter for its token counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefusal:
+    """Key, or key for one model, that the service refuses."""
+
+    fault: Fault
+    tried_at: float
+    newest: int = 0
+    """Number of the newest call at that time. The response to it, or to an earlier call, proves nothing."""
+
+    def outdated_by(self, call: int) -> bool:
+        """Return True if the response to this call shows that the key is good again."""
+        return call > self.newest
+
+
+def counts_of(model: str) -> str:
+    """Return the name of the limiter for token counts of a model: services limit them separately from messages."""
+    return f"{COUNTS}{model}"
+
+
+def scope_of(fault: Fault, model: str) -> str | None:
+    """Return the calls that a fault concerns: those to `model`, or `ALL_MODELS`; None: no other call."""
+    if fault.kind not in KEY:
+        return None
+    return model if fault.kind == "credentials" and fault.status == 403 else ALL_MODELS
+
+
+def may_go(refusal: KeyRefusal | None, person: bool, now: float) -> bool:
+    """Return True if a call may be sent, False if the known fault refuses it."""
+    return refusal is None or person or now >= refusal.tried_at + TRY_AGAIN
+
+
+def known_fault(refusal: KeyRefusal) -> Fault:
+    """Return the fault for a call that is not sent: it used nothing, and the service has no id for it."""
+    return refusal.fault.model_copy(update={"usage": None, "request_id": None})

@@ -1,0 +1,145 @@
+"""Every decision on a tool call of an agent's life, read from its journal: agent, call, verdict, and its rule. Pure.
+
+The journal is the log: a verdict is journalled before its call changes anything. The verdict of a call that only reads
+is journalled with the agent's next reply (decision 0007).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from callboard.core.agent.apply import apply, apply_behind_hole
+from callboard.core.agent.state import AgentState
+from callboard.core.call_words import input_words
+from callboard.core.reports.context import Numbered
+from callboard.types import events as ev
+from callboard.types.records import Json
+
+MOST_SHOWN = 200
+"""Maximum characters of a call's short form."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTold:
+    """Answer to a question: `approved`, `rejected`, `expired` or `withdrawn`, with time (Unix seconds) and author."""
+
+    at: float
+    status: str
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One verdict. `runs`: yes, no, or unknown while its answer is outstanding."""
+
+    at: float
+    """Unix seconds."""
+    agent: str
+    incarnation: int
+    kind: str
+    agent_type: str
+    seq: int
+    """Position in the agent's journal."""
+    call: str
+    tool: str
+    about: str
+    """Short form of the input: its path, command or similar, first line only."""
+    digest: str
+    """sha256 of the whole input as it would run, as JSON with sorted names."""
+    verdict: Literal["allow", "ask", "deny"]
+    by: str
+    """The rule, letter, hook or mode that decided."""
+    why: str
+    mode: str
+    level: int
+    authority: str
+    """Authority of the turn: its original cause."""
+    request: str = ""
+    answer: AnswerTold | None = None
+    runs: bool | None = None
+
+
+def decisions_in(events: Iterable[Numbered]) -> list[Decision]:
+    """Return the decisions of one journal, in order. After a gap, events that do not fit are skipped. Nothing is
+    returned if the record that names the agent was lost."""
+    state = AgentState()
+    decisions = dict[int, Decision]()
+    asked_at: dict[str, int] = {}
+    holes = 0
+    for seq, event in events:
+        holes += seq != state.seq + 1
+        before = state
+        state = apply_behind_hole(state, seq, event) if holes else apply(state, event)
+        if state.spec is None:
+            continue
+        match event:
+            case ev.CallJudged():
+                decisions[seq] = _of(seq, event, state, verdict=event.verdict, by=event.by)
+            case ev.ApprovalNeeded():
+                decisions[seq] = _of(seq, event, state, verdict="ask", by=event.rule)
+                asked_at[event.request_id] = seq
+            case ev.AnswerTaken() if event.request_id in asked_at:
+                at = asked_at[event.request_id]
+                decisions[at] = _answered(decisions[at], event, before, state)
+            case _:
+                continue
+    return list(decisions.values())
+
+
+def _of(
+    seq: int,
+    event: ev.CallJudged | ev.ApprovalNeeded,
+    state: AgentState,
+    *,
+    verdict: Literal["allow", "ask", "deny"],
+    by: str,
+) -> Decision:
+    call = next((item.call for item in state.calls if item.call.id == event.call), None)
+    tool_input: Json = call.input if call is not None else {}
+    me = state.me
+    return Decision(
+        at=event.at,
+        agent=me.name,
+        incarnation=state.incarnation,
+        kind=me.kind,
+        agent_type=me.agent_type,
+        seq=seq,
+        call=event.call,
+        tool=call.name if call is not None else "",
+        about=about(tool_input),
+        digest=digest(tool_input),
+        verdict=verdict,
+        by=by,
+        why=event.why,
+        mode=event.mode,
+        level=event.level,
+        authority=state.authority,
+        request=event.request_id if isinstance(event, ev.ApprovalNeeded) else "",
+        runs={"allow": True, "ask": None, "deny": False}[verdict],
+    )
+
+
+def _answered(decision: Decision, event: ev.AnswerTaken, before: AgentState, after: AgentState) -> Decision:
+    """Return the decision with its answer. An approval does not count if the gate has closed or the content has
+    changed; the state of the call shows this."""
+    waited = any(item.call.id == decision.call and item.stage == "asking" for item in before.calls)
+    allowed = any(item.call.id == decision.call and item.stage == "allowed" for item in after.calls)
+    answer = AnswerTold(event.at, event.status, event.by, event.reason)
+    return replace(decision, answer=answer, runs=allowed if waited else False)
+
+
+def about(tool_input: Json) -> str:
+    """Return the short form of an input."""
+    first = input_words(tool_input)
+    return first if len(first) <= MOST_SHOWN else f"{first[: MOST_SHOWN - 1]}…"
+
+
+def digest(tool_input: Json) -> str:
+    """Return the sha256 (hex) of an input, independent of the order of its names."""
+    text = json.dumps(tool_input, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

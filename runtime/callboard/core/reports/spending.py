@@ -1,0 +1,400 @@
+"""Report of spending by agent, model and purpose: a session's journals folded into a tree that adds up. Pure.
+
+It counts the usage in the events, each once, by the rules of `AgentState.usage`: a life's total equals that state's.
+Nothing is estimated: for a call that ended without reporting its usage, the reservation is reported separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from callboard.core.budgets.tree import schedule_of
+from callboard.types import events as ev
+from callboard.types.records import Usage
+
+Why = Literal["cut", "failed", "lost", "interrupted", "summary"]
+"""Reasons why a billed call had no result: cut at the output limit and requested again; failed; lost, because its
+process ended during the call; interrupted by a person; a summary that could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Calls without a result that is kept."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+    """Known usage of the calls: it is billed."""
+    unknown: int = 0
+    """Number of calls that ended without reporting their usage."""
+    at_most_usd: float = 0.0
+    """Amount reserved for the calls of unknown usage: their maximum cost, 0 without a budget."""
+
+    def plus(self, other: Unused) -> Unused:
+        """Return the sum of both."""
+        return Unused(
+            self.calls + other.calls,
+            self.usage.plus(other.usage),
+            self.unknown + other.unknown,
+            self.at_most_usd + other.at_most_usd,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Total use of some calls."""
+
+    calls: int = 0
+    """Number of calls, including retries and summaries."""
+    usage: Usage = Usage()
+    """Usage of all calls, whatever their result."""
+    summaries: Usage = Usage()
+    """Part of `usage` for summaries that were used."""
+    unused: Mapping[Why, Unused] = field(default_factory=dict[Why, Unused])
+    """Part of `usage` that was billed and not used."""
+    retries: int = 0
+    """Number of retries that recovery decided on."""
+    waits: int = 0
+    """Number of waits for a rate or spend limit, which are not attempts."""
+    switches: int = 0
+    """Number of switches to another model of the chain."""
+    refused: int = 0
+    """Number of calls and agents that did not fit into a budget."""
+    under_way: int = 0
+    """Number of calls whose end is not in the journal: they are running, or their process ended."""
+    reserved_usd: float = 0.0
+    """Amount reserved for running calls."""
+
+    def plus(self, other: Spent) -> Spent:
+        """Return the sum of both."""
+        unused = dict(self.unused)
+        for reason, other_unused in other.unused.items():
+            unused[reason] = unused.get(reason, Unused()).plus(other_unused)
+        return Spent(
+            calls=self.calls + other.calls,
+            usage=self.usage.plus(other.usage),
+            summaries=self.summaries.plus(other.summaries),
+            unused=unused,
+            retries=self.retries + other.retries,
+            waits=self.waits + other.waits,
+            switches=self.switches + other.switches,
+            refused=self.refused + other.refused,
+            under_way=self.under_way + other.under_way,
+            reserved_usd=self.reserved_usd + other.reserved_usd,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of all tokens, including cached input."""
+        return self.usage.prompt_tokens + self.usage.output_tokens
+
+    @property
+    def read_share(self) -> float:
+        """Return the share (0..1) of all input that the service read from its prompt cache."""
+        whole = self.usage.prompt_tokens
+        return self.usage.cache_read_input_tokens / whole if whole else 0.0
+
+    @property
+    def wasted(self) -> Unused:
+        """Return everything that was billed and not used."""
+        return _sum_unused(self.unused.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Spending of one incarnation, by account and model. The account is `schedule:<id>`, or empty for the
+    agent's own.
+    """
+
+    name: str
+    incarnation: int = 1
+    kind: str = ""
+    parent: str | None = None
+    charged_to: str = ""
+    """`schedule:<id>` if a fire of that schedule started it; empty: only its parent."""
+    booked: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
+    fires: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of turns that a fire began, by account."""
+
+    @property
+    def spent(self) -> Spent:
+        """Return the total spending."""
+        return total(self.booked.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpent:
+    """Spending of one name in all its lives, and of the agents that it started."""
+
+    name: str
+    kind: str
+    lives: int
+    own: Spent
+    total: Spent
+    """Spending including all agents below it."""
+    models: Mapping[str, Spent]
+    """Its own spending by model, the most expensive first."""
+    children: tuple[AgentSpent, ...] = ()
+
+    def flat(self, depth: int = 0) -> Iterator[tuple[int, AgentSpent]]:
+        """Yield it and all agents below it with their depths, parents first."""
+        yield depth, self
+        for child in self.children:
+            yield from child.flat(depth + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpent:
+    """Usage by a schedule's fires: their turns, and the agents that they started. The tree includes it too."""
+
+    id: str
+    fires: int
+    """Number of turns that it began."""
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Spending of a session. `total` is the sum of `agents`, of `models`, and of all lives."""
+
+    session: str
+    total: Spent
+    agents: tuple[AgentSpent, ...]
+    """The lead, and all agents without a known parent."""
+    models: Mapping[str, Spent]
+    schedules: tuple[ScheduleSpent, ...] = ()
+
+
+def life_spent(name: str, incarnation: int, events: Iterable[ev.Event]) -> Life:
+    """Return the spending in one journal."""
+    fold = _Fold(Life(name, incarnation))
+    for event in events:
+        fold.take(event)
+    return fold.done()
+
+
+def spending_of(session: str, lives: Sequence[Life]) -> Spending:
+    """Return the tree of a session, from all lives of all its agents, in the order of creation."""
+    newest = {life.name: life for life in lives}
+    charged = [_charged(life, newest) for life in lives]
+    below: dict[str | None, list[str]] = {}
+    for name, life in newest.items():
+        has_parent = life.parent in newest and name not in _line(life.parent, newest)
+        below.setdefault(life.parent if has_parent else None, []).append(name)
+    by_name = {name: [life for life in charged if life.name == name] for name in newest}
+    return Spending(
+        session=session,
+        total=total(life.spent for life in charged),
+        agents=tuple(_agent(name, by_name, below) for name in below.get(None, ())),
+        models=_by_model(charged),
+        schedules=_schedules(charged),
+    )
+
+
+def total(spent: Iterable[Spent]) -> Spent:
+    """Return the sum of all."""
+    whole = Spent()
+    for part in spent:
+        whole = whole.plus(part)
+    return whole
+
+
+class _Fold:
+    """Fold of a journal, event by event: the model called, the account, and the result."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._booked: dict[tuple[str, str], Spent] = {}
+        self._fires: dict[str, int] = {}
+        self._account = ""
+        self._model = ""
+        """Model of the newest call of a turn."""
+        self._small: str | None = None
+        self._call: ev.ModelCalled | None = None
+        self._summary: ev.ModelCalled | None = None
+        """Running call of a summary, if it was recorded because of a budget."""
+        self._counted = False
+        """True if the calls of the running summary were recorded one by one."""
+
+    def take(self, event: ev.Event) -> None:
+        """Add one event."""
+        match event:
+            case ev.AgentStarted():
+                self._started(event)
+            case ev.SpecChanged():
+                self._small = event.spec.small_model
+                self._model = event.spec.model
+            case ev.TurnBegan():
+                self._account = schedule_of(event.cause)
+                if self._account:
+                    self._fires[self._account] = self._fires.get(self._account, 0) + 1
+            case ev.TurnEnded():
+                self._account = ""
+            case ev.RetryPlanned():
+                self._book(Spent(waits=1) if event.parked else Spent(retries=1))
+            case ev.ModelSwitched():
+                self._book(Spent(switches=1), event.model)
+            case ev.BudgetReached():
+                self._book(Spent(refused=1))
+            case _:
+                self._take_call(event)
+
+    def done(self) -> Life:
+        """Return the result, including running calls."""
+        for call in (self._call, self._summary):
+            if call is not None:
+                self._book(Spent(under_way=1, reserved_usd=call.reserved_usd), call.model)
+        return replace(self._life, booked=self._booked, fires=self._fires)
+
+    def _started(self, event: ev.AgentStarted) -> None:
+        spec = event.spec
+        self._small = spec.small_model
+        self._model = spec.model
+        charged = schedule_of(spec.charged_to.removeprefix("fire:"))
+        self._life = replace(self._life, kind=spec.kind, parent=spec.parent, charged_to=charged)
+
+    def _take_call(self, event: ev.Event) -> None:
+        match event:
+            case ev.ModelCalled(purpose="turn"):
+                self._call = event
+                self._model = event.model
+                self._book(Spent(calls=1))
+            case ev.ModelReplied():
+                self._book(Spent(usage=event.usage))
+                self._call = None
+            case ev.ReplyDropped():
+                self._waste("cut", event.usage)
+                self._call = None
+            case ev.ReplyInterrupted():
+                self._waste("interrupted", None)
+                self._call = None
+            case ev.CallFailed():
+                self._failed(event)
+            case _:
+                self._take_summary(event)
+
+    def _take_summary(self, event: ev.Event) -> None:
+        match event:
+            case ev.ModelCalled():
+                self._summary = event
+                self._counted = True
+                self._book(Spent(calls=1), event.model)
+            case ev.AgentResumed() if self._summary is not None:  # its process is gone, and the call with it
+                unused: dict[Why, Unused] = {"lost": Unused(1, unknown=1, at_most_usd=self._summary.reserved_usd)}
+                self._book(Spent(unused=unused), self._summary.model)
+                self._summary = None
+            case ev.ContextEdited() if not event.undoes and _used(event.usage):
+                self._book(
+                    Spent(calls=self._new(), usage=event.usage, summaries=event.usage), self._small or self._model
+                )
+                self._summary = None
+                self._counted = False
+            case ev.SummaryFailed() if event.skipped is None:
+                if _used(event.usage):
+                    self._waste("summary", event.usage, self._small or self._model, calls=self._new())
+                self._summary = None
+                self._counted = False
+            case _:
+                pass
+
+    def _failed(self, event: ev.CallFailed) -> None:
+        fault = event.fault
+        reason: Why = "lost" if fault.kind == "lost" else "failed"
+        unknown = fault.usage is None and (fault.may_bill or reason == "lost")
+        usage = None if unknown else fault.usage or Usage()
+        if event.purpose == "summary":
+            self._waste(reason, usage, event.model, calls=self._new())
+            self._summary = None
+        else:
+            self._waste(reason, usage, event.model)
+            self._call = None
+
+    def _new(self) -> int:
+        """Return the number of calls to count now. A summary's call that was not recorded when it was made is counted
+        when it has ended."""
+        return 0 if self._counted else 1
+
+    def _waste(self, reason: Why, usage: Usage | None, model: str = "", *, calls: int = 0) -> None:
+        """Add a call without a result. `usage` None: its usage is unknown."""
+        if usage is None:
+            call = self._call or self._summary
+            lost = Unused(calls=1, unknown=1, at_most_usd=call.reserved_usd if call else 0.0)
+        else:
+            lost = Unused(calls=1, usage=usage)
+        unused: dict[Why, Unused] = {reason: lost}
+        self._book(Spent(calls=calls, usage=lost.usage, unused=unused), model)
+
+    def _book(self, spent: Spent, model: str = "") -> None:
+        key = self._account, model or self._model
+        self._booked[key] = self._booked.get(key, Spent()).plus(spent)
+
+
+def _used(usage: Usage) -> bool:
+    return bool(usage.prompt_tokens or usage.output_tokens)
+
+
+def _sum_unused(parts: Iterable[Unused]) -> Unused:
+    whole = Unused()
+    for part in parts:
+        whole = whole.plus(part)
+    return whole
+
+
+def _line(name: str | None, newest: Mapping[str, Life]) -> list[str]:
+    """Return a name and its ancestors, as far as they are known."""
+    line: list[str] = []
+    while name is not None and name in newest and name not in line:
+        line.append(name)
+        name = newest[name].parent
+    return line
+
+
+def _charged(life: Life, newest: Mapping[str, Life]) -> Life:
+    """Return a life with its own spending charged to the schedule for which it, or an ancestor, was started."""
+    above = [life, *(newest[name] for name in _line(life.parent, newest))]
+    account = next((ancestor.charged_to for ancestor in above if ancestor.charged_to), "")
+    if not account:
+        return life
+    booked: dict[tuple[str, str], Spent] = {}
+    for (own, model), spent in life.booked.items():
+        key = own or account, model
+        booked[key] = booked.get(key, Spent()).plus(spent)
+    return replace(life, booked=booked)
+
+
+def _agent(name: str, lives: Mapping[str, Sequence[Life]], below: Mapping[str | None, Sequence[str]]) -> AgentSpent:
+    children = tuple(_agent(child, lives, below) for child in below.get(name, ()))
+    own = total(life.spent for life in lives[name])
+    return AgentSpent(
+        name=name,
+        kind=lives[name][-1].kind,
+        lives=len(lives[name]),
+        own=own,
+        total=total([own, *(child.total for child in children)]),
+        models=_by_model(lives[name]),
+        children=children,
+    )
+
+
+def _by_model(lives: Iterable[Life]) -> dict[str, Spent]:
+    spent_by_model: dict[str, Spent] = {}
+    for life in lives:
+        for (_, model), spent in life.booked.items():
+            spent_by_model[model] = spent_by_model.get(model, Spent()).plus(spent)
+    return dict(sorted(spent_by_model.items(), key=lambda item: (-item[1].usage.cost_usd, item[0])))
+
+
+def _schedules(lives: Iterable[Life]) -> tuple[ScheduleSpent, ...]:
+    spent: dict[str, Spent] = {}
+    fires: dict[str, int] = {}
+    for life in lives:
+        for account, count in life.fires.items():
+            fires[account] = fires.get(account, 0) + count
+        for (account, _), part in life.booked.items():
+            spent[account] = spent.get(account, Spent()).plus(part)
+    accounts = sorted((fires | spent).keys() - {""})
+    return tuple(
+        ScheduleSpent(account.removeprefix("schedule:"), fires.get(account, 0), spent.get(account, Spent()))
+        for account in accounts
+    )

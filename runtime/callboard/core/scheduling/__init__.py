@@ -1,0 +1,36 @@
+"""Cron arithmetic: meaning of an expression, its fire times, and due slots. Pure: the time is an argument."""
+
+from callboard.core.scheduling.budget import budget_words, delivered, no_more_fires, paused, resumed
+from callboard.core.scheduling.cron import Cron, CronInvalid, parse_cron
+from callboard.core.scheduling.describe import describe, local_time
+from callboard.core.scheduling.due import Due, ScheduleDefaults, Slot, backoff, due, next_slot, next_wake
+from callboard.core.scheduling.fire_times import fires_between, last_fire, next_fire, next_three
+from callboard.core.scheduling.trigger import Once, When, parse_when, when_of
+
+__all__ = [
+    "Cron",
+    "CronInvalid",
+    "Due",
+    "Once",
+    "ScheduleDefaults",
+    "Slot",
+    "When",
+    "backoff",
+    "budget_words",
+    "delivered",
+    "describe",
+    "due",
+    "fires_between",
+    "last_fire",
+    "local_time",
+    "next_fire",
+    "next_slot",
+    "next_three",
+    "next_wake",
+    "no_more_fires",
+    "parse_cron",
+    "parse_when",
+    "paused",
+    "resumed",
+    "when_of",
+]

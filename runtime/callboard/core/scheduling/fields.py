@@ -1,0 +1,359 @@
+"""Fields of a schedule as people write them. Options, front matter and an agent's tool use the same fields, parsed
+here.
+
+A value is text (`20m`, `true`, `cost_usd=2`) or the parsed value (600, True, a mapping). An error names the field and
+says what to write. Pure: the time is an argument.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, cast, get_args
+from zoneinfo import ZoneInfo
+
+from callboard.core.permissions.rules import parse_rule
+from callboard.core.scheduling.cron import CronInvalid, parse_cron
+from callboard.core.scheduling.trigger import Once, parse_when
+from callboard.types.agent_spec import READ_AS, PermissionMode
+from callboard.types.records import Budget
+from callboard.types.schedules import Schedule
+
+LONGEST_PROMPT = 100_000
+"""Maximum characters: about 25,000 tokens at each fire."""
+LONGEST_SECONDS = 10 * 366 * 86_400.0
+MOST_RETRIES = 10
+MOST_MADE_UP = 1_000
+"""Maximum number of missed runs that `misfire: all` may make up."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_PART = re.compile(r"([0-9]{1,9})(d|h|m|s)")
+_UNITS = MappingProxyType({"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0})
+_NONE = frozenset({"", "none"})
+_MODES = get_args(PermissionMode)
+_RIGHTS = MappingProxyType({"permission_mode": "mode", "allow": "allow", "ask": "ask", "deny": "deny"})
+_KINDS: Mapping[str, bool] = MappingProxyType({"cost_usd": False, "tokens": True, "steps": True, "seconds": False})
+"""Kinds of a budget; True: whole numbers only."""
+
+
+class FieldWrong(ValueError):
+    """A field with an impossible value. `field` is one of `FIELDS`; `what` describes the error and what to write."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.what = problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """Context for parsing a value: the time zone, and the time. None: the value is not checked against the time."""
+
+    zone: str
+    now: float | None
+
+
+def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | None = None) -> Schedule:
+    """Return the schedule with these field values in place of its own. Raises `FieldWrong`, nothing else.
+
+    `now` (unix seconds): refuse an end in the past, and accept `expires` also as a duration from now (`30d`). An agent
+    type without a context means a new agent for each fire. Limits of a budget, and rights, replace those of the same
+    kind.
+    """
+    for name in values:
+        if name not in FIELDS:
+            raise FieldWrong(name, f"is no field of a schedule: {nearest_field(name)}")
+    zone = _text("timezone", values["timezone"]) if "timezone" in values else schedule.timezone
+    _known_zone(zone)
+    update: dict[str, Any] = {}
+    rights: dict[str, Any] = {}
+    for name, value in values.items():
+        target = rights if name in _RIGHTS else update
+        key, reader = _READERS[name]
+        target[key] = reader(name, value, _Around(zone, now))
+    if update.get("target", "lead") != "lead" and "context" not in update and schedule.context == "lead":
+        update["context"] = "fresh"
+    if update.get("context") == "lead" and "target" not in update:
+        update["target"] = "lead"
+    for name in ("budget", "fire_budget"):
+        if name in update and not _is_none(values[name]):
+            own: Budget = getattr(schedule, name)
+            update[name] = own.model_copy(update=update[name].model_dump(exclude_none=True))
+    update["rights"] = schedule.rights.model_copy(update=rights)
+    return _checked(schedule.model_copy(update=update))
+
+
+def nearest_field(name: str) -> str:
+    """Return `did you mean timezone?`, or a list of all fields."""
+    likely = difflib.get_close_matches(name.lower().replace("-", "_"), FIELDS, n=1, cutoff=0.5)
+    return f"did you mean {likely[0]}?" if likely else f"there are {', '.join(FIELDS)}"
+
+
+def read_duration(field: str, value: object) -> float:
+    """Return the seconds of `90s`, `20m`, `1h30m`, `2d`, or of a plain number. Raises `FieldWrong`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        text = str(value).strip().lower()
+        parts = _PART.findall(text)
+        if text.replace(".", "", 1).isdecimal() and len(text) <= 12:
+            seconds = float(text)
+        elif parts and "".join(number + unit for number, unit in parts) == text:
+            seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
+        else:
+            raise FieldWrong(field, f"{_quoted(value)} is no span of time: write it as 90s, 20m, 1h30m or 2d")
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise FieldWrong(field, f"{_quoted(value)} is out of range: write 0 to ten years (3650d)")
+    return seconds
+
+
+def duration_words(seconds: float) -> str:
+    """Return the shortest text for a duration: `1h30m`; `0s` for none."""
+    remaining = round(seconds)
+    text = ""
+    for unit, size in _UNITS.items():
+        count, remaining = divmod(remaining, int(size))
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def _checked(schedule: Schedule) -> Schedule:
+    """Check the schedule as a whole and return it. Raises `FieldWrong`."""
+    try:
+        when = parse_when(schedule.cron, schedule.timezone)
+    except CronInvalid as wrong:
+        raise FieldWrong("cron", str(wrong)) from wrong
+    if isinstance(when, Once) and schedule.recurring:
+        schedule = schedule.model_copy(update={"recurring": False})
+    if not schedule.prompt.strip():
+        raise FieldWrong("prompt", "is empty: say what is to be done when it fires")
+    if schedule.context == "lead" and schedule.target != "lead":
+        problem = "is for agents of its own: write context fresh (an agent for each fire) or own (one that goes on)"
+        raise FieldWrong("agent_type", problem)
+    return schedule
+
+
+def _known_zone(zone: str) -> None:
+    try:
+        parse_cron("@daily", zone)
+    except CronInvalid as wrong:
+        raise FieldWrong("timezone", str(wrong).removeprefix("timezone: ")) from wrong
+
+
+def _text(field: str, value: object, _: _Around | None = None) -> str:
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise FieldWrong(field, f"{_quoted(value)} is no text")
+    text = str(value).strip()
+    if "\0" in text:
+        raise FieldWrong(field, "holds a NUL character: take it out")
+    return text
+
+
+def _prompt(field: str, value: object, around: _Around) -> str:
+    text = _text(field, value)
+    if len(text) > LONGEST_PROMPT:
+        raise FieldWrong(field, f"has {len(text):,} characters: write at most {LONGEST_PROMPT:,}, or name a file in it")
+    return text
+
+
+def _name(field: str, value: object, around: _Around) -> str:
+    text = _text(field, "" if value is None else value)
+    if text in _NONE:
+        return ""
+    if not _NAME.fullmatch(text) or text.startswith("cron_"):
+        problem = "write letters, digits, dots, hyphens and underscores, at most 64, and not cron_ in front"
+        raise FieldWrong(field, f"{_quoted(text)} is no name for a schedule: {problem}")
+    return text
+
+
+def _agent_type(field: str, value: object, around: _Around) -> str:
+    text = _text(field, "" if value is None else value)
+    if text in _NONE:
+        return "lead"
+    if not _AGENT_TYPE.fullmatch(text):
+        raise FieldWrong(field, f"{_quoted(text)} is no agent type: write lower-case letters, digits and hyphens")
+    return text
+
+
+def _choice(*choices: str) -> Callable[[str, object, _Around], str]:
+    def read(field: str, value: object, around: _Around) -> str:
+        text = _text(field, value).lower()
+        if text not in choices:
+            likely = difflib.get_close_matches(text, choices, n=1)
+            hint = f"; did you mean {likely[0]}?" if likely else ""
+            raise FieldWrong(field, f"{_quoted(text)} is none of {', '.join(choices)}{hint}")
+        return text
+
+    return read
+
+
+def _flag(field: str, value: object, around: _Around) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in {"true", "yes", "on"}:
+        return True
+    if text in {"false", "no", "off"}:
+        return False
+    raise FieldWrong(field, f"{_quoted(value)} is neither true nor false")
+
+
+def _once(field: str, value: object, around: _Around) -> bool:
+    return not _flag(field, value, around)
+
+
+def _span(field: str, value: object, around: _Around) -> float | None:
+    return None if _is_none(value) else read_duration(field, value)
+
+
+def _above_zero(field: str, value: object, around: _Around) -> float | None:
+    seconds = _span(field, value, around)
+    if seconds == 0:
+        raise FieldWrong(field, "0 leaves no time: write a span such as 20m, or none for no limit")
+    return seconds
+
+
+def _whole(low: int, high: int) -> Callable[[str, object, _Around], int]:
+    def read(field: str, value: object, around: _Around) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise FieldWrong(field, f"{_quoted(value)} is out of range: write a whole number from {low} to {high:,}")
+        return int(text)
+
+    return read
+
+
+def _runs(field: str, value: object, around: _Around) -> int | None:
+    return None if _is_none(value) else _whole(1, 999_999_999)(field, value, around)
+
+
+def _expires(field: str, value: object, around: _Around) -> float | None:
+    if _is_none(value):
+        return None
+    text = _text(field, value)
+    if _PART.match(text) and around.now is not None:
+        return around.now + read_duration(field, text)
+    try:
+        moment = datetime.fromisoformat(text)
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(around.zone))).timestamp()
+    except (ValueError, OverflowError) as wrong:
+        hint = "2026-12-01T09:00, with an offset or in its time zone"
+        raise FieldWrong(field, f"{_quoted(value)} is no moment: write it as {hint}") from wrong
+    if around.now is not None and at <= around.now:
+        raise FieldWrong(field, f"{_quoted(value)} is past: write a moment that is still to come")
+    return at
+
+
+def _mode(field: str, value: object, around: _Around) -> str:
+    text = _text(field, "" if value is None else value)
+    if text in _NONE:
+        return ""
+    mode = READ_AS.get(text, text)
+    if mode not in _MODES:
+        likely = difflib.get_close_matches(text, _MODES, n=1)
+        hint = f"; did you mean {likely[0]}?" if likely else ""
+        raise FieldWrong(field, f"{_quoted(text)} is none of {', '.join(_MODES)}{hint}")
+    return mode
+
+
+def _rules(field: str, value: object, around: _Around) -> tuple[str, ...]:
+    """Return rules from a list, or from one text separated by commas outside brackets."""
+    rules: list[str] = []
+    for rule in _items(value):
+        try:
+            parse_rule(rule)
+        except ValueError as wrong:
+            raise FieldWrong(field, str(wrong)) from wrong
+        rules.append(rule)
+    return tuple(rules)
+
+
+def _items(value: object) -> Sequence[str]:
+    if isinstance(value, (list, tuple)):
+        items = [str(item).strip() for item in cast("Sequence[object]", value)]
+    else:
+        items = [] if _is_none(value) else [item.strip() for item in re.split(r",(?![^(]*\))", str(value))]
+    return [item for item in items if item.lower() not in _NONE]
+
+
+def _budget(field: str, value: object, around: _Around) -> Budget:
+    """Return a budget from a mapping of kinds and limits, or from `cost_usd=2, steps=9`."""
+    if _is_none(value):
+        return Budget()
+    pairs = cast("Mapping[object, object]", value).items() if isinstance(value, Mapping) else _pairs(field, value)
+    limits: dict[str, float] = {}
+    for name, limit in pairs:
+        kind = str(name).strip()
+        text = str(limit).strip()
+        if limit is None:
+            continue
+        if kind not in _KINDS:
+            raise FieldWrong(field, f"{_quoted(kind)}: no such kind; there are {', '.join(_KINDS)}, as in cost_usd=1.5")
+        whole = _KINDS[kind]
+        try:
+            limits[kind] = int(text) if whole else float(text)
+        except ValueError:
+            limits[kind] = math.nan
+        if isinstance(limit, bool) or not 0 <= limits[kind] < math.inf:
+            raise FieldWrong(field, f"{kind}: {_quoted(limit)} is no {'whole ' if whole else ''}number from 0 on")
+    return Budget.model_validate(limits)
+
+
+def _pairs(field: str, value: object) -> list[tuple[str, str]]:
+    items = _items(value)
+    for item in items:
+        if "=" not in item:
+            raise FieldWrong(field, f"{_quoted(item)} is no limit: write KIND=N, as in cost_usd=1.5")
+    return [(kind, limit) for kind, _, limit in (item.partition("=") for item in items)]
+
+
+def _is_none(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() in _NONE)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+_Reader = Callable[[str, object, _Around], object]
+_READERS: Mapping[str, tuple[str, _Reader]] = MappingProxyType(
+    {
+        "cron": ("cron", _text),
+        "prompt": ("prompt", _prompt),
+        "name": ("name", _name),
+        "timezone": ("timezone", _text),
+        "once": ("recurring", _once),
+        "recurring": ("recurring", _flag),
+        "durable": ("durable", _flag),
+        "enabled": ("enabled", _flag),
+        "misfire": ("misfire", _choice("skip", "latest", "all")),
+        "misfire_cap": ("misfire_cap", _whole(1, MOST_MADE_UP)),
+        "window": ("window", _span),
+        "overlap": ("overlap", _choice("skip", "queue", "replace", "parallel")),
+        "context": ("context", _choice("lead", "fresh", "own")),
+        "agent_type": ("target", _agent_type),
+        "deliver": ("deliver", _choice("turn", "step")),
+        "jitter": ("jitter", _span),
+        "deadline": ("deadline", _above_zero),
+        "retries": ("retries", _whole(0, MOST_RETRIES)),
+        "budget": ("budget", _budget),
+        "fire_budget": ("fire_budget", _budget),
+        "permission_mode": ("mode", _mode),
+        "allow": ("allow", _rules),
+        "ask": ("ask", _rules),
+        "deny": ("deny", _rules),
+        "expires": ("expires", _expires),
+        "max_runs": ("max_runs", _runs),
+    }
+)
+"""Field -> its name in `Schedule` (for rights: in `ScheduleRights`), and its parser."""
+
+FIELDS: Sequence[str] = tuple(_READERS)
+"""Names of the fields, as written in front matter; options are the same names with hyphens."""

@@ -1,0 +1,138 @@
+"""The states of a life, as a table: which change there is, and which event of its journal makes it. Pure.
+
+A state is not kept, it is what the journal says (`life`). The agent's row has it, with what it waits for and since
+when; the row is written in the commit of the event that changed it, and in no other. Where no process hosts the
+session, the states are as they were left: `team` says so.
+
+    state      what it means
+    ---------  ------------------------------------------------------------------------------------------------
+    starting   it has not begun its first turn, or its code has crashed and it is about to go on
+    working    it has a turn under way
+    waiting    nothing of it can go on before what `waiting_for` names
+    idle       between turns; a message, a prompt or a task of the board wakes it
+    stopping   it was told to stop: what runs is ended, what is open is settled
+    stopped    its life is over; its name may begin another one
+    crashed    its code crashed too often in a row: parked until a person resumes it
+
+    from       to         by
+    ---------  ---------  ------------------------------------------------------------------------------------------
+    starting   working    TurnBegan, AgentResumed
+    starting   waiting    AgentResumed
+    starting   idle       AgentResumed
+    starting   stopping   EnvelopeReceived, StopAsked, AgentResumed
+    starting   crashed    AgentCrashed
+    working    waiting    ApprovalNeeded, CallJudged, ToolStarted, ToolSettled, ResultsMerged, AnswerTaken,
+                          RetryPlanned, WaitBegan, ContextEdited, SummaryFailed, TurnEnded
+    working    idle       TurnEnded
+    working    starting   AgentCrashed
+    working    crashed    AgentCrashed
+    working    stopping   EnvelopeReceived, StopAsked, TurnEnded
+    waiting    working    AnswerTaken, ToolFinished, ModelCalled, SummaryBegan, BudgetReached, Interrupted, TurnBegan,
+                          EnvelopeReceived, AgentResumed
+    waiting    idle       EnvelopeReceived, AnswerTaken, TurnEnded
+    waiting    starting   AgentCrashed
+    waiting    crashed    AgentCrashed
+    waiting    stopping   EnvelopeReceived, StopAsked, TurnEnded
+    idle       working    TurnBegan
+    idle       starting   AgentCrashed
+    idle       crashed    AgentCrashed
+    idle       stopping   EnvelopeReceived, StopAsked
+    stopping   starting   AgentCrashed
+    stopping   crashed    AgentCrashed
+    stopping   stopped    AgentStopped
+    crashed    starting   AgentResumed
+    crashed    working    AgentResumed
+    crashed    waiting    AgentResumed
+    crashed    idle       AgentResumed
+    crashed    stopping   AgentResumed
+
+`AgentCrashed` and `AgentResumed` are of the supervisor, `TurnBegan` to `TurnEnded` of the agent's own rules;
+`EnvelopeReceived` brings a stop, an answer, or another plan that is asked for.
+"""
+
+from __future__ import annotations
+
+from callboard.core.agent.rules.worktree import worktree_in_use
+from callboard.core.agent.state import AgentState
+from callboard.types.records import AgentLife, AgentRow, AgentTotals
+
+_SAID = 200
+"""Most characters of an ended agent's final text in its row."""
+
+RESTART = "restart"
+SUBAGENTS = "subagents"
+
+
+def life(state: AgentState) -> AgentLife:
+    """Return the lifecycle state for the agent's row."""
+    return _life(state, waiting_for(state))
+
+
+def _life(state: AgentState, waits: str) -> AgentLife:
+    if state.ended is not None:
+        return "stopped"
+    if state.waits.crash:
+        return "crashed" if state.waits.crash == "parked" else "starting"
+    if state.stop:
+        return "stopping"
+    if waits:
+        return "waiting"
+    return "idle" if state.turn is None and state.turns > 0 else "working" if state.turn else "starting"
+
+
+def waiting_for(state: AgentState) -> str:
+    """Return what the whole agent waits for; empty if some work is in progress, or all is over.
+
+    `plan ID`, `permission ID`, `question ID` (of requests), `rate`, `budget`, `subagents`, `restart`.
+    """
+    if state.ended is not None or state.waits.crash:
+        return RESTART if state.ended is None and state.waits.crash == "restarting" else ""
+    if state.stop:
+        return ""
+    if state.calls:
+        return _waiting_calls(state)
+    if state.gate.gate == "pending":
+        return f"plan {state.gate.request_id}"
+    if state.turn is None:
+        return f"question {state.waits.questions[0]}" if state.waits.questions else ""
+    if state.call is not None or state.summary is not None:
+        return ""
+    return "rate" if state.recovery.parked else state.waits.held if state.wants_reply else ""
+
+
+def _waiting_calls(state: AgentState) -> str:
+    """Return what the calls of a reply wait for together: permissions, or subagents."""
+    stages = {call.stage for call in state.calls} - {"settled"}
+    if stages == {"asking"}:
+        return f"permission {next(call.request_id for call in state.calls if call.stage == 'asking')}"
+    if stages != {"started"}:
+        return ""
+    children = all(call.call.name == "task" for call in state.calls if call.stage == "started")
+    return SUBAGENTS if children else ""
+
+
+def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
+    """Return the agent's row by its journal; the same object if nothing changed.
+
+    `at`: time of the newest event (Unix seconds), from which a changed state is counted.
+    """
+    waiting = waiting_for(state)
+    word = _life(state, waiting)
+    outcome = state.ended.outcome if state.ended else "failed" if word == "crashed" else ""
+    worktree = worktree_in_use(state.me) if state.spec else row.worktree
+    if (row.life, row.waiting_for, row.outcome) == (word, waiting, outcome):
+        return row if row.worktree == worktree else row.model_copy(update={"worktree": worktree})
+    changed = {"life": word, "waiting_for": waiting, "outcome": outcome, "since": at, "worktree": worktree}
+    return row.model_copy(update={**changed, "totals": _totals(state) if state.ended else None})
+
+
+def _totals(state: AgentState) -> AgentTotals:
+    """Return the totals of an ended life for its row."""
+    message = " ".join((state.reported or (state.ended.result if state.ended else "") or state.last_text).split())
+    return AgentTotals(
+        steps=state.steps,
+        usage=state.usage,
+        said=message if len(message) <= _SAID else f"{message[: _SAID - 1]}…",
+        compacted=dict(sorted(state.compacted.items())),
+        rereads=state.forgotten.rereads,
+    )

@@ -1,0 +1,74 @@
+"""Tasks that a teammate still holds when its model ends the turn: it is reminded, keeps them, or releases them. Pure.
+
+the model ends its turn and holds a task, and...            then
+----------------------------------------------------------  -------------------------------------------------------
+it asked somebody in this turn, or waits for a person or    it keeps the task; the lead reads that it is unfinished
+for its own background command
+it was not reminded in this turn                            it is reminded, and the turn continues
+it was reminded, and a message of its has no reply yet      it keeps the task; the lead is woken and reads so
+it was reminded                                             the task is released, and the lead reads so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from callboard.core.agent.state import AgentState
+from callboard.types.records import Task
+
+
+def reminder_due(state: AgentState) -> bool:
+    """Return True if the turn continues with a reminder of the held tasks."""
+    turn = state.turn
+    if state.me.kind != "teammate" or turn is None or not state.tasks or turn.reminded or state.leaving:
+        return False
+    return not _waits_now(state)
+
+
+def keeps_tasks(state: AgentState) -> bool:
+    """Return True if the agent keeps its tasks at the end of the turn, because it will continue after an expected
+    event."""
+    return not state.leaving and bool(_waits_now(state) or state.waits.replies)
+
+
+def _waits_now(state: AgentState) -> bool:
+    """Return True if the agent waits for the result of its own action: an answer, a reply, a command."""
+    background = any(command.status == "running" for command in state.background.values())
+    return background or bool(state.waits.questions) or any(name in state.waits.replies for name in state.waits.fresh)
+
+
+def reminder_words(tasks: Mapping[str, str]) -> str:
+    """Return what the model reads. `tasks`: id -> subject."""
+    return (
+        f"You are about to end your turn, and {names_of(tasks)} is still in your hands, unfinished. If it is done, "
+        "call complete_task. If it is not, go on with it now. If it cannot be done, call fail_task; to give it back, "
+        "call release_task. If you need an answer first, ask for it with send_message and end your turn: the task "
+        "stays yours. If you end your turn without any of this, the task is released, and the lead learns that it is "
+        "unfinished."
+    )
+
+
+def kept_words(state: AgentState) -> str:
+    """Return what the lead reads of a teammate that ended its turn and keeps its tasks."""
+    waits = [*sorted(state.waits.replies)]
+    if state.waits.questions:
+        waits.append("an answer of the person")
+    if any(command.status == "running" for command in state.background.values()):
+        waits.append("its background command")
+    return (
+        f"{state.me.name} still holds {names_of(state.tasks)}, which is unfinished, and waits for {', '.join(waits)}."
+    )
+
+
+def fates(tasks: Iterable[Task]) -> str:
+    """Return what happened to released tasks. `tasks`: their current rows."""
+    return ", and ".join(f"{task.id} ({task.subject}); {_fate(task)}" for task in tasks)
+
+
+def names_of(tasks: Mapping[str, str]) -> str:
+    """Return `task_x (its subject)` for each."""
+    return ", ".join(f"{task} ({subject})" for task, subject in tasks.items())
+
+
+def _fate(task: Task) -> str:
+    return f"it has failed after {task.attempts} tries" if task.status == "failed" else "the task is free again"

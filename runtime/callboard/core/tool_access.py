@@ -1,0 +1,161 @@
+"""Tools of an agent, by its kind and by the tools that its type allows and denies, in the runtime's names or the
+compatible ones.
+
+Pure. Nothing is dropped silently: an unknown name, and a tool that this kind of agent never has, are reported with the
+result. A teammate keeps the tools that a team needs, regardless of its type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+AgentKind = Literal["lead", "teammate", "subagent"]
+
+_FILES = frozenset({"read_file", "write_file", "edit_file", "glob", "grep"})
+_SHELL = frozenset({"bash", "task_output", "task_stop"})
+_OWN = frozenset({"todo_write", "load_skill", "compact"})
+_LOOK = frozenset({"list_tasks", "get_task"})
+_BOARD = _LOOK | {"create_task", "update_task", "claim_task", "complete_task", "fail_task", "release_task"}
+_TALK = frozenset({"list_team", "send_message"})
+_LEADS = frozenset({"spawn_teammate", "request_shutdown", "request_plan", "review_plan", "broadcast", "check_inbox"})
+_TREES = frozenset({"create_worktree", "keep_worktree", "merge_worktree", "remove_worktree"})
+_CRON = frozenset({"schedule_cron", "list_crons", "cancel_cron"})
+_ALONE = frozenset({"task", "ask_person", "submit_plan"})
+_REPORT = frozenset({"submit_plan", "report", "refuse_shutdown"})
+MEMORY = frozenset({"remember", "recall", "forget"})
+"""Tools that a subagent has only if its type keeps notes (`memory:`)."""
+
+TOOLS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
+    {
+        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE | MEMORY | {"connect_mcp"},
+        "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | MEMORY | {"list_crons", "task", "ask_person"},
+        "subagent": _FILES | _SHELL | _OWN | _LOOK,
+    }
+)
+"""All tools that a kind may have. A subagent answers with its last text, and starts no agents."""
+
+ALWAYS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
+    {"lead": frozenset(), "teammate": _BOARD | _TALK | _REPORT, "subagent": frozenset()}
+)
+"""Tools of each kind of agent that an allowlist need not name."""
+
+ALL_TOOLS: frozenset[str] = frozenset(name for names in TOOLS_OF.values() for name in names)
+
+COMPATIBLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Bash": ("bash",),
+        "Read": ("read_file",),
+        "Write": ("write_file",),
+        "Edit": ("edit_file",),
+        "Glob": ("glob",),
+        "Grep": ("grep",),
+        "TodoWrite": ("todo_write",),
+        "Agent": ("task", "spawn_teammate"),
+        "Task": ("task",),
+        "Skill": ("load_skill",),
+        "SendMessage": ("send_message",),
+        "TaskCreate": ("create_task",),
+        "TaskUpdate": ("update_task",),
+        "TaskGet": ("get_task",),
+        "TaskList": ("list_tasks",),
+        "CronCreate": ("schedule_cron",),
+        "CronList": ("list_crons",),
+        "CronDelete": ("cancel_cron",),
+        "ExitPlanMode": ("submit_plan",),
+        "AskUserQuestion": ("ask_person",),
+        "TaskOutput": ("task_output",),
+        "TaskStop": ("task_stop",),
+    }
+)
+"""Compatible name -> the runtime's tools."""
+
+LONGEST_NAME = 64
+"""Maximum characters of a tool's name (docs/tools.md)."""
+_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
+_ENTRY = re.compile(r"\s*(?P<name>[^()\s]+)\s*(?:\((?P<inside>.*)\))?\s*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The tools of one agent, sorted, and the list entries that could not be applied."""
+
+    names: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    """Entries that match no tool of this version, as they were written."""
+    withheld: tuple[str, ...] = ()
+    """Tools that were requested by name and that this kind of agent never has."""
+    kept: tuple[str, ...] = ()
+    """Denied tools that a teammate needs for its work: its plan and its report."""
+
+
+def normalised(name: str) -> str:
+    """Return the name by which a model calls a tool: characters that the service refuses become `_`, at most 64
+    characters."""
+    return _REFUSED.sub("_", name)[:LONGEST_NAME]
+
+
+def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Return groups of names of different tools that a model could not distinguish, each group sorted; normally there
+    are none. A name that occurs twice clashes with itself: it would be unclear which of the two a rule applies to."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(normalised(name), []).append(name)
+    return tuple(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+
+
+def our_names(entry: str) -> tuple[str, ...]:
+    """Return the tools for an entry of a tools list, including `Name(...)`; empty if it is not a tool of the
+    runtime."""
+    match = _ENTRY.match(entry)
+    name = match["name"] if match else ""
+    return (name,) if name in ALL_TOOLS else COMPATIBLE.get(name, ())
+
+
+def tools_for(
+    kind: AgentKind,
+    requested: Sequence[str] | None,
+    denied: Iterable[str] = (),
+    *,
+    plan_mode: bool = False,
+    memory: bool = False,
+) -> Toolset:
+    """Return the tools of an agent of `kind`. `requested` None: all tools of its kind. Denials take precedence over
+    `requested`.
+
+    `plan_mode`: a lead has `submit_plan` only then; `memory`: its type keeps notes.
+    """
+    may = TOOLS_OF[kind] | (MEMORY if memory else frozenset[str]())
+    if kind == "lead" and not plan_mode:
+        may -= {"submit_plan"}
+    refused = {name for entry in denied for name in our_names(entry)}
+    selected = (
+        may if requested is None else {name for entry in requested for name in our_names(entry)} | ALWAYS_OF[kind]
+    )
+    needed = (_REPORT & ALWAYS_OF[kind]) & may
+    names = (selected & may) - (refused - needed)
+    return Toolset(
+        names=tuple(sorted(names)),
+        unknown=tuple(entry for entry in (*(requested or ()), *denied) if not our_names(entry)),
+        withheld=tuple(sorted(_withheld(requested or (), may))),
+        kept=tuple(sorted(refused & needed)),
+    )
+
+
+def names_of(tools: Sequence[str], own: Sequence[str] | None, shared: Sequence[str]) -> tuple[str, ...]:
+    """Return the tools of one agent by its spec's `tools` and `own`, sorted. `shared`: tools that the program provides
+    for all agents."""
+    return tuple(sorted({*tools, *(shared if own is None else own)}))
+
+
+def _withheld(requested: Iterable[str], may: frozenset[str]) -> set[str]:
+    """Return the named tools that are not available. An entry for several tools counts if none of them is available."""
+    withheld: set[str] = set()
+    for entry in requested:
+        names = our_names(entry)
+        if names and not may.intersection(names):
+            withheld.update(names)
+    return withheld

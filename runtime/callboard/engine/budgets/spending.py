@@ -1,0 +1,92 @@
+"""Reader of a session's spending, over all lives of all its agents, and of the rest of its budgets. Read-only.
+
+Works while another process hosts the session: it reads the current state of the store and marks calls in progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from callboard.core.budgets.tree import BudgetNode
+from callboard.core.context.view.conversation import Conversation
+from callboard.core.frozen import replace
+from callboard.core.keys import journal
+from callboard.core.reports.spending import Life, Spending, life_spent, spending_of
+from callboard.engine.awake_time import AwakeTime
+from callboard.engine.budgets.budgets import Budgets
+from callboard.engine.recall import events_of, load_spec, recall_readable
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.environment import Clock
+from callboard.ports.store import Store
+from callboard.types.errors import SessionUnreadable
+from callboard.types.records import AgentRow, Budget
+
+
+async def session_spending(store: Store, session: str, rows: Sequence[AgentRow]) -> Spending:
+    """Return the tree of a session's spending so far. `rows`: its agents. Raises `StoreDamaged`."""
+    lives: list[Life] = []
+    for row in rows:
+        for incarnation in range(1, row.incarnation + 1):
+            events = await events_of(store, journal(session, row.name, incarnation))
+            lives.append(life_spent(row.name, incarnation, events))
+    return spending_of(session, lives)
+
+
+async def session_budgets(
+    store: Store, session: str, board: SessionBoard, *, clock: Clock, budget: Budget
+) -> tuple[BudgetNode, ...]:
+    """Return the budgets with a limit and the amounts charged to them, as a new host would count.
+
+    `budget`: that of the whole session. Schedules have their budget for all fires here, not that of each fire. Raises
+    `StoreDamaged`.
+    """
+    budgets = Budgets(AwakeTime(clock), budget, board)
+    await recall_budgets(budgets, store, session, board.agents())
+    for schedule in board.schedules():
+        budgets.of_schedule(schedule.id)
+    nodes = [node for node in budgets.tree.values() if not node.name.startswith("fire:")]
+    return tuple(node for node in nodes if node.budget != Budget())
+
+
+async def recall_budgets(budgets: Budgets, store: Store, session: str, rows: Sequence[AgentRow]) -> None:
+    """Restore the usage of all agents of the session, including ended ones, from their journals. Does nothing without a
+    budget. Usage that a damaged journal no longer contains is not counted."""
+    if not await _matter(budgets, store, session, rows):
+        return
+    above = {row.name: row.parent for row in rows}
+    states = [
+        replace((await recall_readable(store, session, row.name, life)).state, conversation=Conversation())
+        for row in rows
+        for life in range(1, row.incarnation + 1)
+    ]
+    begun = [state for state in states if state.spec is not None]
+    for state in sorted(begun, key=lambda state: (state.began_at, _depth(state.me.name, above))):
+        budgets.join(state)
+    living = {(row.name, row.incarnation) for row in rows if row.life not in ("stopped", "crashed")}
+    for state in begun:
+        if (state.me.name, state.incarnation) not in living:
+            budgets.leave(state.me.name, state.incarnation)
+
+
+async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[AgentRow]) -> bool:
+    """Return True if a budget limits further use by this session's agents."""
+    if budgets.session != Budget():
+        return True
+    if any(schedule.budget != Budget() or schedule.fire_budget != Budget() for schedule in budgets.board.schedules()):
+        return True
+    specs = {row.spec for row in rows if row.life != "stopped" and row.spec}
+    try:
+        return any([(await load_spec(store, session, digest)).budget != Budget() for digest in sorted(specs)])
+    except SessionUnreadable as wrong:
+        if wrong.newer:
+            raise
+        return True  # a spec is lost with its budget: the journals tell it
+
+
+def _depth(name: str, above: Mapping[str, str | None]) -> int:
+    """Return the number of agents above one."""
+    hops = 0
+    parent = above.get(name)
+    while parent is not None and hops < len(above):
+        hops, parent = hops + 1, above.get(parent)
+    return hops

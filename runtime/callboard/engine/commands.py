@@ -1,0 +1,231 @@
+"""First records of a session, and the user's messages and commands as envelopes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard import __version__
+from callboard.core.decoding import read_event, read_value, with_version
+from callboard.core.keys import agent_key, journal, one_by_id, session_key, session_of, short_id
+from callboard.core.messaging.envelopes import sending
+from callboard.engine.recall import spec_digest, spec_key
+from callboard.ports.store import Fence, Put, Store, Write
+from callboard.ports.store_reading import records_of, rows_of
+from callboard.types.agent_spec import AgentSpec, ModelChoice, ModelLimits
+from callboard.types.errors import SessionUnreadable, UsageError
+from callboard.types.events import AgentStarted
+from callboard.types.records import AgentRow, Envelope, Json, SessionRow
+
+SERVES = "serve"
+"""Key in `SessionRow.settings` that is true for the session that `callboard serve` keeps for schedule files."""
+Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode", "asking", "limits"]
+
+
+async def create_session(
+    store: Store, row: SessionRow, lead: AgentSpec, *, fence: Fence | None, first: Envelope | None = None
+) -> None:
+    """Create the session, its lead, the lead's spec, and the first prompt in one commit, so that no session loses its
+    first prompt. Raises `Conflict` if the session exists."""
+    digest = spec_digest(lead)
+    agent = AgentRow(
+        name=lead.name,
+        kind="lead",
+        role=lead.role,
+        agent_type=lead.agent_type,
+        spec=digest,
+        created_at=row.created_at,
+        since=row.created_at,
+    )
+    mail = [] if first is None else [sending(row.id, first)]
+    await store.commit(
+        Put(session_key(row.id), row.encode(), expected=0),
+        Put(agent_key(row.id, lead.name), agent.encode(), expected=0),
+        Put(spec_key(row.id, digest), lead.encode()),
+        *mail,
+        fence=fence,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSessions:
+    """All sessions of a store."""
+
+    rows: tuple[SessionRow, ...]
+    """Sessions that this version can read, newest first. A damaged row is replaced by one made from the journal."""
+    unreadable: Mapping[str, SessionUnreadable]
+    """Sessions that this version cannot read, by id."""
+    began: Mapping[str, float]
+    """Start times of the unreadable sessions, as far as their rows state them."""
+    rebuilt: frozenset[str]
+    """Sessions whose row is no longer in the store."""
+
+
+async def sessions_of(store: Store) -> Sequence[SessionRow]:
+    """Return the sessions of a store that this version can read, newest first."""
+    return (await stored_sessions(store)).rows
+
+
+async def stored_sessions(store: Store) -> StoredSessions:
+    """Return all sessions of a store, including unreadable ones."""
+    rows = list[SessionRow]()
+    ids = dict[str, None]()
+    unreadable = dict[str, SessionUnreadable]()
+    began = dict[str, float]()
+    for row in await rows_of(store, "s/"):
+        ids[session_of(row.key)] = None
+        if row.key.count("/") == 1:
+            try:
+                rows.append(read_value(SessionRow, row.value or b"", row.key))
+            except SessionUnreadable as wrong:
+                unreadable[wrong.session] = with_version(wrong, row.value, __version__)
+                match = re.search(rb'"created_at": ?([0-9.]+)', row.value or b"")
+                began[wrong.session] = float(match[1]) if match else math.inf
+    lost = frozenset(ids) - {row.id for row in rows} - unreadable.keys()
+    rows += [await _rebuilt(store, session) for session in sorted(lost)]
+    return StoredSessions(tuple(sorted(rows, key=lambda row: -row.created_at)), unreadable, began, lost)
+
+
+@contextmanager
+def naming_version(row: SessionRow) -> Generator[None]:
+    """Add the version that wrote the session, if its row states it, to a `SessionUnreadable` of the block."""
+    try:
+        yield
+    except SessionUnreadable as wrong:
+        raise with_version(wrong, row.encode(), __version__) from wrong
+
+
+async def _rebuilt(store: Store, session: str) -> SessionRow:
+    """Return a row for the session, made from the journal of its first lead."""
+    row = SessionRow(id=session, workspace="", created_at=0.0, prompt="(its row was damaged)")
+    first = next(iter(await records_of(store, journal(session, "lead", 1), 0, 1)), None)
+    if first is None:
+        return row
+    event = read_event(first.data, journal(session, "lead", 1), first.seq)
+    if not isinstance(event, AgentStarted):
+        return row.model_copy(update={"created_at": event.at})
+    model = event.spec.model
+    return row.model_copy(update={"created_at": event.at, "model": model, "settings": {"model": model}})
+
+
+async def find_session(store: Store, prefix: str | None) -> SessionRow:
+    """Return the session with this id or unique prefix of an id, or the newest, without the one of schedule files.
+    Raises `UsageError`, and `SessionUnreadable` for a session that a newer Callboard wrote."""
+    stored = await stored_sessions(store)
+    rows = stored.rows
+    if not rows and not stored.unreadable:
+        raise UsageError("there is no session in this workspace yet: start one with `callboard run`")
+    if prefix is None:
+        newest = max(stored.began, key=lambda session: stored.began[session], default="")
+        if newest and stored.began[newest] > max((row.created_at for row in rows), default=0.0):
+            raise stored.unreadable[newest]  # an older session must not pass for the newest
+        own = next((row for row in rows if not row.settings.get(SERVES)), None)
+        if own is None:
+            message = f"the only session here, {rows[0].id}, holds schedules that `callboard serve` fires"
+            raise UsageError(f"{message}: name it with --session, or start one of yours with `callboard run`")
+        return own
+    by_id = {row.id: row for row in rows}
+    session = one_by_id("session", [*by_id, *stored.unreadable], prefix, where="of this workspace")
+    if session in stored.unreadable:
+        raise stored.unreadable[session]
+    return by_id[session]
+
+
+async def send_note(store: Store, session: str, text: str, *, now: float, nonce: str) -> None:
+    """Send the lead a note that it reads at its next step or with the next prompt. A note begins no turn."""
+    row = await _recipient(store, session, "lead")
+    note = prompt_envelope(session, text, now=now, nonce=nonce)
+    note = note.model_copy(update={"incarnation": row.incarnation, "mode": "queue"})
+    await store.commit(sending(session, note))
+
+
+async def send_prompt(store: Store, session: str, text: str, *, to: str, now: float, nonce: str) -> str:
+    """Send a prompt of the user to an agent and return the id of the envelope. `nonce`: unique for each prompt."""
+    row = await _recipient(store, session, to)
+    # To one who is at work it is a word on that work: no new piece of work, which would need a plan of its own.
+    assigns = row.kind != "lead" and row.life not in ("starting", "working", "waiting")
+    metadata: Json = {"assignment": True} if assigns else {}
+    envelope = prompt_envelope(session, text, now=now, nonce=nonce).model_copy(
+        update={
+            "id": short_id("env", session, to, nonce),
+            "recipient": to,
+            "incarnation": row.incarnation,
+            "metadata": metadata,
+        }
+    )
+    await store.commit(sending(session, envelope))
+    return envelope.id
+
+
+def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envelope:
+    """Return the envelope of the user's prompt to the first lead of a session."""
+    return Envelope(
+        id=short_id("env", session, "lead", nonce),
+        sender="person",
+        recipient="lead",
+        incarnation=1,
+        type="prompt",
+        content=text,
+        cause="person",
+        sent_at=now,
+    )
+
+
+def named(row: SessionRow, text: str) -> SessionRow:
+    """Return the session's row with the beginning of the user's first prompt, for lists."""
+    return row if row.prompt else row.model_copy(update={"prompt": " ".join(text.split())[:200]})
+
+
+@dataclass(frozen=True)
+class AgentCommand:
+    """Command of the user to the runtime of an agent."""
+
+    action: Action
+    to: str = "lead"
+    text: str = ""
+    """Argument of the command. `compact`: what to keep. `undo`: journal positions of the edits, separated by blanks.
+    `new`: not empty to carry over a summary. `budget`: the raised limits, as JSON. `model`: a `ModelChoice`, as JSON.
+    `mode`: a permission mode. `asking`: seconds that requests wait; 0: no one can answer. `limits`: the changed limits
+    of a turn, as JSON."""
+
+
+def model_command(name: str, limits: ModelLimits, to: str = "lead") -> AgentCommand:
+    """Return the command that switches an agent to this model from its next call on."""
+    return AgentCommand("model", to, ModelChoice(name=name, limits=limits).model_dump_json())
+
+
+async def send_command(store: Store, session: str, command: AgentCommand, *, now: float, nonce: str) -> str:
+    """Send a command of the user to the runtime of an agent and return the id of the envelope. It takes effect at
+    receipt, and the model never sees it."""
+    row = await _recipient(store, session, command.to)
+    envelope = Envelope(
+        id=short_id("env", session, command.to, command.action, nonce),
+        sender="person",
+        recipient=command.to,
+        incarnation=row.incarnation,
+        type="command",
+        content=command.text,
+        cause="person",
+        metadata={"action": command.action},
+        sent_at=now,
+    )
+    await store.commit(sending(session, envelope))
+    return envelope.id
+
+
+async def _recipient(store: Store, session: str, name: str) -> AgentRow:
+    row = await store.get(agent_key(session, name))
+    if row is None or row.value is None:
+        team = [agent_row.key.rsplit("/", 1)[1] for agent_row in await rows_of(store, agent_key(session, ""))]
+        raise UsageError(f"there is no agent {name!r} in session {session}; there are: {', '.join(team) or 'none'}")
+    return read_value(AgentRow, row.value, row.key)
+
+
+def mark_ended(row: SessionRow, revision: int, now: float, exit_code: int) -> Write:
+    """Return the write that marks the end of a run in the session's row. A resume is still possible."""
+    ended = row.model_copy(update={"ended_at": now, "exit_code": exit_code})
+    return Put(session_key(row.id), ended.encode(), expected=revision)

@@ -1,0 +1,70 @@
+"""Helpers shared by the operations of tool calls: finding a call, naming the caller, showing messages of hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from callboard.core.agent.rules.compaction import transcript_of, transcript_path
+from callboard.core.agent.state import AgentState, CallState
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.runtime import Host
+from callboard.ports.model import Delta
+from callboard.types import hook_answers as hk
+
+log = structlog.get_logger("callboard.tools")
+
+
+def caller(agent: AgentRuntime) -> hk.Caller:
+    """Return the agent in the form for hooks."""
+    return caller_in(agent.host, agent.state)
+
+
+def caller_in(host: Host, state: AgentState) -> hk.Caller:
+    """Return an agent in the form for hooks, even if its life has ended. It must have begun."""
+    me = state.me
+    folders = host.ports.archive.folders(me)
+    return hk.Caller(
+        session=host.session,
+        name=me.name,
+        kind=me.kind,
+        agent_type=me.agent_type,
+        permission_mode=me.permission_mode,
+        folder=str(folders.root),
+        transcript=transcript_path(state, str(folders.transcripts)),
+        main_transcript=_main_transcript(host, state, str(folders.transcripts)),
+        skills=state.skills,
+    )
+
+
+def _main_transcript(host: Host, state: AgentState, folder: str) -> str:
+    """Return the transcript of the lead or teammate above a subagent; empty for any other agent."""
+    row = host.board.agent(state.me.name)
+    if state.me.kind != "subagent" or row is None:
+        return ""
+    while row is not None and row[0].kind == "subagent":
+        row = host.board.agent(row[0].parent or "lead")
+    return transcript_of(row[0].name, row[0].incarnation, folder) if row is not None else ""
+
+
+def notice(agent: AgentRuntime, notices: Sequence[str]) -> None:
+    """Show messages of hooks to the user: a fault that lets a call proceed, or a hook's own message."""
+    for text in notices:
+        log.warning("hook", agent=agent.name, notice=text)
+        agent.host.streamed(agent.name, Delta("notice", text))
+
+
+def find_call(state: AgentState, call_id: str) -> CallState | None:
+    """Return the pending call with this id if it belongs to the newest reply."""
+    return next((call for call in state.calls if call.call.id == call_id), None)
+
+
+def gone_from(call_id: str, stage: str) -> Callable[[AgentState], bool]:
+    """Return a condition that is true when the call has left `stage`, so that its record is void."""
+
+    def gone(state: AgentState) -> bool:
+        call = find_call(state, call_id)
+        return call is None or call.stage != stage
+
+    return gone

@@ -1,0 +1,294 @@
+"""Notification of hooks that only inform: nothing waits for their answer, and it changes nothing.
+
+Each hook is notified at most once: a notification in flight when a process dies is not repeated. At the end of a
+process they have a bounded time and are then cancelled. Notifications follow from journal events; other callers use
+`tell`.
+
+Output of background hooks, delivered to their agent as mail, which waits for the next turn or wakes it.
+
+Mail is journalled, survives a crash once it is sent, and reaches an idle agent without a separate turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from callboard.core.agent.state import AgentState
+from callboard.core.keys import short_id
+from callboard.core.messaging.envelopes import sending
+from callboard.engine import transcripts
+from callboard.engine.hooks.caller import caller_in, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.runtime import Host
+from callboard.ports.hooks import Late
+from callboard.ports.model import Delta
+from callboard.types import events as ev
+from callboard.types import hook_answers as hk
+from callboard.types.errors import CallboardError
+from callboard.types.records import Envelope, Request
+
+AT_ONCE = 8
+"""Most notifications of a session in progress at once; further ones wait."""
+USUAL_END = 5.0
+LONGEST_END = 60.0
+"""Most seconds for all hooks together at the end of a process, even if a file sets more for `SessionEnd`."""
+PERMISSION_WAIT = 6.0
+IDLE_WAIT = 60.0
+"""Seconds that a question waits, or a lead idles, before a `Notification`; as in Claude Code."""
+
+_FAILURES: Mapping[str, hk.FailureKind] = {
+    "rate_limited": "rate_limit",
+    "overloaded": "overloaded",
+    "server": "server_error",
+    "connection": "server_error",
+    "silence": "server_error",
+    "bad_reply": "server_error",
+    "too_long": "invalid_request",
+    "overflow": "invalid_request",
+    "spend_limit": "billing_error",
+    "payment": "billing_error",
+    "credentials": "authentication_failed",
+    "not_found": "model_not_found",
+    "invalid": "invalid_request",
+}
+"""Kinds of faults and of ends of turns -> names in the compatible form."""
+_NEEDED: Mapping[str, str] = {"plan": "approval of a plan", "question": "an answer"}
+
+
+class Informer:
+    """Notifier of the hooks of one session. `agent_of(name)`: the agent that lives in this process. `state_of(name)`:
+    its state, also after its end."""
+
+    def __init__(
+        self,
+        host: Host,
+        agent_of: Callable[[str], AgentRuntime | None],
+        state_of: Callable[[str], AgentState | None],
+    ) -> None:
+        self._host = host
+        self._agent_of = agent_of
+        self._state_of = state_of
+        self._slots = anyio.Semaphore(AT_ONCE)
+        self._open = 0
+        self._none_open = anyio.Event()
+        self._pending: set[str] = set()
+        """Requests known to be pending. Hooks are notified only of the end of these."""
+        self._heeded: dict[type, Callable[[str, Any], None]] = {
+            ev.BudgetReached: self._budget,
+            ev.TurnEnded: self._turn_ended,
+            ev.Reported: self._reported,
+            ev.AgentStopped: self._stopped,
+        }
+        self.group: TaskGroup | None = None
+        host.inform = self.tell
+        host.caller_of = self.caller
+        host.on_event = self.heed
+        host.ports.hooks.transcribe = self.transcribe
+
+    def tell(self, event: hk.HookEvent) -> None:
+        """Notify the hooks of an event, if there are any, without waiting for them."""
+        if self.group is not None and self._host.ports.hooks.has(type(event).__name__):
+            self._start(partial(self._tell, event))
+
+    def heed(self, name: str, event: ev.Event) -> None:
+        """Handle a journalled event of an agent."""
+        handler = self._heeded.get(type(event))
+        if handler is not None:
+            handler(name, event)
+
+    async def transcribe(self, event: hk.HookEvent) -> str:
+        """Append new entries to the transcripts that the event names. Return a description of any failure, for the
+        user."""
+        by = event.by
+        paths = {by.main_transcript or by.transcript, *((by.transcript,) if isinstance(event, hk.SubagentStop) else ())}
+        for path in sorted(paths):
+            agent = self._author(path, by.name)
+            if agent is None:
+                continue
+            try:
+                await transcripts.write(agent)
+            except (CallboardError, OSError) as failed:
+                return f"{path} lacks the newest messages, and hooks that read it miss them: {failed}"
+        return ""
+
+    def _author(self, path: str, name: str) -> AgentRuntime | None:
+        """Return the agent whose transcript has this path, if it lives in this process. `name`: the likely agent."""
+        for candidate in (name, Path(path).name.partition(".")[0], "lead"):
+            agent = self._agent_of(candidate)
+            if agent is None or agent.retired or agent.state.spec is None:
+                continue
+            if caller_in(self._host, agent.state).transcript == path:
+                return agent
+        return None
+
+    def heed_request(self, request: Request) -> None:
+        """Handle a changed request row."""
+        has = self._host.ports.hooks.has
+        if request.status == "pending":
+            if request.id not in self._pending:
+                self._pending.add(request.id)
+                if has("Notification") and request.kind != "shutdown":
+                    self._later(PERMISSION_WAIT, partial(self._waits_still, request.id))
+        elif request.id in self._pending:
+            self._pending.discard(request.id)
+            self.tell(
+                hk.RequestAnswered(
+                    id=request.id,
+                    kind=request.kind,
+                    status=request.status,
+                    subject=request.subject,
+                    answered_by=request.answered_by or "",
+                    reason=request.reason,
+                    by=self.caller(request.asked_by),
+                )
+            )
+
+    async def end(self) -> None:
+        """Notify of `SessionEnd` and finish outstanding notifications. Bounded in time; cancellation waits for it."""
+        hooks = self._host.ports.hooks
+        if not hooks.has("SessionEnd") and not self._open:
+            return
+        with anyio.move_on_after(max(USUAL_END, min(LONGEST_END, hooks.longest_timeout("SessionEnd"))), shield=True):
+            if hooks.has("SessionEnd"):
+                lead = self._state_of("lead")
+                attended = lead is not None and lead.spec is not None and lead.me.ask_deadline != 0
+                reason = "prompt_input_exit" if attended else "other"
+                verdict = await hooks.fire(hk.SessionEnd(reason, self.caller("lead")))
+                self._notice("lead", verdict.notices)
+            while self._open:
+                await self._none_open.wait()
+
+    def _start(self, work: Callable[[], Any]) -> None:
+        assert self.group is not None, "told while the team runs"
+        self._open += 1
+        if self._none_open.is_set():
+            self._none_open = anyio.Event()
+        self.group.start_soon(self._counted, work)
+
+    async def _counted(self, work: Callable[[], Any]) -> None:
+        try:
+            async with self._slots:
+                await work()
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._none_open.set()
+
+    async def _tell(self, event: hk.HookEvent) -> None:
+        verdict = await self._host.ports.hooks.fire(event)
+        self._notice(event.by.name, verdict.notices)
+
+    def _later(self, seconds: float, work: Callable[[], None]) -> None:
+        if self.group is not None:
+            self.group.start_soon(self._after, self._host.clock.now() + seconds, work)
+
+    async def _after(self, when: float, work: Callable[[], None]) -> None:
+        await self._host.clock.sleep_until(when)
+        work()
+
+    # What is told of
+
+    def _waits_still(self, request_id: str) -> None:
+        match = self._host.board.request(request_id)
+        if match is None or match[0].status != "pending":
+            return
+        request = match[0]
+        permission = request.kind == "permission"
+        needs = request.subject or f"{request.asked_by} needs {_NEEDED.get(request.kind, 'an answer')}"
+        self.tell(
+            hk.Notification(
+                message=needs,
+                notification_type="permission_prompt" if permission else "agent_needs_input",
+                title="Permission needed" if permission else "An agent needs you",
+                by=self.caller(request.asked_by),
+            )
+        )
+
+    def _budget(self, name: str, event: ev.BudgetReached) -> None:
+        fields = (event.budget, event.kind, event.limit, event.spent, event.wanted, event.winds_down)
+        self.tell(hk.BudgetReached(*fields, by=self.caller(name)))
+
+    def _turn_ended(self, name: str, event: ev.TurnEnded) -> None:
+        agent = self._agent_of(name)
+        has = self._host.ports.hooks.has
+        if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
+            fault = agent.state.last_fault if agent is not None and event.reason == "failed" else event.reason
+            self.tell(hk.StopFailure(_FAILURES.get(fault, "unknown"), event.why, self.caller(name)))
+        if name == "lead" and agent is not None and has("Notification") and agent.state.me.ask_deadline != 0:
+            self._later(IDLE_WAIT, partial(self._idles_still, agent, agent.state.turns))
+
+    def _idles_still(self, agent: AgentRuntime, turns: int) -> None:
+        if agent.state.turn is None and agent.state.turns == turns and agent.state.ended is None:
+            message = "The lead waits for you."
+            self.tell(hk.Notification(message, "idle_prompt", "Waiting", self.caller(agent.name)))
+
+    def _reported(self, name: str, event: ev.Reported) -> None:
+        if self._host.ports.hooks.has("Notification"):
+            first = event.result.strip().partition("\n")[0][:200]
+            message = f"{name} is {event.status}" + (f": {first}" if first else "")
+            self.tell(hk.Notification(message, "agent_completed", "An agent has reported", self.caller(name)))
+
+    def _stopped(self, name: str, event: ev.AgentStopped) -> None:
+        agent = self._agent_of(name) if name == "lead" else None
+        if agent is not None and agent.state.renew:
+            self.tell(hk.SessionEnd("clear", self.caller(name)))
+
+    def caller(self, name: str) -> hk.Caller:
+        """Return the agent with this name in its current or last state in this process."""
+        state = self._state_of(name)
+        lead = self._state_of("lead")
+        if state is not None and state.spec is not None:
+            return caller_in(self._host, state)
+        row = self._host.board.agent(name)
+        by = hk.Caller(session=self._host.session)
+        if lead is not None and lead.spec is not None:
+            by = caller_in(self._host, lead)
+        return replace(by, name=name, kind=row[0].kind, agent_type=row[0].agent_type) if row else by
+
+    def _notice(self, name: str, notices: tuple[str, ...]) -> None:
+        agent = self._agent_of(name) or self._agent_of("lead")
+        if agent is not None:
+            notice(agent, notices)
+
+
+log = structlog.get_logger("callboard.hooks")
+
+
+async def tend_hooks(host: Host) -> None:
+    """Run the session's background hooks until cancelled."""
+    numbers = count(1)
+
+    async def tell(late: Late) -> None:
+        for text in late.notices:
+            log.warning("hook", agent=late.by.name, notice=f"{late.hook}: {text}")
+            host.streamed(late.by.name, Delta("notice", f"{late.hook}: {text}"))
+        match = host.board.agent(late.by.name)
+        if not late.context or match is None or match[0].life in ("stopped", "crashed"):
+            return
+        row = match[0]
+        now = host.clock.now()
+        envelope = Envelope(
+            id=short_id("env", late.hook, late.by.name, f"{now}", f"{next(numbers)}"),
+            sender="runtime",
+            recipient=row.name,
+            incarnation=row.incarnation,
+            type="task_notification",
+            content="\n\n".join((f"{late.hook} ran in the background and says:", *late.context)),
+            mode="wake" if late.wake else "queue",
+            cause="tool"
+            if late.wake
+            else "person",  # a turn that it begins has nobody's word; one that it joins, its own
+            sent_at=now,
+        )
+        await host.commit(sending(host.session, envelope))
+
+    await host.ports.hooks.tend(tell)

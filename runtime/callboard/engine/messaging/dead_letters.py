@@ -1,0 +1,144 @@
+"""Dead letters: mail left in the mailbox of an ended life, or sent there later.
+
+A key for each such life stores the position up to which its mailbox was processed. It is written in one commit with the
+dead letters, so that processing continues there after a crash; the ids of the letters make them arrive once. A lead
+that began again (`/new`) has a next life, which gets its mail. A crashed teammate that is parked keeps its mail and
+reads it when the user resumes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from anyio.abc import TaskGroup
+from pydantic import BaseModel, ConfigDict
+
+from callboard.core.decoding import read_envelope
+from callboard.core.keys import dead_key, mailbox
+from callboard.core.messaging.dead_letters import dead_letter, over, teller
+from callboard.core.messaging.envelopes import sending
+from callboard.engine.messaging.receipts import mail_of_life
+from callboard.engine.recall import recall
+from callboard.engine.runtime import Host
+from callboard.engine.team.renew import moved
+from callboard.ports.store import Put, Write
+from callboard.types.records import AgentRow, Envelope
+
+log = structlog.get_logger("callboard.mail")
+
+
+class DeadLetterPosition(BaseModel):
+    """Value of the key of an ended incarnation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    position: int
+    """Number of the newest envelope that was processed."""
+    moves: bool = False
+    """True if the mail goes to the next life of the name."""
+
+
+@dataclass(slots=True)
+class Over:
+    """Ended life in this process."""
+
+    name: str
+    life: int
+    seen: DeadLetterPosition | None = None
+    """None until the remaining mail has been processed."""
+
+
+class DeadLetters:
+    """Processor of the mailboxes of all ended lives of a session. `group` runs its tasks; the supervisor sets it."""
+
+    group: TaskGroup
+
+    def __init__(self, host: Host, touched: Callable[[], None]) -> None:
+        """Store `touched`, which is called after each change."""
+        self._host = host
+        self._touched = touched
+        self._lives: dict[tuple[str, int], Over] = {}
+        self._recalled = False
+
+    async def recall(self) -> None:
+        """Process all lives that ended before this process started."""
+        for row in self._host.board.agents():
+            for life in range(1, row.incarnation + 1):
+                if over(life, row):
+                    await self.take(row, life)
+        self._recalled = True
+        self._touched()
+
+    async def take(self, row: AgentRow, life: int) -> None:
+        """Process the remaining mail of an ended life now, and later mail as it arrives.
+
+        Idempotent. Subagents receive no mail. Raises the exceptions of `Store.commit`.
+        """
+        if row.kind == "subagent" or (row.name, life) in self._lives:
+            return
+        life_over = self._lives[row.name, life] = Over(row.name, life)
+        stored = await self._host.ports.store.get(dead_key(self._host.session, row.name, life))
+        if stored is not None and stored.value is not None:
+            life_over.seen = DeadLetterPosition.model_validate_json(stored.value)
+        else:
+            mail = await mail_of_life(self._host.ports.store, self._host.session, row, life)
+            unread = [entry.envelope for entry in mail if entry.state == "dead"]
+            position = mail[-1].envelope.seq if mail else 0
+            await self._see_to(
+                life_over, unread, DeadLetterPosition(position=position, moves=await self._moves(row, life))
+            )
+        self.group.start_soon(self._follow, life_over)
+
+    async def _moves(self, row: AgentRow, life: int) -> bool:
+        """Return True if a later incarnation of the name has the mail, or will have it."""
+        if row.kind != "lead" or row.incarnation > life:
+            return row.kind == "lead"
+        return bool((await recall(self._host.ports.store, self._host.session, row.name, life)).renew)
+
+    async def empty(self) -> bool:
+        """Return True if no unread mail waits to be reported."""
+        store = self._host.ports.store
+        for life_over in list(self._lives.values()):
+            if life_over.seen is None or await store.last(self._stream(life_over)) > life_over.seen.position:
+                return False
+        return self._recalled
+
+    async def _follow(self, life_over: Over) -> None:
+        assert life_over.seen is not None, "what was left comes first"
+        async with self._host.ports.store.follow(self._stream(life_over), life_over.seen.position) as records:
+            async for record in records:
+                together = (record, *records.at_hand())
+                unread = [read_envelope(each.data, self._stream(life_over), each.seq) for each in together]
+                await self._see_to(life_over, unread, life_over.seen.model_copy(update={"position": together[-1].seq}))
+
+    async def _see_to(self, life_over: Over, unread: Sequence[Envelope], seen: DeadLetterPosition) -> None:
+        """Notify the senders or move the mail, and store the new position, in one commit."""
+        host = self._host
+        writes, for_person = (moved(host.session, life_over.life, unread), []) if seen.moves else self._letters(unread)
+        key = dead_key(host.session, life_over.name, life_over.life)
+        await host.commit(Put(key, seen.model_dump_json().encode()), *writes)
+        for letter in for_person:
+            host.mailed(letter)  # on the screen: a person has no mailbox
+        life_over.seen = seen
+        self._touched()
+
+    def _letters(self, unread: Sequence[Envelope]) -> tuple[list[Write], list[Envelope]]:
+        """Return the letters to agents as writes, and the letters to the user."""
+        host = self._host
+        now = self._host.clock.now()
+        letters = list[Write]()
+        for_person = list[Envelope]()
+        for dead in unread:
+            log.warning("dead letter", envelope=dead.id, type=dead.type, sender=dead.sender, recipient=dead.recipient)
+            match = host.board.agent(dead.sender)
+            life = teller(dead, match[0] if match else None)
+            if life is not None:
+                letters.append(sending(host.session, dead_letter(dead, life, now)))
+            elif dead.sender == "person" and dead.type == "prompt":
+                for_person.append(dead_letter(dead, 0, now))
+        return letters, for_person
+
+    def _stream(self, life_over: Over) -> str:
+        return mailbox(self._host.session, life_over.name, life_over.life)

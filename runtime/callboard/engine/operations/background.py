@@ -1,0 +1,127 @@
+"""Background commands: watched until their end or deadline. The commit that records the end also sends the
+notification.
+
+The journal is their registry. A process that takes over an agent watches the commands that its journal lists as
+running, by pid, start time and boot; if the process is gone, the exit code that it left counts. A command without one
+is reported as `lost`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from callboard.core.keys import short_id
+from callboard.core.messaging.envelopes import sending
+from callboard.core.team.exit_status import LOST, exit_words, process_of, status_of
+from callboard.engine.hooks.caller import notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.runtime import Host
+from callboard.ports.store import Write
+from callboard.types import events as ev
+from callboard.types import steps as st
+from callboard.types.records import AgentRow, Envelope
+
+
+async def watch(agent: AgentRuntime, step: st.WatchBackground) -> None:
+    """Wait for the ends of background commands that no operation waits for."""
+    for background_id in step.ids:
+        agent.start(f"bg:{background_id}", partial(_watch, agent, background_id))
+
+
+async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
+    """End the commands of an agent whose life is about to end."""
+    for background_id in step.ids:
+        agent.start(f"end:{background_id}", partial(_end, agent, background_id))
+
+
+async def _end(agent: AgentRuntime, background_id: str) -> None:
+    """End all processes of a command, then record its end. No notification is sent, because its agent is ending."""
+    ended = await ended_now(agent.host, agent.state.background[background_id].began)
+    await agent.record(ended, unless=lambda state: state.background[background_id].status != "running")
+
+
+async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
+    """End a command that still runs when the run ends. Its agent is informed when the session continues."""
+    name = f"end:{background_id}"
+    if name in agent.operations:
+        return
+    agent.operations[name] = anyio.CancelScope()
+    try:
+        began = agent.state.background[background_id].began
+        ended = await ended_now(agent.host, began)
+        lines = await agent.host.ports.archive.ends_of(began.output)
+        envelope = notification(agent.row, began, ended, lines).model_copy(update={"mode": "queue"})
+        writes: list[Write] = [sending(agent.host.session, envelope)]
+        await agent.record(
+            ended, writes=writes, unless=lambda state: state.background[background_id].status != "running"
+        )
+    finally:
+        del agent.operations[name]
+        agent.wake()
+
+
+async def ended_now(host: Host, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
+    """End all processes of a command, wherever it was started. None of them runs when this returns."""
+    launcher = host.ports.launcher
+    pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
+    alive = await launcher.end(pid, started)
+    code = await launcher.wait(pid, started, Path(began.output))
+    status = "stopped" if alive else status_of(code)
+    return ev.BackgroundEnded(at=host.clock.now(), id=began.id, status=status, exit_code=code)
+
+
+def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
+    """Return True if a call of `task_stop` for the command is in progress, or the command ends with its agent's
+    life."""
+    if f"end:{background_id}" in agent.operations:
+        return True
+    return any(
+        call.stage == "started" and call.call.name == "task_stop" and call.call.input.get("id") == background_id
+        for call in agent.state.calls
+    )
+
+
+async def _watch(agent: AgentRuntime, background_id: str) -> None:
+    """Watch one background command until its end or its deadline. The commit that records the end also sends the
+    notification."""
+    began = agent.state.background[background_id].began
+    launcher = agent.host.ports.launcher
+    code = None
+    pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
+    remaining = None if began.deadline is None else max(0.0, began.deadline - agent.host.clock.now())
+    with anyio.move_on_after(remaining) as limit:
+        code = await launcher.wait(pid, started, Path(began.output))
+    if limit.cancelled_caught:
+        await launcher.end(pid, started)
+    while _being_stopped(agent, background_id):
+        await agent.change()  # the tool that ends it records its end, as stopped
+    if agent.state.background[background_id].status != "running":
+        return
+    status = "timed_out" if limit.cancelled_caught else status_of(code)
+    ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
+    lines = await agent.host.ports.archive.ends_of(began.output)
+    if report := launcher.report(Path(began.output)):
+        notice(agent, (f"{began.id} (`{began.command[:200]}`): {report}",))
+    envelope = notification(agent.row, began, ended, lines)
+    writes: list[Write] = [sending(agent.host.session, envelope)]
+    await agent.record(ended, writes=writes, unless=lambda state: state.background[background_id].status != "running")
+
+
+def notification(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, lines: str) -> Envelope:
+    """Return the envelope that informs an agent of the end of its command. `lines`: the ends of its output, or the
+    reason why it was ended."""
+    text = f"{began.id} {ended.status}, {LOST if ended.status == 'lost' else exit_words(ended.exit_code)}"
+    return Envelope(
+        id=short_id("env", began.id, "ended"),
+        sender="runtime",
+        recipient=to.name,
+        incarnation=to.incarnation,
+        type="task_notification",
+        content=f"{text}\ncommand: {began.command}\nwhole output: task_output {began.id}\n{lines}".rstrip(),
+        cause=began.authority,
+        metadata={"id": began.id, "status": ended.status, "exit_code": ended.exit_code},
+        sent_at=ended.at,
+    )

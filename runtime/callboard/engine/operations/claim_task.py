@@ -1,0 +1,219 @@
+"""Claims of tasks in a store: made by compare-and-swap, held under the lease of a process, freed when that process is
+gone.
+
+`core/tasks/board.py` has the rules; this module turns them into writes. An agent claims in its own commit (`claim`),
+tasks of dead processes are freed (`free_abandoned`), a resumed agent's tasks move to its new process (`take_up`), and
+tasks that the board reassigned are released (`let_go`). `claimed` and `free_abandoned` need no agent: any process with
+its own lease may use them.
+
+Choice of the agents to wake for ready tasks: one for each task, and another if that one turns to other work.
+
+Waking a whole idle team for one task would make all but one lose the race. So each change of the board wakes as many
+agents as there are ready tasks (`callboard.core.tasks.board`). A woken agent has no reservation: it claims like any
+other, or finds the task gone. No task may stay unclaimed while an agent could take it: a woken agent that begins a turn
+for another reason, or ends, passes the offer on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from callboard.core.keys import claim_envelope_id, mailbox, task_key
+from callboard.core.messaging import authority
+from callboard.core.messaging.envelopes import sending
+from callboard.core.tasks import board as laws
+from callboard.core.tasks.board import Holder, by_id, held_by, offers
+from callboard.core.tasks.format import owner_words
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.row_cache import SessionBoard
+from callboard.engine.runtime import Host
+from callboard.ports.store import Fence, Put, Row, Store, Write
+from callboard.types import events as ev
+from callboard.types import steps as st
+from callboard.types.errors import Conflict, ToolRefused
+from callboard.types.records import AgentRow, Envelope, Task
+
+GONE = "The process that worked on it has gone, and nobody goes on where it was."
+
+
+def claimed(session: str, board: SessionBoard, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
+    """Return the task as claimed by this life, and the write that claims it. Raises `ToolRefused`, also for an unknown
+    task."""
+    row = board.task(task_id)
+    if row is None:
+        raise ToolRefused(f"no task {task_id} on the board")
+    task = laws.claim(row[0], holder, board.at_stake(), now)
+    return task, Put(task_key(session, task_id), task.encode(), expected=row[1])
+
+
+async def free_abandoned(
+    store: Store,
+    session: str,
+    board: SessionBoard,
+    *,
+    own_fence: Fence | None,
+    now: float,
+    resumed: Callable[[Task], bool],
+) -> list[Task]:
+    """Free the tasks whose owner's process is gone: no process holds the lease of the claim, and `resumed` does not say
+    that the owner continues here. Return the freed tasks.
+
+    `own_fence`: this process's own lease. If another process frees a task at the same time, the compare-and-swap fails
+    here, and nothing is freed twice.
+    """
+    freed: list[Task] = []
+    for task_id in [task.id for task in board.open_tasks()]:
+        row = board.task(task_id)  # as it stands now: others change the board while this one waits
+        if row is None or row[0].status != "in_progress" or resumed(row[0]) or await _alive(store, row[0], own_fence):
+            continue
+        free = laws.free(row[0], now, GONE)
+        key = task_key(session, task_id)
+        try:
+            (revision,) = await store.commit(Put(key, free.encode(), expected=row[1]), fence=own_fence)
+        except Conflict:
+            newest = await store.get(key)
+        else:
+            newest = Row(key, free.encode(), revision)
+            freed.append(free)
+        if newest is not None:
+            board.take(newest)
+    return freed
+
+
+async def _alive(store: Store, task: Task, own_fence: Fence | None) -> bool:
+    """Return True if the process in which the task was claimed still holds its lease."""
+    if own_fence is not None and task.lease == own_fence.lease:
+        return task.lease_number == own_fence.number
+    return bool(task.lease) and await store.holder(task.lease) is not None
+
+
+async def free_at_start(host: Host, resumed: Callable[[AgentRow], bool]) -> None:
+    """Free tasks before a session's agents are resumed: its own agents keep theirs, all others are freed."""
+
+    def goes_on(task: Task) -> bool:
+        row = host.board.agent(task.owner or "")
+        return row is not None and row[0].incarnation == task.owner_incarnation and resumed(row[0])
+
+    await free_abandoned(
+        host.ports.store, host.session, host.board, own_fence=host.fence, now=host.clock.now(), resumed=goes_on
+    )
+
+
+async def take_up(agent: AgentRuntime) -> None:
+    """Align an agent's tasks with the board at the start of a life or at a resume, under this process's lease. Tasks
+    given with its assignment are added; tasks freed by parking are dropped."""
+    host = agent.host
+    now = agent.host.clock.now()
+    held_before = agent.state.tasks
+    holder = host.holder(agent.state)
+    held = held_by(host.board.at_stake(), holder)
+    writes: list[Write] = []
+    for task in held:
+        row = host.board.task(task.id)
+        own = laws.take_up(task, holder)
+        if row is not None and own != task:
+            writes.append(Put(task_key(host.session, task.id), own.encode(), expected=row[1]))
+    events = [ev.TaskHeld(at=now, task=task.id, subject=task.subject) for task in held if task.id not in held_before]
+    gone = sorted(held_before.keys() - {task.id for task in held})
+    events += [ev.TaskHeld(at=now, task=task_id, subject=held_before[task_id], held=False) for task_id in gone]
+    if not events and not writes:
+        return
+    try:
+        await agent.record(*events, writes=writes)
+    except Conflict as lost:  # somebody changed a task at this very moment: look again
+        await host.refresh(lost.what)
+        await take_up(agent)
+
+
+async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
+    """Claim a task by a compare-and-swap in the claimer's own commit, with an envelope to itself.
+
+    Mail comes before the board: while mail is on its way to the agent, it does not count as idle.
+    """
+    host = agent.host
+    state = agent.state
+    now = host.clock.now()
+    session = host.session
+    if await host.ports.store.last(mailbox(session, agent.name, state.incarnation)) > state.position:
+        await agent.begin(st.Wait(None, "mail"))
+        return
+    try:
+        task, write = claimed(session, host.board, step.task, holder=host.holder(state), now=now)
+        envelope = _task_envelope(agent, task, now)
+        held = ev.TaskHeld(at=now, task=task.id, subject=task.subject)
+        await agent.record(held, writes=[write, sending(session, envelope)])
+    except (Conflict, ToolRefused):
+        await host.refresh(task_key(session, step.task))
+
+
+async def let_go(agent: AgentRuntime, step: st.LetGo) -> None:
+    """Release tasks that the board reassigned to another agent."""
+    subjects = agent.state.tasks
+    now = agent.host.clock.now()
+    gone = [ev.TaskHeld(at=now, task=task_id, subject=subjects.get(task_id, ""), held=False) for task_id in step.tasks]
+    await agent.note(*gone, unless=lambda state: not set(step.tasks) <= state.tasks.keys())
+
+
+def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
+    details = owner_words(task, by_id(agent.host.board.tasks()))
+    text = f"You claimed {task.id} from the board: {task.subject}" + (f"\n{details}" if details else "")
+    return Envelope(
+        id=claim_envelope_id(task.id, task.attempts, agent.name),
+        sender="board",
+        recipient=agent.name,
+        incarnation=agent.state.incarnation,
+        type="message",
+        content=text + "\nCarry it out, then call complete_task (or fail_task, release_task).",
+        cause=authority.claim("board", task.cause),
+        metadata={"assignment": True, "task": task.id},
+        sent_at=now,
+    )
+
+
+class Offers:
+    """Ready tasks of a hosted session, and the agent woken for each. `living`: the agents that live here."""
+
+    def __init__(self, host: Host, living: Callable[[], Iterable[AgentRuntime]]) -> None:
+        self._host = host
+        self._living = living
+        self._offered = host.offered
+
+    def changed(self, task: str) -> None:
+        """Handle a changed task: its owner checks whether it still owns it, and ready tasks are offered."""
+        for agent in self._living():
+            if task in agent.state.tasks:
+                agent.wake()
+        self.offer()
+
+    def offer(self) -> None:
+        """Wake the agents for the ready tasks."""
+        idle = {agent.name: agent for agent in self._living() if agent.state.spec and agent.state.turn is None}
+        if self._host.ports.script is not None:  # a replay: each takes what it took then, and only it knows
+            for agent in idle.values():
+                agent.wake()
+            return
+        board = self._host.board.at_stake()
+        stale = [name for name, task in self._offered.items() if not self._stands(idle.get(name), board.get(task))]
+        for name in stale:
+            del self._offered[name]
+        others = (agent for name, agent in idle.items() if name not in self._offered)
+        self._offered |= offers(board, self._takers(others), list(self._offered.values()))
+        for name in list(self._offered):
+            idle[name].wake()
+
+    def moved_on(self, agent: AgentRuntime) -> None:
+        """Handle a change of an agent. If it was woken and is now working or over, its offer passes to others."""
+        if agent.name in self._offered and (agent.state.turn is not None or agent.state.ended is not None):
+            del self._offered[agent.name]
+            self.offer()
+
+    def _stands(self, agent: AgentRuntime | None, task: Task | None) -> bool:
+        """Return True if an offer can still be taken."""
+        return task is not None and task.status == "pending" and agent is not None and self._waits(agent)
+
+    def _takers(self, idle: Iterable[AgentRuntime]) -> Iterable[Holder]:
+        """Yield idle agents one by one: no more of a large team are examined than there are tasks."""
+        return (self._host.holder(agent.state) for agent in idle if self._waits(agent))
+
+    def _waits(self, agent: AgentRuntime) -> bool:
+        return self._host.claimable(agent.state) is not None

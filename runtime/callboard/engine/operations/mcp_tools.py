@@ -1,0 +1,203 @@
+"""Tools of MCP servers for agents: tools in the prompt, deferred tools, and later changes.
+
+A prompt is composed once, from the servers connected by then. Later changes do not alter its bytes: a reminder reports
+them, and `call_tool` reaches the new tools. Connecting is the job of the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import anyio
+
+from callboard.core.context.reminders import SERVERS_NOW
+from callboard.core.mcp import catalog as catalogue
+from callboard.core.mcp.catalog import CALL, CONNECT, SEARCH
+from callboard.core.mcp.tool_names import has_any, may_have, sees
+from callboard.core.mcp.tool_search import DeclaredTool
+from callboard.core.tool_access import names_of
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.runtime import Host
+from callboard.ports.mcp import Servers
+from callboard.ports.tool import Tool, ToolSpec
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.events import InjectionQueued
+from callboard.types.mcp import ServerNow
+from callboard.types.messages import Injection
+from callboard.types.records import Json, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTools:
+    """Tools in a prompt, and one line for each server."""
+
+    tools: tuple[ToolSpec, ...]
+    lines: tuple[str, ...] = ()
+
+
+def reaches(host: Host, me: AgentSpec) -> bool:
+    """Return True if there are servers and the agent may have tools of theirs."""
+    return host.ports.servers is not None and bool(host.ports.servers.now()) and has_any(me)
+
+
+def has_tool(host: Host, me: AgentSpec, name: str) -> bool:
+    """Return True if the agent may call the tool of this name now."""
+    if name not in host.ports.tools:
+        return False
+    if name in (SEARCH, CALL):
+        return reaches(host, me)
+    return name in names_of(me.tools, me.own, host.ports.own) or name in _of_servers(host, me)
+
+
+def tool_names(host: Host, me: AgentSpec) -> tuple[str, ...]:
+    """Return the names of all tools that the agent may call now."""
+    access = (SEARCH, CALL) if reaches(host, me) else ()
+    return (*names_of(me.tools, me.own, host.ports.own), *access, *sorted(_of_servers(host, me)))
+
+
+def _of_servers(host: Host, me: AgentSpec) -> dict[str, Tool]:
+    servers = host.ports.servers
+    if servers is None:
+        return {}
+    others = hidden_tools(servers, host.private, me.name)
+    return {name: tool for name, tool in servers.tools().items() if may_have(me, name) and name not in others}
+
+
+def hidden_tools(servers: Servers, private: Mapping[str, Collection[str]], agent: str) -> frozenset[str]:
+    """The tools of servers that other agents brought for themselves. `private`: see `Host.private`."""
+    if not private:
+        return frozenset()
+    return frozenset(tool for now in servers.now() if _is_others(private, now.name, agent) for tool in now.tools)
+
+
+def _is_others(private: Mapping[str, Collection[str]], server: str, agent: str) -> bool:
+    return server in private and agent not in private[server]
+
+
+async def bring(agent: AgentRuntime) -> None:
+    """Add the servers that the agent's type defines, for agents of this type only. They end with the last of these
+    agents."""
+    host = agent.host
+    me = agent.state.me
+    if host.ports.servers is None:
+        return
+    for entry in host.ports.brought(me):
+        if entry.name in host.private:
+            host.private[entry.name].add(agent.name)
+        elif all(now.name != entry.name for now in host.ports.servers.now()):  # else it is everybody's already
+            host.private[entry.name] = {agent.name}
+            host.servers_until = None  # its prompt waits for them
+            await host.ports.servers.add(entry)
+
+
+async def take_along(agent: AgentRuntime) -> None:
+    """End the servers that only this agent uses, because its life here is over."""
+    host = agent.host
+    for name in [name for name, owners in host.private.items() if agent.name in owners]:
+        host.private[name].discard(agent.name)
+        if not host.private[name] and host.ports.servers is not None:
+            del host.private[name]
+            with anyio.CancelScope(shield=True):
+                await host.ports.servers.remove(name)
+
+
+async def until_ready(host: Host) -> None:
+    """Wait for the servers of the start, at most as long as the first prompt may wait."""
+    servers = host.ports.servers
+    if servers is None or not servers.now():
+        return
+    if host.servers_until is None and host.server_wait is not None:
+        host.servers_until = host.clock.now() + host.server_wait
+    remaining = None if host.servers_until is None else max(0.0, host.servers_until - host.clock.now())
+    with anyio.move_on_after(remaining):
+        await servers.ready()
+
+
+def offer(host: Host, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptTools:
+    """Return the tools and server lines for the agent's prompt now.
+
+    `before`: the server tools in its list in an earlier process, which it keeps; None: there was none.
+    """
+    ports = host.ports
+    own = [ports.tools[name].spec for name in names_of(me.tools, me.own, ports.own) if name in ports.tools]
+    if not reaches(host, me):
+        return PromptTools(tuple(tool_spec for tool_spec in own if tool_spec.name != CONNECT))
+    by_name = _of_servers(host, me)
+    if before is None:
+        tools = [
+            DeclaredTool(name, tool.spec.description, tool.spec.input_schema) for name, tool in sorted(by_name.items())
+        ]
+        always = {tool for now in _servers(host) if now.always_load for tool in now.tools}
+        always |= {name for name, tool in by_name.items() if tool.spec.always_load}
+        window = me.limits_of(me.model).window
+        names = catalogue.listed(tools, always, window, host.deferral)
+        before = [tool for tool in tools if tool.name in names]
+    listed = {tool.name for tool in before}
+    access = [ports.tools[name].spec for name in (SEARCH, CALL) if name in ports.tools]
+    specs = [ToolSpec(tool.name, tool.description, tool.input_schema, "read") for tool in before]
+    return PromptTools((*own, *access, *specs), tuple(_lines(host, me, by_name, listed).values()))
+
+
+def _servers(host: Host) -> Sequence[ServerNow]:
+    return host.ports.servers.now() if host.ports.servers is not None else ()
+
+
+def _lines(host: Host, me: AgentSpec, by_name: dict[str, Tool], listed: set[str]) -> dict[str, str]:
+    connects = CONNECT in me.tools
+    lines: dict[str, str] = {}
+    for now in _servers(host):
+        if sees(me, now.name) and not _is_others(host.private, now.name, me.name):
+            own = [name for name in now.tools if name in by_name]
+            lines[now.name] = catalogue.server_line(now, own, listed, connects=connects)
+    return lines
+
+
+async def tell_news(agent: AgentRuntime) -> None:
+    """Queue a reminder during a turn if the servers have changed since the agent was last informed. In a recording this
+    happens at the start of the next turn, as in its replay."""
+    ports = agent.host.ports
+    if ports.servers is None or ports.script is not None or agent.servers_seen == ports.servers.revision:
+        return
+    if due := await news(agent):
+        await agent.note(*(InjectionQueued(at=agent.host.clock.now(), injection=injection) for injection in due))
+
+
+async def news(agent: AgentRuntime) -> tuple[Injection, ...]:
+    """Return a reminder of differences between the agent's prompt and the current servers; none if there are none, or
+    the newest reminder has them."""
+    servers = agent.host.ports.servers
+    previous = agent.state.told.get(SERVERS_NOW, "")
+    if servers is None or not agent.state.system:
+        return ()
+    agent.servers_seen = servers.revision
+    text = await _news(agent, previous)
+    return (Injection(kind="system-reminder", text=text, key=SERVERS_NOW),) if text and text != previous else ()
+
+
+async def _news(agent: AgentRuntime, previous: str) -> str:
+    host = agent.host
+    me = agent.state.me
+    system, tools = await agent.prompt_bytes()
+    in_prompt = catalogue.lines_in_prompt(system)
+    listed = {tool.name for tool in catalogue.listed_tools(tools)}
+    if not in_prompt and not reaches(host, me):
+        return ""
+    by_name = _of_servers(host, me)
+    gone = sorted(listed - set(by_name))
+    lines = _lines(host, me, by_name, listed) if has_any(me) else {}
+    return catalogue.news(lines, in_prompt, gone, previous)
+
+
+def unwrapped(call: ToolCall) -> ToolCall:
+    """Return the call that `call_tool` wraps, so that all later code sees the real name and input; the call unchanged
+    if it names no tool of a server.
+    """
+    call_parts = None if call.bad_input is not None else catalogue.inner_call(call.name, call.input)
+    if call_parts is None:
+        return call
+    name, tool_input = call_parts
+    inner = cast("Json", tool_input) if isinstance(tool_input, dict) else {}
+    wrong = None if isinstance(tool_input, dict) else "`input` is not a JSON object"
+    return call.model_copy(update={"name": name, "input": inner, "bad_input": wrong})

@@ -1,0 +1,285 @@
+"""Model calls of turns as operations. Retry and fallback are rules, not loops here; summaries are in `summarize`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import anyio
+
+from callboard.core.agent.decide import MODEL, SUMMARY
+from callboard.core.budgets.tree import Amount
+from callboard.core.context.cache.breakpoints import anchored, marks, unmarked
+from callboard.core.context.cache.health import Sent
+from callboard.core.keys import call_id
+from callboard.core.recovery.fallback import reader_of
+from callboard.core.recovery.retry_policy import grows, is_too_long, model_in_use, next_output_limit, output_limit
+from callboard.engine.budgets.budgets import reached
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.mcp_tools import unwrapped
+from callboard.engine.rate_limits.limiter import HELD, asking_of
+from callboard.engine.scheduling.fire import pause_for
+from callboard.ports.model import CallFault, Delta, ModelRequest, OnDelta, Reply
+from callboard.types import events as ev
+from callboard.types import steps as st
+from callboard.types.agent_spec import ModelLimits
+from callboard.types.errors import Conflict
+from callboard.types.records import Fault, Json, ToolCall, Usage
+
+
+async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
+    """Note that the call is made, then make it: it changes nothing outside, and its end is recorded with this.
+
+    Where a budget holds, the worst that it may cost is held back first, and the note is durable before the call: what
+    is in flight when the process dies counts as spent.
+    """
+    if await _limits_of_others(agent, step.model):
+        return  # `decide` looks again, with what the service said to another agent
+    worst = Amount(step.reserved_tokens, step.reserved_usd, 1)
+    if step.reserved_tokens and agent.host.budgets.reserve(agent.state, worst):
+        return  # another agent was faster: `decide` sees it
+    called = ev.ModelCalled(
+        at=agent.host.clock.now(),
+        ordinal=step.ordinal,
+        attempt=step.attempt,
+        model=step.model,
+        max_tokens=step.max_tokens,
+        reserved_tokens=step.reserved_tokens,
+        reserved_usd=step.reserved_usd,
+        wind_down=step.wind_down,
+    )
+    await (agent.record(called) if step.reserved_tokens else agent.note(called))
+    agent.start(MODEL, lambda: _turn_call(agent, step))
+
+
+async def learn_limits(agent: AgentRuntime, step: st.LearnLimits) -> None:
+    """Record limits that the service stated, and inform the other agents with the same key."""
+    stated = agent.host.governor.stated.get(step.model, (None, None))
+    agent.host.governor.stated[step.model] = (step.max_output or stated[0], step.window or stated[1])
+    now = agent.host.clock.now()
+    await agent.record(
+        ev.LimitsLearned(at=now, model=step.model, max_output=step.max_output, window=step.window, why=step.why)
+    )
+
+
+async def _limits_of_others(agent: AgentRuntime, model: str) -> bool:
+    """Adopt limits that the service stated to another agent, if they are lower than the known ones."""
+    output, window = agent.host.governor.stated.get(model, (None, None))
+    limits = agent.state.me.limits_of(model)
+    lower = output if output is not None and output < limits.max_output else None
+    smaller = window if window is not None and window < limits.window else None
+    if lower is None and smaller is None:
+        return False
+    now = agent.host.clock.now()
+    await agent.record(ev.LimitsLearned(at=now, model=model, max_output=lower, window=smaller))
+    return True
+
+
+async def reach_budget(agent: AgentRuntime, step: st.ReachBudget) -> None:
+    """Record that the next call exceeds a budget; the state knows whether a last call is allowed. A schedule pauses
+    when its own budget is used up."""
+    event = reached(step, agent.host.clock.now(), winds_down=step.winds_down)
+    try:
+        await agent.record(event, writes=pause_for(agent.host, step))
+    except Conflict as lost:  # a person has changed the schedule: `decide` sees it as it stands now
+        await agent.host.refresh(lost.what)
+
+
+async def lose_call(agent: AgentRuntime, step: st.LoseCall) -> None:
+    """Record a call as failed, because the process that made it is gone."""
+    call = agent.state.call
+    assert call is not None, "a call without an owner is in the state"
+    fault = Fault(kind="lost", message="the process that made the call ended", may_bill=True)
+    await agent.record(call_failed(agent, call, fault))
+
+
+async def remember_sent(agent: AgentRuntime) -> None:
+    """Take the current view as the last request, after a resume."""
+    state = agent.state
+    if state.system:
+        system, tools = await agent.prompt_bytes()
+        model = model_in_use(state.recovery, state.me)
+        agent.watch.resumes(Sent(model, system, tools, state.conversation.messages))
+
+
+async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
+    texts: list[str] = []
+    visible = False
+
+    def on_delta(delta: Delta) -> None:
+        nonlocal visible
+        visible = delta.kind in ("text", "thinking", "tool") or (visible and delta.kind != "dropped")
+        if delta.kind == "text":
+            texts.append(delta.text)
+        agent.host.streamed(agent.name, delta)
+
+    call = agent.state.call
+    if call is None:
+        return
+    try:
+        reply = await complete(agent, await _request(agent, step), on_delta)
+    except CallFault as failed:
+        if visible:  # whatever follows, a retry, a switch or the end: what streamed is void
+            on_delta(Delta("dropped", f"{failed.fault.kind}: {failed.fault.message}"))
+        await agent.record(call_failed(agent, call, failed.fault))
+    except anyio.get_cancelled_exc_class():
+        if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
+            interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text="".join(texts))
+            await agent.record(interrupted, unless=lambda state: state.call != call)
+        raise
+    else:
+        await _take_reply(agent, call, reply)
+
+
+async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta) -> Reply:
+    """Make one call, as the rate limits allow. Raises `CallFault`."""
+    prefix = agent.watch.prefix(request, agent.state.me.limits_of(request.model))
+    asking = asking_of(agent.state, request)
+    agent.urge = partial(agent.host.governor.hurry, asking)
+    async with agent.host.governor.slot(asking, prefix) as call:
+        if call.held > HELD:
+            now = agent.host.clock.now()
+            await agent.note(ev.CallHeld(at=now, ordinal=request.ordinal, seconds=call.held, why=call.why))
+
+        def hear(delta: Delta) -> None:
+            if delta.kind in ("text", "thinking", "tool"):
+                call.begun()
+            on_delta(delta)
+
+        operation = SUMMARY if request.purpose == "summary" else MODEL
+        agent.begun(operation)
+        try:
+            reply = await agent.host.ports.model.complete(replace(request, on_head=call.headed), hear)
+        finally:
+            agent.since.pop(operation, None)
+        call.used(reply.usage)
+        return reply
+
+
+async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
+    state = agent.state
+    system, tools = await agent.prompt_bytes()
+    limits = state.me.limits_of(step.model)
+    if len(marks(state.conversation, state.cycle, limits)) > 2:
+        tools = unmarked(tools)
+    agent.watch.asks(Sent(step.model, system, tools, state.conversation.messages))
+    return ModelRequest(
+        session=state.session,
+        agent=agent.name,
+        ordinal=step.ordinal,
+        attempt=step.attempt,
+        model=step.model,
+        max_tokens=step.max_tokens,
+        effort=((state.turn.effort if state.turn else "") or state.me.effort) if limits.effort else "",
+        system=system,
+        tools=tools,
+        messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, step.model)),
+        first_byte_timeout=state.me.first_byte,
+        idle_timeout=state.me.idle,
+        total_timeout=state.me.total,
+    )
+
+
+async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -> None:
+    """Handle a complete reply: keep it, ask again with a higher output limit, or treat the prompt as too long."""
+    state = agent.state
+    now = agent.host.clock.now()
+    usage = priced(reply.usage, state.me.limits_of(call.model))
+    if is_too_long(reply.stop_reason):
+        full = "the context window is full"
+        agent.host.streamed(agent.name, Delta("dropped", full))
+        fault = Fault(kind="too_long", type=reply.stop_reason, message=full, usage=usage, may_bill=True)
+        text = "\n".join(str(block.get("text", "")) for block in reply.blocks if block.get("type") == "text").strip()
+        await agent.record(call_failed(agent, call, fault).model_copy(update={"text": text}))
+        return
+    blocks = list(reply.blocks)
+    stop = reply.stop_reason
+    if stop == "refusal":  # what it had begun to call before it refused never runs
+        blocks = [block for block in blocks if block.get("type") == "text"]
+    if stop == "max_tokens":
+        # One that a budget allowed less output than the agent would ask for is cut for good: more is not to be had.
+        lowered = call.max_tokens < output_limit(state.recovery, state.me)
+        higher = None if lowered else next_output_limit(state.recovery, state.me)
+        name, characters = reply.cut_call or ("", 0)
+        if higher is not None and not grows(state.recovery, name, characters):
+            agent.host.streamed(agent.name, Delta("dropped", "cut at the output limit"))
+            reason = "cut at the output limit"
+            cut = {"cut_call": name, "cut_characters": characters}
+            dropped = ev.ReplyDropped(at=now, ordinal=call.ordinal, why=reason, usage=usage).model_copy(update=cut)
+            await agent.record(dropped, ev.OutputRaised(at=now, limit=higher))
+            return
+        blocks = [block for block in blocks if block.get("type") == "text"]
+    blocks, trimmed = _sendable(blocks)
+    replied = ev.ModelReplied(
+        at=now,
+        ordinal=call.ordinal,
+        model=reply.model or call.model,
+        stop_reason=stop,
+        blocks=tuple(blocks),
+        calls=_calls(agent, call.ordinal, blocks, reply.bad_inputs),
+        usage=usage,
+        message_id=reply.message_id,
+        draw=agent.host.ports.dice.draw(),
+        cut_call=reply.cut_call[0] if reply.cut_call else "",
+        trimmed="\n" if reply.cut_call else trimmed if stop == "max_tokens" else "",
+    )
+    thrash = agent.watch.replied(state, replied)
+    await agent.record(*((replied, thrash) if thrash else (replied,)))
+
+
+def _sendable(blocks: list[Json]) -> tuple[list[Json], str]:
+    """Return the blocks in a form that may be sent back (no empty text, no white space at the end), and the white space
+    removed."""
+    sent = [block for block in blocks if block.get("type") != "text" or str(block.get("text", "")).strip()]
+    if not sent or sent[-1].get("type") != "text":
+        return sent, ""
+    text = str(sent[-1]["text"])
+    sent[-1] = {**sent[-1], "text": text.rstrip()}
+    return sent, text[len(text.rstrip()) :]
+
+
+def _calls(agent: AgentRuntime, ordinal: int, blocks: Sequence[Json], bad: dict[int, str]) -> tuple[ToolCall, ...]:
+    """Return the tool calls of a reply, with ids from the number of the model call."""
+    state = agent.state
+    calls: list[ToolCall] = []
+    for place, block in enumerate(blocks):
+        if block.get("type") != "tool_use":
+            continue
+        raw = block.get("input")
+        tool_input = cast("Json", raw) if isinstance(raw, dict) else {}
+        wrong = bad.get(place) or (None if isinstance(raw, dict) else "the input is not a JSON object")
+        calls.append(
+            unwrapped(
+                ToolCall(
+                    id=call_id(state.session, agent.name, incarnation=state.incarnation, ordinal=ordinal, index=place),
+                    use_id=str(block.get("id", "")),
+                    name=str(block.get("name", "")),
+                    input=tool_input,
+                    bad_input=wrong,
+                )
+            )
+        )
+    return tuple(calls)
+
+
+def priced(usage: Usage, limits: ModelLimits) -> Usage:
+    """Return the usage with its cost in US dollars, or with its tokens as unpriced."""
+    unpriced = 0 if limits.priced else usage.prompt_tokens + usage.output_tokens
+    return usage.model_copy(update={"cost_usd": limits.cost_of(usage), "unpriced_tokens": unpriced})
+
+
+def call_failed(agent: AgentRuntime, call: ev.ModelCalled, fault: Fault) -> ev.CallFailed:
+    """Return the record of a call without a reply, with its known cost."""
+    if fault.usage is not None:
+        fault = fault.model_copy(update={"usage": priced(fault.usage, agent.state.me.limits_of(call.model))})
+    return ev.CallFailed(
+        at=agent.host.clock.now(),
+        ordinal=call.ordinal,
+        attempt=call.attempt,
+        model=call.model,
+        purpose=call.purpose,
+        fault=fault,
+        draw=agent.host.ports.dice.draw(),
+    )

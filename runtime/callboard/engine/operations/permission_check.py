@@ -1,0 +1,359 @@
+"""Permission check of proposed calls: schema, PreToolUse hooks, schema again, plan gate, rules and mode, hooks in the
+user's place, question.
+
+A hook that allows has the effect of an allow rule: it overrides no deny rule, no ask rule, and no hard rule. This
+module runs nothing: `tool_call.py` runs the allowed calls, and each decision is an event.
+
+For a call that asks, hooks may answer in the person's place; else it becomes one durable request that says all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from callboard.core.agent.authority import authority_of
+from callboard.core.agent.state import AgentState, CallState
+from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
+from callboard.core.approvals.requests import open_request
+from callboard.core.json_schema import TOO_DEEP, check_input, too_deep
+from callboard.core.keys import request_key, short_id
+from callboard.core.permissions.claude_updates import suggestions_of
+from callboard.core.permissions.network import describe
+from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.lifts import in_this_turn, lifts_of
+from callboard.engine.operations.mcp_tools import has_tool, tool_names
+from callboard.engine.operations.task_check import about_losses, judge_check, with_check
+from callboard.engine.operations.tool_context import tool_context
+from callboard.engine.toolbox import near
+from callboard.ports.environment import Ruling
+from callboard.ports.store import Put
+from callboard.ports.tool import Previews
+from callboard.types import events as ev
+from callboard.types import hook_answers as hk
+from callboard.types import steps as st
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
+
+
+async def judge(agent: AgentRuntime, step: st.CheckPermissions) -> None:
+    """Decide on calls. Calls with hooks or shell commands may take long, so each has its own operation. Other calls are
+    decided at once, because an operation would cost more."""
+    hooks = agent.host.ports.hooks
+    hooked = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
+    for call_id in step.calls:
+        proposed = find_call(agent.state, call_id)
+        tool = agent.host.ports.tools.get(proposed.call.name) if proposed else None
+        if not hooked and (tool is None or tool.spec.effect == "read" or tool.spec.concurrency == "shared"):
+            await _judge(agent, call_id)
+        else:
+            agent.start(f"judge:{call_id}", partial(_judge, agent, call_id))
+
+
+async def _judge(agent: AgentRuntime, call_id: str) -> None:
+    proposed = find_call(agent.state, call_id)
+    if proposed is None:
+        return
+    call = with_check(agent, proposed.call)
+    context = ()
+    by_hook = None
+    refusal = unfit(agent, call)
+    if refusal is None and agent.host.ports.hooks.has("PreToolUse"):
+        verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent)))
+        context = verdict.context
+        by_hook = verdict
+        notice(agent, verdict.notices)
+        if verdict.decision == "deny" or verdict.halt:
+            await _refuse(agent, call_id, by=verdict.by, reason=verdict.why or verdict.halt, context=verdict.context)
+            await _halt(agent, verdict.by, verdict.halt)
+            return
+        if verdict.input is not None:
+            call = with_check(agent, call.model_copy(update={"input": verdict.input}))
+            refusal = unfit(agent, call)
+    if refusal is not None:
+        await _deny(agent, call_id, reason=refusal, by="schema", context=context)
+        return
+    await _rule(agent, proposed, call, context=context, hooked=by_hook)
+
+
+async def _rule(
+    agent: AgentRuntime, proposed: CallState, call: ToolCall, *, context: tuple[str, ...], hooked: hk.PreVerdict | None
+) -> None:
+    """Apply gate, rules and mode. An allow of a hook has the effect of an allow rule; its ask always asks."""
+    gate = agent.state.gate
+    ruling = await ruling_of(agent, call, hooked)
+    closed = refused_by_gate(agent, call, ruling, gate)
+    if closed is not None:
+        await _deny(agent, call.id, reason=closed, by="plan gate", context=context)
+        return
+    ruling = await judge_check(agent, call, ruling)
+    asks = hooked is not None and hooked.decision == "ask"
+    if hooked is not None and asks and ruling.decision == "allow":
+        ruling = replace(ruling, decision="ask", rule=hooked.by, why=hooked.why)
+    changed = call.input if call.input is not proposed.call.input else None
+    await _settle(agent, Proposed(call, changed, ruling, gate, context, by_hook=asks))
+
+
+async def _settle(agent: AgentRuntime, about: Proposed) -> None:
+    """Deny, allow or ask, by the decision or by the answer of hooks in the user's place."""
+    always: tuple[str, ...] = ()
+    if about.ruling.decision == "ask":
+        always = await always_of(agent, about)
+        about = await answered_by_hook(agent, about, always)
+    call = about.call
+    ruling = about.ruling
+    match ruling.decision:
+        case "ask":
+            preview = await previewed(agent, about)
+            if isinstance(preview, str):
+                await _deny(agent, call.id, reason=preview, by="tool", context=about.context)
+            else:
+                await ask_person(agent, preview, always)
+        case "deny":
+            await _refuse(agent, call.id, by=ruling.rule, reason=ruling.why, context=about.context, mode=ruling.mode)
+            await _halt(agent, ruling.rule, about.halt)
+        case "allow":
+            judged = ev.CallJudged(
+                at=agent.host.clock.now(),
+                call=call.id,
+                verdict="allow",
+                by=ruling.rule,
+                input=about.input,
+                context=about.context,
+                mode=ruling.mode or agent.state.me.permission_mode,
+                level=ruling.level,
+                grants=ruling.grants,
+            )
+            await agent.note(judged, unless=void(call.id, about.gate))
+
+
+async def _refuse(
+    agent: AgentRuntime, call_id: str, *, by: str, reason: str, context: tuple[str, ...], mode: str = ""
+) -> None:
+    await _deny(agent, call_id, reason=f"Permission denied: {reason} ({by})", by=by, context=context, mode=mode)
+
+
+async def _deny(
+    agent: AgentRuntime, call_id: str, *, reason: str, by: str, context: tuple[str, ...] = (), mode: str = ""
+) -> None:
+    now = agent.host.clock.now()
+    mode = mode or agent.state.me.permission_mode
+    denied = ev.CallJudged(at=now, call=call_id, verdict="deny", by=by, why=reason, context=context, mode=mode)
+    await agent.note(denied, unless=gone_from(call_id, "proposed"))
+
+
+async def _halt(agent: AgentRuntime, by: str, reason: str) -> None:
+    if reason:
+        await agent.record(ev.Interrupted(at=agent.host.clock.now(), by=by))
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Call on its way through hooks and rules."""
+
+    call: ToolCall
+    """The call as it would run."""
+    input: Json | None
+    """Input as rewritten by hooks; None: as the model wrote it."""
+    ruling: Ruling
+    gate: PlanGate
+    """Plan gate at the time of the decision."""
+    context: tuple[str, ...] = ()
+    """Texts of hooks, for the model."""
+    by_hook: bool = False
+    """True if a hook requires the question, which only the user can then answer."""
+    halt: str = ""
+    """Reason why a hook stops the agent; empty if none does."""
+    diff: str = ""
+    """Changes that the call would make, line by line; empty if the tool does not state them."""
+
+
+def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
+    """Return the reason why the call is impossible: an unknown tool, or an invalid input. None if it is possible."""
+    host = agent.host
+    me = agent.state.me
+    tools = host.ports.tools
+    if not has_tool(host, me, call.name):
+        return f"There is no tool `{call.name}` for you.{near(call.name, tool_names(host, me))}"
+    if call.bad_input is not None:
+        return f"The input of {call.name} cannot be used: {call.bad_input}. Send the call again."
+    if too_deep(call.input):  # a hook or a person may have given it
+        return f"The input of {call.name} cannot be used: {TOO_DEEP}. Send the call again."
+    spec = tools[call.name].spec
+    wrong = check_input(spec.input_schema, spec.named_as_shown(call.input))
+    return f"The input of {call.name} does not fit: {wrong}. Send the call again." if wrong else None
+
+
+async def ruling_of(agent: AgentRuntime, call: ToolCall, *hooked: hk.PreVerdict | None) -> Ruling:
+    """Decide on a call by rules and mode, session rules, and the hooks that allow it."""
+    ports = agent.host.ports
+    state = agent.state
+    tool = ports.tools[call.name].spec
+    folders = ports.archive.folders(state.me)
+    lifts = lifts_of(agent, call.name, *hooked)
+    return await ports.judge.judge(
+        call, tool, in_this_turn(agent), folders=folders, authority=authority_of(state), lifts=lifts
+    )
+
+
+def refused_by_gate(agent: AgentRuntime, call: ToolCall, ruling: Ruling, gate: PlanGate) -> str | None:
+    """Return the reason why a closed gate stops the call; None if the gate lets it pass, or no plan can ever
+    allow it."""
+    reads = agent.host.ports.tools[call.name].spec.effect == "read" or ruling.reads_only
+    denied_by = ruling.rule if ruling.decision == "deny" else ""
+    return gate_refuses(gate, call.name, reads_only=reads, denied_by=denied_by)
+
+
+def void(call_id: str, gate: PlanGate) -> Callable[[AgentState], bool]:
+    """Return a condition that is true when the decision no longer holds: the call is gone, or the gate has changed."""
+    gone = gone_from(call_id, "proposed")
+    return lambda state: gone(state) or state.gate != gate
+
+
+async def always_of(agent: AgentRuntime, about: Proposed) -> tuple[str, ...]:
+    """Return the rules that "always" would create; none if no rule can remove the question."""
+    ruling = about.ruling
+    if ruling.person_only or about.by_hook or ruling.rule.startswith("check, "):
+        return ()
+    ports = agent.host.ports
+    me = in_this_turn(agent)
+    tool = ports.tools[about.call.name].spec
+    folders = ports.archive.folders(me)
+    lifts = lifts_of(agent, about.call.name)
+    return await ports.judge.always(
+        about.call, tool, me, folders=folders, authority=authority_of(agent.state), lifts=lifts
+    )
+
+
+async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[str, ...]) -> Proposed:
+    """Apply the answer of hooks in the user's place, or return the call unchanged if they leave it to the user.
+
+    Their no counts. Their yes has the effect of an allow rule, for the input that they saw.
+    """
+    hooks = agent.host.ports.hooks
+    ruling = about.ruling
+    if ruling.person_only or not hooks.has("PermissionRequest"):
+        return about
+    event = hk.PermissionRequest(about.call, ruling.rule, ruling.why, suggestions_of(always), caller(agent))
+    verdict = await hooks.permission_request(event)
+    notice(agent, verdict.notices)
+    if verdict.decision == "deny" or verdict.halt:
+        no = replace(ruling, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
+        return replace(about, ruling=no, context=(*about.context, *verdict.context), halt=verdict.halt)
+    if verdict.decision != "allow" or about.by_hook:
+        return about
+    call = about.call
+    if verdict.input is not None:
+        call = with_check(agent, call.model_copy(update={"input": verdict.input}))
+    if (wrong := unfit(agent, call)) is not None:
+        notice(agent, (f"{verdict.by}: {wrong}",))
+        return about
+    hooked = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both rulings
+    lifted = await judge_check(agent, hooked, await ruling_of(agent, hooked, verdict))
+    if lifted.decision != "allow" or refused_by_gate(agent, call, lifted, about.gate) is not None:
+        return about
+    changed = call.input if verdict.input is not None else about.input
+    return replace(about, call=call, input=changed, ruling=lifted, context=(*about.context, *verdict.context))
+
+
+@dataclass(frozen=True, slots=True)
+class EditedInput:
+    """Input of a call as changed by the user. `void`: the reason why it still may not run."""
+
+    input: Json
+    void: str = ""
+    grants: tuple[Grant, ...] = ()
+
+
+async def edited_by_person(agent: AgentRuntime, call: ToolCall, tool_input: Json) -> EditedInput:
+    """Decide on the input that the user gave in place of a call's own. It is void if it does not match the schema, or a
+    rule or the mode denies it. The user's answer settles any question."""
+    call = with_check(agent, call.model_copy(update={"input": tool_input, "id": f"{call.id}.edited"}))
+    if (wrong := unfit(agent, call)) is not None:
+        return EditedInput(call.input, wrong)
+    ruling = await judge_check(agent, call, await ruling_of(agent, call))
+    if ruling.decision == "deny":
+        return EditedInput(call.input, f"{ruling.why} ({ruling.rule})")
+    return EditedInput(call.input, grants=ruling.grants)
+
+
+async def previewed(agent: AgentRuntime, about: Proposed) -> Proposed | str:
+    """Return the call with a preview of its change for the question, or the reason why it would be refused anyway."""
+    tool = agent.host.ports.tools[about.call.name]
+    if not isinstance(tool, Previews):
+        return about
+    try:
+        context = replace(tool_context(agent, about.call.id), grants=about.ruling.grants)
+        diff = await tool.preview(about.call.input, context)
+    except ToolRefused as refused:
+        return str(refused)
+    return replace(about, diff=diff)
+
+
+async def ask_person(agent: AgentRuntime, about: Proposed, always: tuple[str, ...]) -> None:
+    """Create one durable request. If no one can answer, its deadline is now and the answer is no."""
+    state = agent.state
+    now = agent.host.clock.now()
+    call = about.call
+    ruling = about.ruling
+    deadline = state.me.ask_deadline
+    reason = ruling.why + await about_losses(agent, call)
+    if reach := describe([grant.host for grant in ruling.grants if isinstance(grant, HostGrant)]):
+        reason = f"{reason}. {reach}"
+    payload: Json = {
+        "tool": call.name,
+        "input": call.input,
+        "rule": ruling.rule,
+        "why": reason,
+        "call_id": call.id,
+        "folder": str(agent.host.ports.archive.folders(state.me).root),
+        "agent_type": state.me.agent_type,
+        "mode": state.me.permission_mode,
+        "always": list(always),
+        **({"diff": about.diff} if about.diff else {}),
+    }
+    request = open_request(
+        Request(
+            id=_new_id(agent, call.id),
+            kind="permission",
+            asked_by=agent.name,
+            incarnation=state.incarnation,
+            may_answer=("person",) if ruling.person_only else ("person", "policy"),
+            subject=f"{agent.name} wants to run {call.name}: {reason.partition(chr(10))[0]}",
+            payload=payload,
+            escalation="refuse" if ruling.person_only else "policy",
+            created_at=now,
+            expires_at=None if deadline is None else now + deadline,
+            cause=authority_of(state),
+            person_only=ruling.person_only,
+        )
+    )
+    needed = ev.ApprovalNeeded(
+        at=now,
+        call=call.id,
+        request_id=request.id,
+        rule=ruling.rule,
+        why=reason,
+        input=about.input,
+        expires_at=request.expires_at,
+        context=about.context,
+        digest=request.digest,
+        mode=ruling.mode or state.me.permission_mode,
+        level=ruling.level,
+        grants=ruling.grants,
+    )
+    put = Put(request_key(agent.host.session, request.id), request.encode(), expected=0)
+    await agent.record(needed, writes=[put], unless=void(call.id, about.gate))
+
+
+def _new_id(agent: AgentRuntime, call: str) -> str:
+    """Return a new request id: an answer is valid once, so a call that is asked about again after a change of the gate
+    needs another id."""
+    number = 0
+    request_id = short_id("req", call)
+    while agent.host.board.request(request_id) is not None:
+        number += 1
+        request_id = short_id("req", call, number)
+    return request_id

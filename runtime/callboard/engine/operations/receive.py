@@ -1,0 +1,236 @@
+"""Receiving end of the bus: an agent's listener takes envelopes from its mailbox, in order, each exactly once.
+
+Sending is a write (`core/messaging/envelopes.py`) in the commit of its cause; there is no other way to send.
+
+Each envelope is checked once, at its receipt, by its sender, its cause and the row of its request. A rejected envelope
+is acknowledged and kept out, the journal has the reason, and its sender and the lead are informed.
+`core.authority.refusal` has the rules. The row is read from the store, because this process's row cache may be older
+than the mailbox. A host's listener and a process that reads a mailbox while the session has no host (`undo.py`) use the
+same check.
+
+Envelopes that are too long for the conversation, or too many results, go to a file first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from callboard.core.agent.apply import is_for_runtime
+from callboard.core.context.oversize import file_of, too_long
+from callboard.core.decoding import read_envelope, read_value
+from callboard.core.keys import agent_key, mailbox, request_key, short_id
+from callboard.core.messaging.authority import ANSWERS, ASKS, cause_of, raises, refusal
+from callboard.core.messaging.envelopes import placed, sending
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.cleanup import request_withdrawn
+from callboard.engine.recall import PAGE
+from callboard.ports.store import Put, Row, Store, Write
+from callboard.ports.store_reading import records_of
+from callboard.types.errors import Conflict
+from callboard.types.events import EnvelopeReceived
+from callboard.types.messages import Placed
+from callboard.types.records import AgentRow, Envelope, Request
+
+
+def _held_still(row: Row | None) -> list[Write]:
+    """Return a write of a shutdown's unchanged row, which fails if it was answered in between."""
+    return [] if row is None or row.value is None else [Put(row.key, row.value, expected=row.revision)]
+
+
+_PLAN_VOID = {"plan_request": "another plan was asked for", "shutdown_request": "it was asked to stop"}
+"""Envelope type -> reason why the waiting plan is withdrawn."""
+
+
+TOGETHER = 256
+"""Most envelopes to acknowledge in one commit."""
+
+
+async def listen(agent: AgentRuntime) -> None:
+    """Record every envelope of the agent's mailbox, from the position that its journal has reached. Never returns."""
+    stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
+    agent.host.mailboxes.join(stream, lambda: agent.state)
+    async with agent.host.ports.store.follow(stream, agent.state.position) as records:
+        async for record in records:
+            together = (record, *records.at_hand())
+            await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in together])
+
+
+async def hear_out(agent: AgentRuntime) -> None:
+    """Record the current content of the mailbox and return, for a life that is about to be settled."""
+    stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
+    while records := await records_of(agent.host.ports.store, stream, agent.state.position, PAGE):
+        await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in records])
+
+
+async def _receive_all(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
+    """Acknowledge envelopes in order. Those that depend on no row share commits, because each commit is an fsync."""
+    plain = list[Envelope]()
+    for envelope in envelopes:
+        if _depends_on_a_row(envelope) or refused(agent.row, envelope, None):
+            await _receive_plain(agent, plain)
+            plain = []
+            await _receive(agent, envelope)
+            continue
+        plain.append(envelope)
+        if len(plain) == TOGETHER:
+            await _receive_plain(agent, plain)
+            plain = []
+    await _receive_plain(agent, plain)
+
+
+def _depends_on_a_row(envelope: Envelope) -> bool:
+    """Return True if a row decides on the envelope, or changes with it."""
+    return envelope.request_id is not None or envelope.type in (*ASKS, *ANSWERS, "shutdown_request", "plan_request")
+
+
+async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
+    """Acknowledge envelopes in one commit."""
+    if not envelopes:
+        return
+    now = agent.host.clock.now()
+    last = envelopes[-1].seq
+    events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
+    await agent.record(*events, unless=lambda state: state.position >= last)
+    if any(raises(envelope) for envelope in envelopes):
+        agent.urge()
+
+
+async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
+    """Acknowledge one envelope. A request for another plan or a request to stop withdraws a waiting plan, because the
+    model reads nothing while a plan waits."""
+    while True:
+        host = agent.host
+        gate = agent.state.gate
+        admission = await admit(host.ports.store, host.session, agent.row, envelope, now=host.clock.now())
+        fault = admission.refused
+        writes = admission.notices
+        reason = _PLAN_VOID.get(envelope.type, "")
+        if not fault and reason and not is_for_runtime(envelope) and gate.gate == "pending" and gate.request_id:
+            writes = request_withdrawn(agent.host, gate.request_id, reason)
+        if not fault and envelope.type == "shutdown_request":
+            writes = [*writes, *_held_still(admission.row)]
+        try:
+            await agent.record(
+                EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=fault),
+                writes=writes,
+                unless=lambda state, seen=gate: state.position >= envelope.seq or state.gate != seen,
+            )
+        except Conflict as lost:
+            await agent.host.refresh(lost.what)  # it was answered at the same moment
+        if agent.state.position >= envelope.seq:
+            if not fault and raises(envelope):
+                agent.urge()
+            return  # else the gate moved while this waited for its turn to be recorded: look again
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Decision on an envelope at its receipt."""
+
+    row: Row | None
+    """Row of the request that it asks with or answers; None if it is about none, or there is none."""
+    refused: str
+    """Reason why the envelope does not count; empty if it does."""
+    notices: list[Write]
+    """Notices of a refusal to the lead and the sender, for the commit that acknowledges the envelope."""
+
+
+async def admit(store: Store, session: str, recipient: AgentRow, envelope: Envelope, *, now: float) -> Admission:
+    """Decide whether an envelope counts, by the rows in the store: for the listener of a host, and for a process that
+    reads a mailbox while no process hosts the session."""
+    row = None
+    if envelope.request_id is not None and envelope.type in (*ASKS, *ANSWERS):
+        row = await store.get(request_key(session, envelope.request_id))
+    reason = refused(recipient, envelope, row)
+    if not reason:
+        return Admission(row, "", [])
+    agents = list[AgentRow]()
+    for name in ("lead", envelope.sender):
+        agent = await store.get(agent_key(session, name))
+        if agent is not None and agent.value is not None:
+            agents.append(read_value(AgentRow, agent.value, agent.key))
+    return Admission(row, reason, refusal_notices(session, agents, envelope, reason=reason, now=now))
+
+
+def refused(recipient: AgentRow, envelope: Envelope, row: Row | None) -> str:
+    """Return the reason why the envelope is rejected, given this row; empty if it is accepted."""
+    request = read_value(Request, row.value, row.key) if row is not None and row.value is not None else None
+    return refusal(envelope, recipient, request)
+
+
+def refusal_notices(
+    session: str, agents: Iterable[AgentRow], envelope: Envelope, *, reason: str, now: float
+) -> list[Write]:
+    """Return notices to the lead and to the sender for the commit that rejects the envelope. `agents`: their rows, if
+    they exist."""
+    living = {row.name: row for row in agents if row.life not in ("stopped", "crashed")}
+    text = f"A {envelope.type} of {envelope.sender} to {envelope.recipient} ({envelope.id}) does not count: {reason}."
+    return [sending(session, _word(envelope, to, text, now)) for to in living.values()]
+
+
+def _word(about: Envelope, to: AgentRow, text: str, now: float) -> Envelope:
+    return Envelope(
+        id=short_id("env", about.id, "refused", to.name),
+        sender="runtime",
+        recipient=to.name,
+        incarnation=to.incarnation,
+        type="error",
+        mode="queue",
+        content=text,
+        reply_to=about.id,
+        cause=cause_of(about),
+        sent_at=now,
+    )
+
+
+NEWEST = 3
+"""Results of schedules that are shown in full if many wait together."""
+MANY = 5
+"""Most results of schedules that are shown without a digest."""
+
+
+async def delivered(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple[Placed | None, ...]:
+    """Return the block of each envelope; None for one that a digest replaces. The files named in the blocks are written
+    when this returns.
+
+    A file is named after its envelopes, so that the same delivery finds it after a crash. Raises `StoreFull`.
+    """
+    archive = agent.host.ports.archive
+    folder = archive.folders(agent.state.me).tool_results
+    older = _older_results(envelopes)
+    hidden = {envelope.id for envelope in older}
+    paths = {
+        envelope_id: f"{folder}/{file_of(envelope_id)}"
+        for envelope_id in too_long(envelopes)
+        if envelope_id not in hidden
+    }
+    for envelope in envelopes:
+        if envelope.id in paths:
+            await archive.keep(paths[envelope.id], envelope.content)
+    if not older:
+        return tuple(placed(envelope, paths.get(envelope.id, "")) for envelope in envelopes)
+    path = f"{folder}/schedule-results-{older[0].id}-{len(older)}.txt"
+    await archive.keep(path, "\n\n".join(envelope.content for envelope in older))
+    digest = placed(_digest(older, path))
+    blocks = {
+        envelope.id: placed(envelope, paths.get(envelope.id, "")) for envelope in envelopes if envelope.id not in hidden
+    }
+    return tuple(digest if envelope is older[0] else blocks.get(envelope.id) for envelope in envelopes)
+
+
+def _older_results(envelopes: Sequence[Envelope]) -> list[Envelope]:
+    """Return the results of schedules that a digest replaces: all but the newest, if there are many."""
+    results = [envelope for envelope in envelopes if envelope.sender == "schedule" and envelope.type == "result"]
+    return results[:-NEWEST] if len(results) > MANY else []
+
+
+def _digest(older: Sequence[Envelope], path: str) -> Envelope:
+    counts = Counter(str(envelope.metadata.get("schedule", "")) for envelope in older)
+    each = ", ".join(f"{schedule}: {count}" for schedule, count in counts.items())
+    text = (
+        f"{len(older)} earlier results of schedules are not shown ({each}). They are in {path}, the oldest first; "
+        "`callboard cron history` lists their fires. The newest follow."
+    )
+    return older[0].model_copy(update={"content": text, "metadata": {"status": "digest"}})

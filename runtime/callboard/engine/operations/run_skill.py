@@ -1,0 +1,242 @@
+"""Start of a skill, by the user or by a model: its text, its rights for the turn, or the answer of its subagent.
+
+Also restores the texts of loaded skills after a summary.
+
+Text of a skill for an agent: arguments and variables filled in, then the output of its commands.
+
+A command passes the same hooks, rules and sandbox as a shell call, but the user is not asked: a command that is not
+allowed ends the skill with a reason. The skill's `allowed-tools` and `disallowed-tools` apply to its own commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from callboard.core.agent.authority import authority_of
+from callboard.core.approvals.plan_gate import gate_refuses
+from callboard.core.keys import subagent_suffix
+from callboard.core.messaging.envelopes import defused
+from callboard.core.recovery.retry_policy import model_in_use
+from callboard.core.skills.catalog import carried, lost
+from callboard.core.skills.substitution import (
+    LONGEST,
+    InText,
+    commands_in,
+    exit_counts,
+    filled,
+    with_arguments,
+    with_outputs,
+)
+from callboard.core.tool_access import tools_for
+from callboard.engine.hooks.caller import caller, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.lifts import in_this_turn, lifts_of, skill_lifts, without
+from callboard.ports.environment import Ruling
+from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse
+from callboard.types import hook_answers as hk
+from callboard.types.agent_spec import AgentSpec, PermissionRules
+from callboard.types.errors import ToolRefused
+from callboard.types.events import BudgetReached, InjectionQueued, SkillLoaded
+from callboard.types.records import Budget, Grant, ToolCall
+from callboard.types.skills import SkillText
+
+
+async def use_skill(agent: AgentRuntime, call: str, name: str, arguments: str) -> SkillUse:
+    """Load a skill for a model, in a call with this id. Raises `ToolRefused`."""
+    skill = agent.host.ports.skills.load(name)
+    started = StartedSkill(skill, arguments, f"{call}.skill")
+    if skill.fork and agent.state.me.kind != "subagent":
+        return await run_fork(agent, started, call)
+    text = "\n".join([*headed(skill), "", await text_of(agent, started) or "(it has no text)"])
+    return SkillUse(text, (await loaded(agent, skill, text),))
+
+
+def headed(skill: SkillText) -> list[str]:
+    """Return the lines above a skill's text."""
+    lines = [f"Skill {skill.name}, folder {skill.folder}"]
+    return [*lines, f"Note: {skill.problem}"] if skill.problem else lines
+
+
+async def loaded(agent: AgentRuntime, skill: SkillText, text: str) -> SkillLoaded:
+    """Return the record that the skill's text is in the conversation, with its rules for the turn. A model that the
+    session does not know, or that is already in use, changes nothing."""
+    host = agent.host
+    me = agent.state.me
+    blob = await host.ports.store.put_blob(text.encode("utf-8", "surrogatepass"))
+    return SkillLoaded(
+        at=host.clock.now(),
+        name=skill.name,
+        digest=blob,
+        text=blob,
+        allowed=skill.allowed,
+        disallowed=skill.disallowed,
+        model=skill.model if skill.model in me.models else "",
+        effort=skill.effort,
+    )
+
+
+async def run_fork(agent: AgentRuntime, started: StartedSkill, call: str, begin: Begin | None = None) -> SkillUse:
+    """Run the skill as a subagent, or find the one that this call started, and return its final text."""
+    skill = started.skill
+    prompt = await text_of(agent, started, begin)
+    if not prompt:
+        raise ToolRefused(f"/{skill.name}: it has no text, and a subagent needs a task")
+    spec = _spec_of(agent, skill, call)
+    assert agent.spawner is not None, "the supervisor gives every agent its spawner"
+    granted = agent.spawner.grant(spec, Budget())
+    if isinstance(granted, BudgetReached):
+        raise ToolRefused(f"/{skill.name}: {granted.budget} has no room for another agent")
+    outcome, text = await agent.spawner.subagent(granted, prompt, call=call)
+    answer = text.strip() or "(it said nothing)"
+    if outcome != "done":
+        answer = f"[status: {outcome}] The subagent of the skill {skill.name} did not finish:\n{answer}"
+    return SkillUse(answer, is_error=outcome != "done", data={"agent": spec.name, "outcome": outcome})
+
+
+def _spec_of(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
+    """Return the spec of the skill's agent type, with the rules of the skill, and never with more rights than its
+    parent."""
+    assert agent.spawner is not None, "the supervisor gives every agent its spawner"
+    me = agent.state.me
+    name = skill.agent[:40].replace(":", "-") + subagent_suffix(call)
+    spec = agent.spawner.spec_for(skill.agent, name, me)
+    rules = PermissionRules(allow=tuple(lift.rule for lift in skill_lifts(agent, skill.allowed)), deny=skill.disallowed)
+    update: dict[str, object] = {
+        "kind": "subagent",
+        "parent": me.name,
+        "role": f"the skill {skill.name}",
+        "tools": tools_for("subagent", spec.tools).names,
+        "rules": spec.rules.joined(rules),
+        "plan_required": False,
+        "claims_tasks": False,
+    }
+    if skill.model in me.models:
+        update["model"] = skill.model
+    if skill.effort:
+        update["effort"] = skill.effort
+    return spec.model_copy(update=update)
+
+
+async def carry_skills(agent: AgentRuntime) -> None:
+    """Queue the skills that a summary removed, for the next user message."""
+    state = agent.state
+    store = agent.host.ports.store
+    names = lost(state.skill_texts, state.conversation.messages) if state.skill_texts else []
+    texts = [(await store.get_blob(state.skill_texts[name])).decode("utf-8", "replace") for name in names]
+    window = state.me.limits_of(model_in_use(state.recovery, state.me)).window
+    injection = carried(texts, window) if texts else None
+    if injection is not None:
+        await agent.note(InjectionQueued(at=agent.host.clock.now(), injection=injection))
+
+
+Begin = Callable[[Sequence[str]], Awaitable[None]]
+"""Function that is called with the commands before the first of them runs, unless all of them only read."""
+_MOST_SHOWN = 2_000
+"""Most characters of a failed command's output in the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedSkill:
+    """Skill that is being started."""
+
+    skill: SkillText
+    arguments: str
+    key: str
+    """Prefix of the ids of its commands, stable over a crash."""
+    appends: bool = True
+    """True if arguments without a placeholder are appended."""
+
+
+async def text_of(agent: AgentRuntime, started: StartedSkill, begin: Begin | None = None) -> str:
+    """Return the text. Raises `ToolRefused` with the skill's name and the reason for the failure."""
+    skill = started.skill
+    variables = {**_variables(agent, skill), **skill.variables}
+    text, used = filled(skill.body or "", started.arguments, skill.arguments, variables)
+    commands = commands_in(text)
+    if skill.no_commands:
+        text = with_outputs(text, commands, [f"[not run: {skill.no_commands}]" for _ in commands])
+    elif commands:
+        text = with_outputs(text, commands, await _outputs(agent, started, commands, begin))
+    text = defused(text.strip())
+    return text if used or not started.appends else with_arguments(text, defused(started.arguments))
+
+
+def _variables(agent: AgentRuntime, skill: SkillText) -> dict[str, str]:
+    state = agent.state
+    host = agent.host
+    turn = state.turn
+    return {
+        "CLAUDE_SESSION_ID": host.session,
+        "CLAUDE_EFFORT": skill.effort or (turn.effort if turn else "") or state.me.effort,
+        "CLAUDE_PROJECT_DIR": str(host.ports.archive.folders(state.me).root),
+    }
+
+
+async def _outputs(
+    agent: AgentRuntime, started: StartedSkill, commands: Sequence[InText], begin: Begin | None
+) -> list[str]:
+    """Check all commands, then run them one by one."""
+    calls: list[tuple[ToolCall, tuple[Grant, ...]]] = []
+    reads = True
+    for number, command in enumerate(commands):
+        key = f"{started.key}.{number}"
+        call = ToolCall(id=key, use_id=key, name="bash", input={"command": command.command})
+        call, ruling = await _judged(agent, started.skill, call)
+        reads = reads and ruling.reads_only
+        calls.append((call, ruling.grants))
+    if begin is not None and not reads:
+        await begin([str(call.input["command"]) for call, _ in calls])
+    return [await _run(agent, started.skill, call, grants) for call, grants in calls]
+
+
+async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tuple[ToolCall, Ruling]:
+    """Return the call as it may run, and the decision of the rules. Raises `ToolRefused`."""
+    host = agent.host
+    state = agent.state
+    tool = host.ports.tools.get(call.name)
+    if tool is None:
+        raise _refusal(skill, call, "there is no shell in this session")
+    if host.ports.hooks.has("PreToolUse"):
+        call = await _hooked(agent, skill, call)
+    spec = without(in_this_turn(agent), skill.disallowed) if skill.disallowed else in_this_turn(agent)
+    lifts = (*lifts_of(agent, call.name), *skill_lifts(agent, skill.allowed))
+    folders = host.ports.archive.folders(state.me)
+    ruling = await host.ports.judge.judge(
+        call, tool.spec, spec, folders=folders, authority=authority_of(state), lifts=lifts
+    )
+    if ruling.decision != "allow":
+        raise _refusal(skill, call, f"{ruling.why} ({ruling.rule}). Allow it by a rule, or in its allowed-tools")
+    if (closed := gate_refuses(state.gate, call.name, reads_only=ruling.reads_only)) is not None:
+        raise _refusal(skill, call, closed)
+    return call, ruling
+
+
+async def _hooked(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> ToolCall:
+    verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent)))
+    notice(agent, verdict.notices)
+    if verdict.decision in ("deny", "ask") or verdict.halt:
+        raise _refusal(skill, call, f"{verdict.why or verdict.halt or 'a hook asks'} ({verdict.by or 'a hook'})")
+    return call if verdict.input is None else call.model_copy(update={"input": verdict.input})
+
+
+async def _run(agent: AgentRuntime, skill: SkillText, call: ToolCall, grants: tuple[Grant, ...]) -> str:
+    ports = agent.host.ports
+    folders = ports.archive.folders(agent.state.me)
+    keep = Path(folders.tool_results) / f"{call.id}{SKILL_OUTPUT}"
+    command = str(call.input["command"])
+    finished = await ports.launcher.run(command, folders.root, timeout=LONGEST, keep=keep, grants=grants)
+    if finished.timed_out or exit_counts(command, finished.exit_code):
+        raise _refusal(skill, call, _ended(finished))
+    return finished.output
+
+
+def _ended(finished: Finished) -> str:
+    how = f"it took longer than {LONGEST:.0f} s" if finished.timed_out else f"it ended with {finished.exit_code}"
+    output = finished.output.strip()
+    return f"{how}{':' if output else ''}\n{output[-_MOST_SHOWN:]}".strip()
+
+
+def _refusal(skill: SkillText, call: ToolCall, reason: str) -> ToolRefused:
+    return ToolRefused(f"/{skill.name}: its command `{call.input.get('command')}` did not run to its end: {reason}")

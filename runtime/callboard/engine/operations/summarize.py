@@ -1,0 +1,399 @@
+"""Summaries as operations: the transcript first, then the calls, then the edit. A summary never ends the loop.
+
+What is asked and what its answer becomes is decided in `core.context.summary`, by which form and model in
+`core.context.summary.shared_prefix`, what follows a failure in `core.agent.rules.compaction`. A summary under way when
+its process ended is made again from its beginning (`SummaryBegan` is in the journal); each wait ends with the
+operation.
+
+Hooks around a summary: PreCompact may skip it, PostCompact is informed.
+
+Hooks cannot skip a summary that the next request needs to fit: the only alternative would be to cut the oldest
+exchanges off. A skipped summary is not a failure; it is requested again when the view has changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import anyio
+
+from callboard.core.agent.decide import SUMMARY
+from callboard.core.agent.rules.compaction import (
+    Next,
+    SummaryAttempts,
+    after_fault,
+    after_stop,
+    models_for_summary,
+    room,
+)
+from callboard.core.agent.rules.hooks import COMPACT_HOOKS
+from callboard.core.agent.rules.limits import worst_case
+from callboard.core.agent.state import AgentState
+from callboard.core.budgets.tree import amount_of, used_up
+from callboard.core.context.stage_input import budget_of
+from callboard.core.context.stages import summarize_regions as regions
+from callboard.core.context.summary.request import (
+    accept_summary,
+    halves,
+    prompts_of,
+    riding_text,
+    summary_edits,
+    summary_fault,
+    summary_request,
+)
+from callboard.core.context.summary.shared_prefix import (
+    ASKING,
+    SharingFacts,
+    chunk_tokens,
+    replies_behind,
+    rides,
+    riding,
+)
+from callboard.core.context.view.conversation import held, size
+from callboard.core.context.view.tokens import estimate_json
+from callboard.core.recovery.fallback import reader_of
+from callboard.core.recovery.retry_policy import learnable, model_in_use, output_limit, told_of
+from callboard.engine import transcripts
+from callboard.engine.hooks.caller import caller, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.model_call import call_failed, complete, learn_limits, priced
+from callboard.engine.operations.run_skill import carry_skills
+from callboard.ports.model import CallFault, Delta, ModelRequest
+from callboard.types import events as ev
+from callboard.types import hook_answers as hk
+from callboard.types import steps as st
+from callboard.types.messages import FROM_THE_START, SummaryWanted, ViewMessage
+from callboard.types.records import Fault, Usage
+
+CALLS = 10_000
+"""Most calls of one summary. Their numbers begin at that multiple of the summary's own number."""
+
+
+class _NoSummary(Exception):
+    """No summary could be made; the message has the reason."""
+
+
+async def summarise(agent: AgentRuntime, step: st.Summarise) -> None:
+    """Ask the hooks, write the transcript, record the start of the summary, and make the calls."""
+    if not step.begun:
+        if agent.host.ports.hooks.has("PreCompact"):
+            agent.start(COMPACT_HOOKS, lambda: _ask_hooks(agent, step.wanted))
+            return
+        await _began(agent, step.wanted)
+    agent.start(SUMMARY, lambda: _summary(agent))
+
+
+async def _ask_hooks(agent: AgentRuntime, summary: SummaryWanted) -> None:
+    """Ask the hooks. If they let the summary pass, its record begins it, and `decide` continues."""
+    if not await skipped(agent, summary):
+        await _began(agent, summary)
+
+
+async def _began(agent: AgentRuntime, summary: SummaryWanted) -> None:
+    transcript = await transcripts.write(agent)
+    revision = agent.state.conversation.revision
+    began = ev.SummaryBegan(at=agent.host.clock.now(), wanted=summary, revision=revision, transcript=transcript)
+    await agent.record(began)
+
+
+async def _summary(agent: AgentRuntime) -> None:
+    summary = agent.state.summary
+    if summary is None:
+        return
+    asking = _Asking(agent, summary)
+    try:
+        now = agent.host.clock.now()
+        if agent.state.summary_until > now:  # what a crash left of a wait; the clock may have been set back since
+            await agent.host.clock.sleep_until(min(agent.state.summary_until, now + agent.state.me.max_wait))
+        text = await asking.text()
+    except _NoSummary as none:
+        await _failed(agent, str(none), asking.usage)
+    except anyio.get_cancelled_exc_class():
+        if agent.operations[SUMMARY].cancel_called:  # interrupted by a rule, not by the end of the process
+            await _failed(agent, "interrupted", asking.usage)
+        raise
+    else:
+        await _place(agent, summary, text, asking.usage)
+
+
+async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: Usage) -> None:
+    """Replace the messages that the summary covers in the current view."""
+    regional = summary.stage == regions.NAME
+    history = await transcripts.history_of(agent, agent.state) if regional else ()
+    state = agent.state
+    if state.summary != summary:
+        return
+    spec = state.me
+    limits = spec.limits_of(model_in_use(state.recovery, spec))
+    budget = budget_of(limits, output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
+    transcript = state.summary_transcript
+    block = agent.host.known_state(state)
+    view = state.conversation
+    if regional:
+        edits = regions.region_edits(view, summary, text, state=block, transcript=transcript, history=history)
+    else:
+        edits = summary_edits(view, summary, text, state=block, transcript=transcript, budget=budget)
+    event = ev.ContextEdited(
+        at=agent.host.clock.now(),
+        stage=summary.stage,
+        trigger=summary.trigger,
+        revision=state.conversation.revision,
+        edits=tuple(edits),
+        transcript=transcript,
+        usage=usage,
+        why=summary.why,
+    )
+    checked_edit = transcripts.checked(agent, event, block) if edits else None
+    if checked_edit is None or not checked_edit.edits:
+        await _failed(agent, "it would not make the conversation smaller", usage)
+        return
+    if await agent.record(checked_edit, unless=lambda now: now.summary != summary):
+        summarised(agent, summary, text)
+        await carry_skills(agent)
+
+
+async def _failed(agent: AgentRuntime, reason: str, usage: Usage) -> None:
+    failed = ev.SummaryFailed(at=agent.host.clock.now(), why=reason, usage=usage)
+    await agent.record(failed, unless=lambda state: state.summary is None)
+
+
+class _Asking:
+    """State of the calls of one summary: the answers so far, the rest of the input, and the model."""
+
+    def __init__(self, agent: AgentRuntime, summary: SummaryWanted) -> None:
+        self.usage = Usage()
+        self._agent = agent
+        self._wanted = summary
+        # The view at its beginning: mail that comes meanwhile joins the newest message, which is not summarised.
+        self._state: AgentState = agent.state
+        self._models = deque(models_for_summary(agent.state))
+        self._calls = 0
+
+    async def text(self) -> str:
+        """Return the summary. Raises `_NoSummary`."""
+        state = self._state
+        spec = self._state.me
+        own = spec.limits_of(model_in_use(state.recovery, spec))
+        small = spec.limits_of(spec.small_model) if spec.small_model else None
+        choice = SharingFacts(own, small, state.cache, self._agent.host.clock.now())
+        if rides(state.conversation, self._wanted, choice):
+            text = await self._riding()
+            if text is not None:
+                return text
+        return await self._in_parts()
+
+    async def _riding(self) -> str | None:
+        """Return the summary by the agent's own model at the end of its conversation; None if it must be requested
+        separately."""
+        state = self._state
+        summary = self._wanted
+        system, tools = await self._agent.prompt_bytes()
+        model = model_in_use(state.recovery, state.me)
+        replies = replies_behind(state.conversation, summary.last)
+        messages = riding(state.conversation, riding_text(summary, replies_kept=replies), reader_of(state.me, model))
+        request = replace(self._request(model, messages), system=system, tools=tools)
+        answer = await self._ask(request, SummaryAttempts(0, rides=True, models_left=bool(self._models)))
+        return answer if isinstance(answer, str) else None
+
+    async def _in_parts(self) -> str:
+        """Summarize the input piece by piece, each with the summary of the previous pieces."""
+        summary = self._wanted
+        text = ""
+        done = 0
+        pending = deque(await self._pieces())
+        while pending:
+            prompt = prompts_of(list(pending), summary, done)[0]
+            request = replace(self._request(self._models[0], prompt.messages(text)), system=prompt.system())
+            cut = halves(pending[0])
+            tried = SummaryAttempts(0, may_shrink=len(cut) > 1, models_left=len(self._models) > 1)
+            answer = await self._ask(request, tried)
+            if isinstance(answer, str):
+                pending.popleft()
+                text, done = answer, done + 1
+            elif answer.do == "smaller":
+                pending = deque(half for piece in pending for half in halves(piece))
+            else:
+                self._models.popleft()
+                now = self._agent.host.clock.now()
+                model = self._models[0]
+                await self._tell(ev.ModelSwitched(at=now, model=model, why=answer.why, purpose="summary"))
+        return text
+
+    async def _pieces(self) -> list[str]:
+        """Return the input of the calls, each as large as the smallest window of the models allows."""
+        state = self._state
+        summary = self._wanted
+        history: Sequence[ViewMessage] = ()
+        if summary.message == FROM_THE_START:
+            history = await transcripts.history_of(self._agent, state)
+        most = min(chunk_tokens(state.me.limits_of(model), summary) for model in self._models)
+        prompts = summary_request(state.conversation, summary, most, history)
+        if not prompts:
+            raise _NoSummary("there is nothing to summarise")
+        return [prompt.data for prompt in prompts]
+
+    def _request(self, model: str, messages: Sequence[bytes]) -> ModelRequest:
+        spec = self._state.me
+        self._calls += 1
+        return ModelRequest(
+            session=self._state.session,
+            agent=self._agent.name,
+            ordinal=self._state.summaries * CALLS + self._calls,
+            attempt=1,
+            model=model,
+            max_tokens=self._wanted.max_tokens,
+            system=b"[]",
+            tools=b"[]",
+            messages=messages,
+            purpose="summary",
+            first_byte_timeout=spec.first_byte,
+            idle_timeout=spec.idle,
+            total_timeout=spec.total,
+        )
+
+    async def _ask(self, request: ModelRequest, tried: SummaryAttempts) -> str | Next:
+        """Return the text of a usable answer, or the next action. Performs the waits. Raises `_NoSummary`."""
+        host = self._agent.host
+        while True:
+            tried = replace(tried, attempts=tried.attempts + 1)
+            answer = await self._once(replace(self._within(request), attempt=tried.attempts), tried)
+            if isinstance(answer, str):
+                return answer
+            if answer.do == "learned":
+                tried = replace(tried, attempts=tried.attempts - 1)
+                continue
+            if answer.do == "give_up":
+                raise _NoSummary(answer.why)
+            if answer.do != "again":
+                return answer
+            now = host.clock.now()
+            number = tried.attempts
+            until = now + answer.wait
+            await self._tell(ev.RetryPlanned(at=now, until=until, attempt=number, why=answer.why, purpose="summary"))
+            await host.clock.sleep_until(until)
+
+    def _within(self, request: ModelRequest) -> ModelRequest:
+        """Return the request within the known output limit of its model."""
+        most = self._agent.state.me.limits_of(request.model).max_output
+        return replace(request, max_tokens=min(request.max_tokens, most))
+
+    async def _tell(self, event: ev.RetryPlanned | ev.ModelSwitched) -> None:
+        """Record the next attempt or model, unless the summary is already over."""
+        await self._agent.record(event, unless=lambda now: now.summary != self._wanted)
+
+    async def _once(self, request: ModelRequest, tried: SummaryAttempts) -> str | Next:
+        """Make one call. Return the text of a usable answer, or the action after its failure."""
+        await self._may_call(request.model)
+        await self._reserve(request, rides=tried.rides)
+        try:
+            reply = await complete(self._agent, request, _unheard)
+        except CallFault as failed:
+            fault = failed.fault
+            draw = self._agent.host.ports.dice.draw()
+            failure = self._call_failed(request, fault, draw)
+            await self._agent.record(failure)
+            learned = learnable(failure, self._agent.state.me)
+            if learned is not None:
+                await learn_limits(self._agent, learned)
+                if fault.kind == "invalid":
+                    return Next("learned")
+            return replace(after_fault(fault, tried, self._state.me, draw), why=told_of(fault))
+        usage = priced(reply.usage, self._state.me.limits_of(request.model))
+        self.usage = self.usage.plus(usage)
+        self._agent.host.budgets.used(self._agent.state, amount_of(usage))
+        text = accept_summary(reply.blocks, reply.stop_reason)
+        if text is not None:
+            return text
+        return replace(after_stop(reply.stop_reason, tried), why=summary_fault(reply.blocks, reply.stop_reason))
+
+    async def _may_call(self, model: str) -> None:
+        """Wait briefly while the key is parked, because a summary has a fallback. Raises `_NoSummary`."""
+        host = self._agent.host
+        until = host.governor.parked_until(model)
+        if until <= host.clock.now():
+            return
+        wait = max(until, host.governor.named_until(model)) - host.clock.now()
+        if wait > self._state.me.max_wait:
+            raise _NoSummary(f"the service asks for a wait of {wait:,.0f} s")
+        if wait > 0:
+            await host.clock.sleep_until(host.governor.parked_until(model))
+
+    async def _reserve(self, request: ModelRequest, *, rides: bool) -> None:
+        """Reserve the cost of the call, durably, if there is a budget. Raises `_NoSummary`."""
+        agent = self._agent
+        budgets = self._agent.host.budgets
+        conv = self._state.conversation
+        if rides:
+            tokens = size(conv) + ASKING
+        else:
+            tokens = sum(estimate_json(piece) for piece in (request.system, *request.messages))
+        worst = worst_case(self._state.me.limits_of(request.model), tokens, request.max_tokens)
+        while refused := budgets.reserve(agent.state, worst):
+            if not refused.waits:
+                reason = used_up(
+                    refused.budget, refused.kind, limit=refused.limit, spent=refused.spent, needed=refused.wanted
+                )
+                raise _NoSummary(reason)
+            await budgets.moved()
+        if budgets.path_of(agent.state):
+            held = {"reserved_tokens": worst.tokens, "reserved_usd": worst.cost_usd, "used": self.usage}
+            await agent.record(self._called(request).model_copy(update=held))
+
+    def _call_failed(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
+        return call_failed(self._agent, self._called(request), fault).model_copy(update={"draw": draw})
+
+    def _called(self, request: ModelRequest) -> ev.ModelCalled:
+        return ev.ModelCalled(
+            at=self._agent.host.clock.now(),
+            ordinal=request.ordinal,
+            attempt=request.attempt,
+            model=request.model,
+            max_tokens=request.max_tokens,
+            purpose="summary",
+        )
+
+
+def _unheard(delta: Delta) -> None:
+    """Ignore a delta: a summary is not displayed while it streams."""
+
+
+NEEDED = "the conversation would not fit without it"
+
+
+async def skipped(agent: AgentRuntime, request: SummaryWanted) -> bool:
+    """Ask the hooks. If they reject the summary, record it as skipped and return True."""
+    event = hk.PreCompact(_trigger(request), request.focus, caller(agent))
+    verdict = await agent.host.ports.hooks.fire(event)
+    notice(agent, verdict.notices)
+    if not verdict.block:
+        return False
+    reason = f"{verdict.by or 'a hook'} would not have it: {verdict.block}"
+    if _needed(agent.state, request):
+        notice(agent, (f"{reason}; {NEEDED}",))
+        return False
+    await agent.record(ev.SummaryFailed(at=agent.host.clock.now(), why=reason, skipped=request))
+    return True
+
+
+def _needed(state: AgentState, request: SummaryWanted) -> bool:
+    """Decide whether a summary is needed now: a manual one can wait, a reactive one cannot, any other is needed if the
+    view exceeds its room.
+    """
+    if request.trigger == "manual":
+        return False
+    return request.trigger == "reactive" or held(state.conversation) > room(state)
+
+
+def summarised(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
+    """Inform the hooks of a summary in the view, and run the SessionStart hooks again."""
+    host = agent.host
+    life = (agent.name, agent.state.incarnation)
+    if host.begun.get(life):
+        host.begun[life] = False
+    host.inform(hk.PostCompact(_trigger(request), text, caller(agent)))
+
+
+def _trigger(request: SummaryWanted) -> hk.Trigger:
+    return "manual" if request.trigger == "manual" else "auto"

@@ -1,0 +1,258 @@
+"""Tool calls as operations: run, repaired after a crash, settled. `permission_check.py` has allowed them.
+
+The order for one call: schema -> plan gate -> PreToolUse hooks -> schema again -> rules and mode -> ask if needed ->
+`ToolStarted` (durable) -> run -> `ToolFinished` (durable, with the tool's writes) -> PostToolUse -> `ToolSettled`.
+
+Hooks on the effects of a tool: a task added, a task completed, a plan submitted. They run before the commit, so that a
+rejected effect never happens: the result of the call says so instead.
+
+After a crash before the commit the call runs again, or is repaired, and the hooks run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from anyio.lowlevel import checkpoint
+
+from callboard.core.agent.state import CallState
+from callboard.core.context.view.images import fitting
+from callboard.core.keys import request_key, task_key
+from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.reminders import touched
+from callboard.engine.operations.tool_context import tool_context
+from callboard.ports.store import Put
+from callboard.ports.tool import Tool, ToolOutcome
+from callboard.types import events as ev
+from callboard.types import hook_answers as hk
+from callboard.types import steps as st
+from callboard.types.errors import CallboardError, Conflict, NobodyCanAct
+from callboard.types.records import Json, Request, Task, ToolCall
+
+CONFLICTS = 20
+"""Most attempts of a tool whose writes lose a compare-and-swap, before the model gets an error."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger("callboard.tools")
+
+
+async def run(agent: AgentRuntime, step: st.Run) -> None:
+    """Prepare the calls, make their start durable, then run them. A call that `prepare` refuses never starts."""
+    for call_id in step.calls:
+        agent.start(f"tool:{call_id}", partial(_prepare_and_run, agent, call_id))
+    await checkpoint()  # what is done at once is done before the loop looks again
+
+
+async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
+    allowed = find_call(agent.state, call_id)
+    if allowed is None or allowed.stage != "allowed":
+        return
+    tool = agent.host.ports.tools[allowed.call.name]
+    prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, tool_context(agent, call_id)))
+    marks = {} if isinstance(prepared, ToolOutcome) else prepared
+    started = ev.ToolStarted(at=agent.host.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
+    # Before a read or a store tool's result commits there is no effect: after a crash it would just run again.
+    write_down = agent.note if tool.spec.effect in ("read", "store") else agent.record
+    if not await write_down(started, unless=gone_from(call_id, "allowed")):
+        return  # in the meantime the gate closed, or the turn was interrupted
+    if isinstance(prepared, ToolOutcome):
+        await _finish(agent, allowed.call, prepared)
+    else:
+        await _run(agent, tool, allowed.call)
+
+
+async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
+    """Run a tool until its writes commit. After a lost compare-and-swap it runs again on fresh rows."""
+    for _ in range(CONFLICTS):
+        outcome = await _outcome_of(agent, call, tool.run(call.input, tool_context(agent, call.id)))
+        try:
+            await _finish(agent, call, outcome)
+            return
+        except Conflict as lost:
+            await agent.host.refresh(lost.what)
+    text = f"{call.name} gave up: others kept changing the same rows. Try again."
+    await _finish(agent, call, ToolOutcome(text, is_error=True))
+
+
+async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -> T | ToolOutcome:
+    """Return the outcome of a part of a tool call. Refusals and bugs of the tool are outcomes; damage and a full disk
+    raise."""
+    try:
+        return await work
+    except NobodyCanAct:
+        raise
+    except CallboardError as failed:
+        return ToolOutcome(str(failed), is_error=True)
+    except Exception as bug:  # any other exception of a tool is told to the model; the trace goes to the log
+        log.exception("tool failed", agent=agent.name, tool=call.name, call=call.id)
+        return ToolOutcome(f"{type(bug).__name__}: {bug}", is_error=True)
+
+
+async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
+    notice(agent, outcome.notices)
+    outcome = await vetted(agent, call, outcome)
+    content = _content(outcome.content)
+    finished = ev.ToolFinished(
+        at=agent.host.clock.now(),
+        call=call.id,
+        content=content,
+        is_error=outcome.is_error,
+        data=outcome.data,
+        ends_turn=outcome.ends_turn,
+    )
+    void = gone_from(call.id, "started")
+    events = (*outcome.events, *await touched(agent, outcome))
+    if _runs_again(agent, call) and not outcome.writes:
+        await agent.note(finished, *events, unless=void)
+    else:
+        with agent.host.mailboxes.coming(outcome.writes):
+            await agent.record(finished, *events, writes=outcome.writes, unless=void)
+
+
+def _runs_again(agent: AgentRuntime, call: ToolCall) -> bool:
+    """Return True if the call can simply run again after a lost result: it only reads, and no hook acted on the
+    result."""
+    tool = agent.host.ports.tools.get(call.name)
+    has = agent.host.ports.hooks.has
+    hooked = has("PostToolUse") or has("PostToolUseFailure")
+    return tool is not None and tool.spec.effect == "read" and not hooked
+
+
+def _content(content: str | Sequence[Json]) -> tuple[Json, ...]:
+    if isinstance(content, str):
+        return ({"type": "text", "text": content},) if content.strip() else ()
+    return fitting(content)  # an image that no request could carry would end the session, not the call
+
+
+async def repair(agent: AgentRuntime, step: st.Repair) -> None:
+    """Repair each call that a process that is gone had started, by its effect class."""
+    for call_id in step.calls:
+        agent.start(f"tool:{call_id}", partial(_repair, agent, call_id))
+
+
+async def _repair(agent: AgentRuntime, call_id: str) -> None:
+    cut_off = find_call(agent.state, call_id)
+    if cut_off is None or cut_off.stage != "started":
+        return
+    tool = agent.host.ports.tools.get(cut_off.call.name)
+    if tool is None:
+        await _finish(
+            agent, cut_off.call, ToolOutcome(f"{cut_off.call.name} is gone; its outcome is unknown.", is_error=True)
+        )
+        return
+    if cut_off.effect in ("read", "store"):
+        await _run(agent, tool, cut_off.call)
+        return
+    outcome = await _outcome_of(
+        agent, cut_off.call, tool.repair(cut_off.call.input, cut_off.marks, tool_context(agent, call_id))
+    )
+    if outcome is None:
+        await _run(agent, tool, cut_off.call)
+    else:
+        await _finish(agent, cut_off.call, outcome)
+
+
+async def settle(agent: AgentRuntime, step: st.Settle) -> None:
+    """Settle calls. Without hooks the results stay unchanged."""
+    has = agent.host.ports.hooks.has
+    if not has("PostToolUse") and not has("PostToolUseFailure"):
+        now = agent.host.clock.now()
+        await agent.note(*(ev.ToolSettled(at=now, call=call) for call in step.calls))
+        return
+    for call_id in step.calls:
+        agent.start(f"settle:{call_id}", partial(_settle, agent, call_id))
+
+
+async def _settle(agent: AgentRuntime, call_id: str) -> None:
+    finished = find_call(agent.state, call_id)
+    if finished is None:
+        return
+    result = hk.HookToolResult(finished.content, finished.is_error, finished.data)
+    seconds = max(0.0, finished.finished_at - finished.started_at)
+    by = caller(agent)
+    verdict = await agent.host.ports.hooks.post_tool_use(hk.PostToolUse(finished.call, result, seconds, by))
+    failed = await after_failure(agent, finished, seconds)
+    notice(agent, verdict.notices)
+    settled = ev.ToolSettled(
+        at=agent.host.clock.now(),
+        call=call_id,
+        content=verdict.content,
+        is_error=verdict.is_error,
+        context=(*verdict.context, *failed.context),
+    )
+    events: list[ev.Event] = [settled]
+    if verdict.halt or failed.halt:
+        events.append(ev.Interrupted(at=settled.at, by=verdict.halt or failed.halt))
+    await agent.record(*events, unless=gone_from(call_id, "finished"))
+
+
+_EVENTS = ("TaskCreated", "TaskCompleted", "PlanSubmitted")
+
+
+async def vetted(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
+    """Return the outcome to commit: unchanged, or an error with a hook's reason and no writes."""
+    hooks = agent.host.ports.hooks
+    if not outcome.writes or not any(hooks.has(event_name) for event_name in _EVENTS):
+        return outcome
+    for event in list(_moments(agent, outcome)):
+        if not hooks.has(type(event).__name__):
+            continue
+        verdict = await hooks.fire(event)
+        notice(agent, verdict.notices)
+        reason = verdict.block or verdict.halt
+        if not reason:
+            continue
+        ends = (ev.Interrupted(at=agent.host.clock.now(), by=verdict.halt),) if verdict.halt else ()
+        return ToolOutcome(f"{_refused(event)}: {reason} ({verdict.by or 'a hook'})", is_error=True, events=ends)
+    return outcome
+
+
+def _moments(
+    agent: AgentRuntime, outcome: ToolOutcome
+) -> Iterator[hk.TaskCreated | hk.TaskCompleted | hk.PlanSubmitted]:
+    """Yield the events that the outcome's writes would cause and that hooks may deny."""
+    host = agent.host
+    by = caller(agent)
+    for write in outcome.writes:
+        if not isinstance(write, Put):
+            continue
+        if write.key.startswith(task_key(host.session, "")):
+            yield from _of_task(agent, Task.model_validate_json(write.value), by)
+        elif write.key.startswith(request_key(host.session, "")):
+            request = Request.model_validate_json(write.value)
+            if request.kind == "plan" and request.status == "pending" and host.board.request(request.id) is None:
+                yield hk.PlanSubmitted(str(request.payload.get("plan", "")), by)
+
+
+def _of_task(agent: AgentRuntime, task: Task, by: hk.Caller) -> Iterator[hk.TaskCreated | hk.TaskCompleted]:
+    before = agent.host.board.task(task.id)
+    if before is None:
+        yield hk.TaskCreated(task.id, task.subject, task.description, by)
+    elif task.status == "completed" and before[0].status != "completed":
+        yield hk.TaskCompleted(task.id, task.subject, task.description, task.result or "", by)
+
+
+def _refused(event: hk.HookEvent) -> str:
+    match event:
+        case hk.TaskCreated():
+            return f"The task {event.subject!r} is not created"
+        case hk.TaskCompleted():
+            return f"{event.task} is not completed"
+        case _:
+            return "The plan is rejected by a policy, and nobody was asked. Change it and submit it again"
+
+
+async def after_failure(agent: AgentRuntime, call: CallState, seconds: float) -> hk.MomentVerdict:
+    """Run the PostToolUseFailure hooks for a failed call."""
+    hooks = agent.host.ports.hooks
+    if not call.is_error or not hooks.has("PostToolUseFailure"):
+        return hk.MomentVerdict()
+    text = "\n".join(str(block["text"]) for block in call.content if block.get("type") == "text")
+    verdict = await hooks.fire(hk.PostToolUseFailure(call.call, text, seconds=seconds, by=caller(agent)))
+    notice(agent, verdict.notices)
+    return verdict

@@ -1,0 +1,140 @@
+"""Context of a tool call (`CallContext`), made from the agent and the host at the moment of the call.
+
+Worktrees for an agent's tools, subject to hooks.
+
+WorktreeCreate may reject one before git runs; WorktreeRemove is informed afterwards. The keeper does everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from callboard.core.agent.authority import authority_of
+from callboard.core.agent.state import BackgroundCommand
+from callboard.core.keys import mailbox
+from callboard.core.team.worktrees import Worktree
+from callboard.engine.hooks.caller import caller, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.elicit import elicit
+from callboard.engine.operations.run_skill import use_skill
+from callboard.ports.model import Delta
+from callboard.ports.tool import BackgroundTask, CallContext
+from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
+from callboard.types import hook_answers as hk
+from callboard.types.errors import ToolRefused
+
+
+def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
+    """Return the context of a call: everything that its tool may use."""
+    state = agent.state
+    host = agent.host
+    assert agent.spawner is not None, "the supervisor gives every agent its spawner"
+    return CallContext(
+        session=host.session,
+        spec=state.me,
+        incarnation=state.incarnation,
+        call=call_id,
+        depth=state.turn.depth if state.turn else 0,
+        now=host.clock.now(),
+        folders=host.ports.archive.folders(state.me),
+        files=state.files,
+        board=host.board,
+        launcher=host.ports.launcher,
+        spawner=agent.spawner,
+        skills=host.ports.skills,
+        background={background_id: _task(bg) for background_id, bg in state.background.items()},
+        progress=lambda text: host.streamed(agent.name, Delta("tool", text)),
+        authority=authority_of(state),
+        caused_by=state.turn.cause if state.turn else "",
+        read=state.waits.read,
+        assignment=state.assigned,
+        mail_of=lambda row: host.mailboxes.load(mailbox(host.session, row.name, row.incarnation), agent.name),
+        lease=host.fence,
+        commit=lambda: commit_in(agent, call_id),
+        worktrees=worktrees_for(agent),
+        grants=next((call_state.grants for call_state in state.calls if call_state.call.id == call_id), ()),
+        elicit=partial(elicit, agent, call_id),
+        use_skill=partial(use_skill, agent, call_id),
+    )
+
+
+async def commit_in(agent: AgentRuntime, call_id: str) -> str:
+    """Return the commit checked out in the folder of this agent's tools; empty: none or unknown. `call_id`: the id of
+    the lookup."""
+    ports = agent.host.ports
+    if ports.surroundings is None:
+        return ""
+    return await ports.surroundings.commit(str(ports.archive.folders(agent.state.me).root), call_id)
+
+
+def _task(bg: BackgroundCommand) -> BackgroundTask:
+    began = bg.began
+    return BackgroundTask(
+        began.id, began.command, began.pid, began.started, began.output, bg.status, bg.exit_code, began.boot
+    )
+
+
+def worktrees_for(agent: AgentRuntime) -> WorktreeKeeper | None:
+    """Return the session's keeper, with hooks if there are any; None if the session has no worktrees."""
+    keeper = agent.host.ports.worktrees
+    has = agent.host.ports.hooks.has
+    if keeper is None or not (has("WorktreeCreate") or has("WorktreeRemove")):
+        return keeper
+    return HookedWorktrees(keeper, agent)
+
+
+class HookedWorktrees:
+    """A `WorktreeKeeper` for the calls of one agent."""
+
+    def __init__(self, keeper: WorktreeKeeper, agent: AgentRuntime) -> None:
+        self._keeper = keeper
+        self._agent = agent
+
+    async def create(self, name: str, author: Who, base: str = "") -> Worktree:
+        """Create a worktree. Raises `ToolRefused` also with a hook's reason. The hooks run again if the same call is
+        repeated."""
+        hooks = self._agent.host.ports.hooks
+        if hooks.has("WorktreeCreate"):
+            verdict = await hooks.fire(hk.WorktreeCreate(name, caller(self._agent)))
+            notice(self._agent, verdict.notices)
+            if verdict.block:
+                raise ToolRefused(f"the worktree {name} is not made: {verdict.block} ({verdict.by})")
+        return await self._keeper.create(name, author, base)
+
+    async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
+        path = str(self._keeper.path(name))
+        removed = await self._keeper.remove(name, author, agreed)
+        self._agent.host.inform(hk.WorktreeRemove(path, caller(self._agent)))
+        return removed
+
+    def path(self, name: str) -> Path:
+        return self._keeper.path(name)
+
+    async def worktrees(self) -> Sequence[Worktree]:
+        return await self._keeper.worktrees()
+
+    async def name_for(self, requested: str, call: str) -> str:
+        return await self._keeper.name_for(requested, call)
+
+    async def open(self, name: str) -> tuple[Path, str]:
+        return await self._keeper.open(name)
+
+    async def keep(self, name: str, author: Who) -> Worktree:
+        return await self._keeper.keep(name, author)
+
+    async def losses(self, name: str) -> Losses:
+        return await self._keeper.losses(name)
+
+    async def merge(self, name: str, author: Who, check: Check | None = None) -> MergeEnd:
+        return await self._keeper.merge(name, author, check)
+
+    async def outcome(self, call: str) -> str:
+        return await self._keeper.outcome(call)
+
+    async def recover(self) -> Sequence[str]:
+        return await self._keeper.recover()
+
+    async def facts(self) -> Sequence[WorktreeFacts]:
+        return await self._keeper.facts()

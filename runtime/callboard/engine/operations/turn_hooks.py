@@ -1,0 +1,282 @@
+"""Hooks around a turn: on content that enters the conversation, at the beginning, on a batch of results, and at the
+end.
+
+Their decisions are part of the record of the operation that ran them. An operation that was cut off runs them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import anyio
+
+from callboard.core.agent.apply import fold
+from callboard.core.agent.rules.hooks import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, START_HOOKS, STOP_HOOKS
+from callboard.core.messaging.envelopes import injected
+from callboard.core.recovery.retry_policy import model_in_use
+from callboard.engine.hooks.caller import caller, notice
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations.receive import delivered
+from callboard.engine.operations.slash_commands import Expanded, expanded, expands
+from callboard.engine.runtime import AT_WORK
+from callboard.types import events as ev
+from callboard.types import hook_answers as hk
+from callboard.types import steps as st
+from callboard.types.errors import CallboardError, NobodyCanAct, ToolRefused
+from callboard.types.messages import Injection
+from callboard.types.records import Envelope, Json
+
+PROMPTS = frozenset({"prompt", "scheduled"})
+
+_SUBMITTED = Injection(kind="user-prompt-submit-hook", text="", source="hook")
+_DELIVERED = Injection(kind="envelope-delivered-hook", text="", source="hook")
+_BATCH = Injection(kind="post-tool-batch-hook", text="", source="hook")
+_SUBAGENT = Injection(kind="subagent-start-hook", text="", source="hook")
+_SESSION = Injection(kind="session-start-hook", text="", source="hook")
+
+
+def hooked(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
+    """Return True if hooks run before these envelopes enter the conversation, or the envelopes contain slash
+    commands."""
+    has = agent.host.ports.hooks.has
+    if any(expands(agent, envelope) for envelope in envelopes):
+        return True
+    prompts = any(envelope.type in PROMPTS for envelope in envelopes)
+    return has("EnvelopeDelivered") or (prompts and has("UserPromptSubmit"))
+
+
+def deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
+    """Run the hooks for each envelope, then add the accepted ones to the conversation."""
+    agent.start(
+        SKILLS if any(expands(agent, envelope) for envelope in envelopes) else PROMPT_HOOKS,
+        partial(_deliver, agent, envelopes),
+    )
+
+
+async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
+    """Run UserPromptSubmit for each prompt of the user or a schedule, and EnvelopeDelivered for everything accepted. A
+    blocked prompt never enters the conversation. Slash commands are expanded."""
+    now = agent.host.clock.now()
+    has = agent.host.ports.hooks.has
+    events: list[ev.Event] = []
+    passed: list[Envelope] = []
+    skills: dict[str, Expanded] = {}
+    for envelope in envelopes:
+        if envelope.type in PROMPTS and has("UserPromptSubmit"):
+            submitted = await _submitted(agent, envelope)
+            events += submitted
+            if any(isinstance(event, ev.EnvelopesDropped) for event in submitted):
+                continue
+        if expands(agent, envelope):
+            expansion = await _expanded(agent, envelope)
+            if not isinstance(expansion, Expanded):
+                events.append(expansion)
+                continue
+            skills[envelope.id] = expansion
+        passed.append(envelope)
+        if has("EnvelopeDelivered"):
+            events += await _ask_delivered(agent, envelope)
+    if not passed:
+        await agent.record(*events)
+        return
+    blocks = await delivered(agent, passed)
+    placed = [(block, *_of(skills, envelope).blocks) for envelope, block in zip(passed, blocks, strict=True)]
+    delivery = ev.EnvelopesDelivered(
+        at=now, ids=tuple(e.id for e in passed), blocks=tuple(b for row in placed for b in row if b is not None)
+    )
+    skill_events = [event for envelope in passed for event in _of(skills, envelope).events]
+    while True:
+        before = agent.state.injections
+        waiting = fold(events, agent.state).injections
+        # What is injected stands before the words.
+        first = (
+            [ev.InjectionsDelivered(at=now, blocks=tuple(injected(injection) for injection in waiting))]
+            if waiting
+            else []
+        )
+        together = (*events, *first, delivery, *skill_events)
+        if await agent.record(*together, unless=lambda state, seen=before: state.injections != seen):
+            return
+
+
+def _of(skills: Mapping[str, Expanded], envelope: Envelope) -> Expanded:
+    return skills.get(envelope.id, Expanded())
+
+
+async def _expanded(agent: AgentRuntime, envelope: Envelope) -> Expanded | ev.EnvelopesDropped:
+    """Return the expansion of a slash command, or the record that drops it after a failure. The user is informed of a
+    failure. An interrupted command is dropped and does not start again by itself."""
+    try:
+        return await expanded(agent, envelope)
+    except (CallboardError, OSError, ValueError) as wrong:
+        if isinstance(wrong, NobodyCanAct):
+            raise
+        reason = str(wrong) if isinstance(wrong, ToolRefused) else f"{envelope.content.split()[0]}: {wrong}"
+        notice(agent, (reason,))
+        return ev.EnvelopesDropped(at=agent.host.clock.now(), ids=(envelope.id,), why=reason, refused=True)
+    except anyio.get_cancelled_exc_class():
+        turn = agent.state.turn
+        now = agent.host.clock.now()
+        if turn is not None and turn.interrupted:
+            await agent.record(ev.EnvelopesDropped(at=now, ids=(envelope.id,), why="interrupted while it began"))
+        raise
+
+
+async def _submitted(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
+    origin: Literal["person", "schedule"] = "person" if envelope.type == "prompt" else "schedule"
+    prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent))
+    verdict = await agent.host.ports.hooks.user_prompt_submit(prompt)
+    notice(agent, verdict.notices)
+    blocked = verdict.block or verdict.halt
+    now = agent.host.clock.now()
+    if blocked:
+        return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}")]
+    return _notes(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
+
+
+async def _ask_delivered(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
+    event = hk.EnvelopeDelivered(
+        id=envelope.id,
+        type=envelope.type,
+        sender=envelope.sender,
+        text=envelope.content,
+        request_id=envelope.request_id or "",
+        by=caller(agent),
+    )
+    verdict = await agent.host.ports.hooks.fire(event)
+    notice(agent, verdict.notices)
+    return _notes(agent, _DELIVERED, verdict.context, f"{envelope.id} ")
+
+
+def _notes(agent: AgentRuntime, form: Injection, texts: Sequence[str], key: str = "") -> list[ev.Event]:
+    """Return injections with texts of hooks for the next user message, each in the tag of its event."""
+    now = agent.host.clock.now()
+    notes = [form.model_copy(update={"text": text, "key": f"{key}{n}"}) for n, text in enumerate(texts)]
+    return [ev.InjectionQueued(at=now, injection=note) for note in notes]
+
+
+# Beginnings
+
+
+async def ask_start_hooks(agent: AgentRuntime, step: st.AskStartHooks) -> None:
+    """Run the SessionStart or SubagentStart hooks. Their texts precede the next model call."""
+    agent.start(START_HOOKS, partial(_start_hooks, agent, step.source))
+
+
+async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
+    host = agent.host
+    state = agent.state
+    life = (agent.name, state.incarnation)
+    event: hk.HookEvent
+    if state.me.kind == "subagent":
+        event = hk.SubagentStart(caller(agent))
+        form = _SUBAGENT
+    else:
+        model = model_in_use(state.recovery, state.me)
+        event = hk.SessionStart(source, model, caller(agent))
+        form = _SESSION
+    host.begun[life] = True  # summarised meanwhile, it is asked once more
+    finished = False
+    try:
+        verdict = await host.ports.hooks.fire(event)
+        notice(agent, verdict.notices)
+        notes = _notes(agent, form, verdict.context)
+        if notes:
+            await agent.record(*notes)
+        finished = True
+    finally:
+        if not finished:
+            del host.begun[life]
+
+
+# Results
+
+
+def merge(agent: AgentRuntime, waits: bool) -> None:
+    """Run PostToolBatch for the calls of a reply, then add their results to the conversation."""
+    agent.start(BATCH_HOOKS, partial(_batch_hooks, agent, waits))
+
+
+async def _batch_hooks(agent: AgentRuntime, waits: bool) -> None:
+    calls = agent.state.calls
+    done = tuple(hk.CallDone(call.call, hk.HookToolResult(call.content, call.is_error, call.data)) for call in calls)
+    verdict = await agent.host.ports.hooks.fire(hk.PostToolBatch(done, caller(agent)))
+    notice(agent, verdict.notices)
+    now = agent.host.clock.now()
+    events: list[ev.Event] = [ev.ResultsMerged(at=now, waits=waits)]
+    events += _notes(agent, _BATCH, verdict.context)
+    stopped = verdict.halt or (f"{verdict.by}: {verdict.block}" if verdict.block else "")
+    if stopped:
+        events.append(ev.Interrupted(at=now, by=stopped))
+    await agent.record(*events, unless=lambda state: state.calls != calls)
+
+
+# Ends
+
+
+async def ask_stop_hooks(agent: AgentRuntime, step: st.AskStopHooks) -> None:
+    """Run Stop, SubagentStop and TeammateIdle hooks, which decide whether the turn may end."""
+    agent.start(STOP_HOOKS, partial(_stop_hooks, agent))
+
+
+async def _stop_hooks(agent: AgentRuntime) -> None:
+    state = agent.state
+    turn = state.turn
+    if turn is None:
+        return
+    by = caller(agent)
+    hooks = agent.host.ports.hooks
+    event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
+    view = tuple(state.conversation.messages)
+    verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_ongoing(agent), by))
+    notice(agent, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
+    go_on = verdict.go_on
+    halt = verdict.halt
+    if not go_on and not halt and state.me.kind == "teammate" and hooks.has("TeammateIdle"):
+        idle = await hooks.fire(hk.TeammateIdle(turn.text, turn.stop_blocks, by))
+        notice(agent, (*idle.notices, *([idle.halt] if idle.halt else [])))
+        go_on = idle.block
+        halt = idle.halt
+        if halt:
+            await _stop_teammate(agent, halt, turn.id)
+            return
+    ran = ev.StopHookRan(at=agent.host.clock.now(), go_on="" if halt else go_on)
+    await agent.record(ran, unless=lambda now: now.turn is None or now.turn.id != turn.id)
+
+
+def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
+    """Return the agent's work that continues after its turn, and work that starts by itself, in the documented
+    fields."""
+    board = agent.host.board
+    name = agent.name
+    commands: list[Json] = [
+        {
+            "id": id,
+            "type": "shell",
+            "status": "running",
+            "description": background.began.command,
+            "command": background.began.command,
+        }
+        for id, background in agent.state.background.items()
+        if background.status == "running"
+    ]
+    agents: list[Json] = [
+        {"id": row.name, "type": row.kind, "status": row.life, "description": "", "agent_type": row.agent_type}
+        for row in board.agents()
+        if row.parent == name and row.life in AT_WORK
+    ]
+    crons: list[Json] = [
+        {"id": schedule.id, "schedule": schedule.cron, "recurring": schedule.recurring, "prompt": schedule.prompt}
+        for schedule in board.schedules()
+        if schedule.state == "active" and schedule.enabled and schedule.target == name
+    ]
+    return (*commands, *agents), tuple(crons)
+
+
+async def _stop_teammate(agent: AgentRuntime, reason: str, turn: str) -> None:
+    """End the life of an idle teammate that a hook halts, as documented."""
+    now = agent.host.clock.now()
+    events = [ev.StopHookRan(at=now, go_on=""), ev.StopAsked(at=now, by="hook", why=reason)]
+    await agent.record(*events, unless=lambda state: state.turn is None or state.turn.id != turn)

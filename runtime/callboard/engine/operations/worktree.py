@@ -1,0 +1,180 @@
+"""Preparation of the folder in which an agent's tools run. If it is gone for good, the agent is informed and does not
+continue there.
+
+Worktrees of a session with unmerged work, for the end of a run.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+
+from callboard.core.agent.rules.worktree import MOVE
+from callboard.core.keys import short_id, task_key
+from callboard.core.messaging.envelopes import sending
+from callboard.core.tasks import board as laws
+from callboard.core.tasks.board import Holder
+from callboard.engine.hooks.caller import caller
+from callboard.engine.loop import AgentRuntime
+from callboard.ports.store import Put, Write
+from callboard.ports.worktrees import WorktreeKeeper
+from callboard.types import events as ev
+from callboard.types import hook_answers as hk
+from callboard.types import steps as st
+from callboard.types.errors import Conflict, ToolRefused
+from callboard.types.messages import Injection
+from callboard.types.records import Envelope
+
+
+async def move(agent: AgentRuntime, step: st.Move) -> None:
+    """Start to prepare the folder, as an operation, because git may be slow."""
+    agent.start(MOVE, partial(_move, agent, step.worktree))
+
+
+async def _move(agent: AgentRuntime, name: str) -> None:
+    host = agent.host
+    text = ""
+    folder = ""
+    assert host.ports.worktrees is not None, "the rule asks where there are worktrees"
+    bound = [
+        task_id
+        for task_id in agent.state.tasks
+        if name and (row := host.board.task(task_id)) and row[0].worktree == name
+    ]
+    if name:
+        try:
+            path, text = await host.ports.worktrees.open(name)
+        except ToolRefused as gone:
+            await _without(agent, name, bound, str(gone))
+            return
+        folder = str(path)
+    me = agent.state.me
+    events: list[ev.Event] = []
+    if folder != me.folder:  # who begins its life in a worktree has it in its spec, and reads of it in its prompt
+        events.append(ev.SpecChanged(at=host.clock.now(), spec=me.model_copy(update={"folder": folder})))
+        text = "\n".join(part for part in (text, _where(name, folder)) if part)
+    if text:
+        injection = Injection(kind="system-reminder", text=text, key="folder")
+        events.append(ev.InjectionQueued(at=host.clock.now(), injection=injection))
+    if events:
+        by = caller(agent)
+        await agent.record(*events)
+        if folder != me.folder:
+            host.inform(hk.CwdChanged(by.folder, caller(agent).folder, caller(agent)))
+    host.settle(agent.state)
+
+
+async def _without(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:
+    """Handle a folder that is gone for good. An agent that lives in it ends. An agent that worked in it for a task has
+    failed the task and continues elsewhere."""
+    me = agent.state.me
+    if bound:
+        await _fail_tasks(agent, bound, reason)
+    elif me.kind == "subagent" or (me.kind == "teammate" and me.worktree == name):
+        await _stop(agent, reason)
+    else:
+        await _leave(agent, name, reason)
+
+
+def _where(name: str, folder: str) -> str:
+    if not name:
+        return "Your file and shell tools run in the workspace again."
+    return (
+        f"Your file and shell tools now run in the git worktree {name} (branch wt/{name}): {folder}. Paths are relative"
+        " to it. Its files are a copy: what you change there comes into the workspace when it is merged."
+    )
+
+
+async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None:
+    """Fail the tasks that are bound to the folder: no agent does them in another one."""
+    host = agent.host
+    while True:
+        now = host.clock.now()
+        holder = Holder(agent.name, agent.state.incarnation)
+        writes: list[Write] = []
+        events: list[ev.Event] = []
+        for row in filter(None, map(host.board.task, held)):
+            if holder.holds(row[0]):
+                failed = laws.fail(row[0], holder, now, reason).model_copy(update={"worktree": None})
+                writes.append(Put(task_key(host.session, failed.id), failed.encode(), expected=row[1]))
+                events.append(ev.TaskHeld(at=now, task=failed.id, subject=failed.subject, held=False))
+        text = f"Your task has failed: {reason}. Report that; do not do it in another folder."
+        events.append(ev.InjectionQueued(at=now, injection=Injection(kind="system-reminder", text=text, key="folder")))
+        try:
+            await agent.record(*events, writes=writes)
+            return
+        except Conflict as lost:
+            await host.refresh(lost.what)  # the row moved under us, for one when the worktree was noted as gone
+
+
+async def _leave(agent: AgentRuntime, name: str, reason: str) -> None:
+    """End the turn, because its calls were meant for that folder and must not run in another. A message begins the next
+    turn, in the agent's own folder."""
+    host = agent.host
+    now = agent.host.clock.now()
+    life = agent.state.incarnation
+    envelope = Envelope(
+        id=short_id("env", host.session, agent.name, life, agent.state.turns, name),
+        sender="runtime",
+        recipient=agent.name,
+        incarnation=life,
+        type="error",
+        content=f"You were interrupted: {reason}. What you had asked for there does not run any more. "
+        "Go on without it.",
+        mode="wake",
+        cause="tool",
+        sent_at=now,
+    )
+    await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[sending(host.session, envelope)])
+
+
+async def _stop(agent: AgentRuntime, reason: str) -> None:
+    """End an agent whose own worktree is gone, and inform its lead."""
+    host = agent.host
+    now = agent.host.clock.now()
+    lead = host.board.agent("lead")
+    writes: list[Write] = []
+    if lead is not None and agent.name != "lead":
+        envelope = Envelope(
+            id=short_id("env", host.session, agent.name, agent.state.incarnation, "worktree"),
+            sender="runtime",
+            recipient="lead",
+            incarnation=lead[0].incarnation,
+            type="error",
+            content=f"{agent.name} cannot go on: {reason}. Give its work to somebody else, or spawn it anew.",
+            cause="tool",
+            sent_at=now,
+        )
+        writes.append(sending(host.session, envelope))
+    await agent.record(ev.StopAsked(at=now, by="runtime", why=reason), writes=writes)
+
+
+AT_ONCE = 4
+"""Most worktrees for which git runs at once."""
+
+
+async def unmerged(keeper: WorktreeKeeper | None, session: str) -> tuple[str, ...]:
+    """Return the session's worktrees with unmerged work, and its amount, oldest first."""
+    trees = [] if keeper is None else [tree.name for tree in await keeper.worktrees() if tree.session == session]
+    if keeper is None or not trees:
+        return ()
+    by_name = dict[str, str]()
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+    async with anyio.create_task_group() as group:
+        for name in trees:
+            group.start_soon(partial(_look, keeper, name, limiter, by_name))
+    return tuple(f"{name}: {by_name[name]}" for name in trees if name in by_name)
+
+
+async def _look(keeper: WorktreeKeeper, name: str, limiter: anyio.CapacityLimiter, by_name: dict[str, str]) -> None:
+    async with limiter:
+        try:
+            lost = await keeper.losses(name)
+        except ToolRefused:  # its folder is gone: git says nothing of it
+            return
+    files = len(lost.changed) + len(lost.untracked)
+    parts = [(len(lost.commits), "unmerged commits"), (files, "uncommitted files")]
+    text = ", ".join(f"{label}: {count}" for count, label in parts if count)
+    if text:
+        by_name[name] = text

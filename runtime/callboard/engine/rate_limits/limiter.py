@@ -1,0 +1,529 @@
+"""I/O shell of `callboard.core.rate_limits.limiter`: calls of all sessions of a process wait here until they may go.
+
+The core decides which call may go and when; this module has the waiting tasks. Nothing polls: a call waits for its
+turn, and the first in line also sleeps until the time at which it may go. However a call ends, even cancelled, its
+place is freed: `slot` is the only way in and out.
+
+Calls are ordered by who waits for them: those that a person waits for come first.
+
+Rate state of one key, shared between processes through their common store.
+
+One row for each model has the end of a park, one for the key a refusal. A row is written when a time changes by more
+than a second, so that a flood of refusals writes one row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+from pydantic import ValidationError
+
+from callboard.core.agent.state import AgentState
+from callboard.core.keys import RATES, count_words, rate_key
+from callboard.core.rate_limits import limiter as rate
+from callboard.core.rate_limits.key_state import (
+    ALL_MODELS,
+    COUNTS,
+    KeyRefusal,
+    counts_of,
+    known_fault,
+    may_go,
+    scope_of,
+)
+from callboard.core.rate_limits.limiter import CallEnd, Held, Lane, Rank
+from callboard.core.recovery.fallback import chain_of
+from callboard.engine.rate_limits.prefix_leader import Prefixes, PrefixPlace, SharedPrefix
+from callboard.ports.environment import Clock
+from callboard.ports.model import CallFault, CannotCount, ModelRequest
+from callboard.ports.store import Put, Row, Store
+from callboard.ports.store_reading import rows_of
+from callboard.types.rate_limits import RateNotice, Rates
+from callboard.types.records import Fault, Usage
+
+CALLS_AT_ONCE = 256
+"""Most model calls in flight for one key in one process."""
+HELD = 1.0
+"""Seconds after which a wait is journalled (`CallHeld`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPriority:
+    """Order-relevant facts of a requested call."""
+
+    model: str = ""
+    rank: Rank = "teammate"
+    tokens: float = 0.0
+    """Approximate input tokens; only proportions between calls matter."""
+    person: bool = False
+    """True for a new prompt of the user: it is sent even if the key is known to be refused or parked."""
+    patience: float = math.inf
+    """Most seconds to wait for a parked model. An agent that can use another model waits no longer."""
+
+
+ANY = CallPriority()
+
+
+class Governor:
+    """Rate limiter of one API key: it bounds the calls in flight, orders the waiting ones, and parks them together."""
+
+    def __init__(self, clock: Clock, at_once: int = CALLS_AT_ONCE, key: str = "") -> None:
+        """Create a limiter. `key`: a digest of the API key, shared by the processes of one store."""
+        self.key = key
+        self.prefixes = Prefixes(clock)
+        self.notices: dict[str, RateNotice] = {}
+        """Newest notice from the service itself, for each model and for the key."""
+        self.news = anyio.Event()
+        """Event that is set when `notices` or the knowledge of a park changes, and then replaced."""
+        self.stated: dict[str, tuple[int | None, int | None]] = {}
+        """Model -> the output limit and the window that the service stated in a refusal."""
+        self._clock = clock
+        self._at_once = at_once
+        self._lanes: dict[str, Lane] = {}
+        self._places: dict[int, _Place] = {}
+        """Waiting calls by number."""
+        self._refusals: dict[str, KeyRefusal] = {}
+        self._known_at: dict[str, float] = {}
+        """Time of the newest notice about a model or the key, from any process."""
+        self._newest = 0
+        """Number of the newest call."""
+
+    @asynccontextmanager
+    async def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> AsyncGenerator[LimitedCall]:
+        """Hold a place among the calls in flight, once it is this call's turn.
+
+        Of calls with a common prefix that the service has not cached, the first goes and the others wait: until its
+        reply begins, it fails and the next one goes, or `LONGEST_WAIT` has passed. Raises `CallFault` with the known
+        fault, without a call, if the key is at fault.
+        """
+        call = LimitedCall(self, asking, prefix)
+        try:
+            await call.wait()
+            yield call
+        except CallFault as failed:
+            call.ended(rate.end_of(failed.fault), failed.rates, failed.fault)
+            raise
+        except BaseException:
+            call.ended(CallEnd("gone"))
+            raise
+        call.ended(CallEnd("replied", input=call.given, output=call.made))
+
+    @asynccontextmanager
+    async def counting(self, asking: CallPriority) -> AsyncGenerator[None]:
+        """Hold a place among the token counts for this model. They have a separate limiter: their refusals delay no
+        message, and their success says nothing about messages. Raises `CallFault` with the known fault if the key is at
+        fault: no count is used as a probe."""
+        lane = counts_of(asking.model)
+        for refusal in self._refused(asking.model).values():
+            raise CallFault(known_fault(refusal))
+        number, _ = await self.wait(CallPriority(lane, asking.rank, asking.tokens), self._clock.now())
+        end = CallEnd("gone")
+        try:
+            yield
+            end = CallEnd("replied")
+        except CannotCount as no:
+            end = rate.end_of(no.fault) if no.fault else CallEnd("answered")
+            raise
+        finally:
+            self.ended(lane, number, end)
+
+    def parked_until(self, model: str) -> float:
+        """Return the time until which no call goes to this model (Unix seconds); a past time: it is not parked."""
+        lane = self._lanes.get(model)
+        return rate.parked(lane, self._clock.now()) if lane else 0.0
+
+    def named_until(self, model: str) -> float:
+        """Return the end of the wait that the service named for this model; a past moment: none."""
+        lane = self._lanes.get(model)
+        return lane.named_until if lane and rate.parked(lane, self._clock.now()) else 0.0
+
+    def heed(self, notice: RateNotice) -> None:
+        """Apply a notice from another or an earlier process. A notice that is not newer than the known state changes
+        nothing."""
+        if notice.at <= self._known_at.get(notice.model, 0.0):
+            return
+        self._known_at[notice.model] = notice.at
+        if notice.fault is None:
+            self._refusals.pop(notice.model, None)
+        else:
+            self._refuse(notice.model, KeyRefusal(notice.fault, notice.at, self._newest))
+        lane = self._lane(notice.model)
+        parked = notice.parked_until > self._clock.now()
+        self._lanes[notice.model] = rate.heed(lane, notice) if parked else rate.lift(lane)
+        self._moved()
+        self.turn()
+
+    # For `LimitedCall`
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def known_fault(self, asking: CallPriority) -> Fault | None:
+        """Return the fault with which a call is refused without being sent; None if the call may go."""
+        now = self._clock.now()
+        refusals = self._refused(asking.model)
+        for refusal in refusals.values():
+            if not may_go(refusal, asking.person, now):
+                return known_fault(refusal)
+        for scope, refusal in refusals.items():  # this one sees whether it is still so
+            self._refusals[scope] = replace(refusal, tried_at=now)
+        return None
+
+    async def wait(self, asking: CallPriority, arrived: float) -> tuple[int, str]:
+        """Wait in line. Return the call's number and the reason for any delay; the call is then in flight.
+
+        Raises `CallFault` if the key turns out to be at fault in the meantime.
+        """
+        self._newest += 1
+        waiter = rate.waiter(self._newest, asking.rank, arrived, asking.tokens, person=asking.person)
+        self._lanes[asking.model] = rate.join(self._lane(asking.model), waiter)
+        place = self._places[waiter.number] = _Place(asking)
+        try:
+            self.turn()
+            reason = "" if place.went else self._reason_to_wait(asking.model)
+            while not place.went:
+                slept_until = await place.stirring(self._clock)
+                if place.fault is not None:
+                    raise CallFault(place.fault)
+                if slept_until is not None:
+                    self.turn(at_least=slept_until)
+        except BaseException:
+            if place.went:
+                self.ended(asking.model, waiter.number, CallEnd("gone"))
+            else:
+                self._lanes[asking.model] = rate.leave(self._lane(asking.model), waiter.number)
+            raise
+        finally:
+            self._places.pop(waiter.number, None)
+            self.turn()
+        return waiter.number, reason
+
+    def headed(self, model: str, number: int, rates: Rates) -> None:
+        self._lanes[model] = rate.headed(self._lane(model), number, rates, self._clock.now())
+        self.turn()
+
+    def hurry(self, asking: CallPriority) -> None:
+        """Let this call try a parked model at once if it is still in line, because the user sent a new prompt."""
+        for number, place in self._places.items():
+            if place.asking is asking and not place.went:
+                self._lanes[asking.model] = rate.hurry(self._lane(asking.model), number)
+                break
+        self.turn()
+
+    def answered(self, model: str, number: int) -> None:
+        before = self._lane(model)
+        lane = self._lanes[model] = rate.answered(before, number)
+        if before.parked_until and not lane.parked_until:
+            self._tell(RateNotice(model=model, at=self._clock.now()))
+        self._is_good(model, number)
+        self.turn()
+
+    def ended(self, model: str, number: int, end: CallEnd, fault: Fault | None = None) -> None:
+        now = self._clock.now()
+        before = self._lane(model)
+        lane = self._lanes[model] = rate.ended(before, number, end, now)
+        if lane.parked_until > before.parked_until:
+            named = lane.named_until
+            self._tell(RateNotice(model=model, at=now, parked_until=lane.parked_until, named_until=named, why=lane.why))
+            self._give_up_waiting(model, lane, now)
+        elif before.parked_until and not lane.parked_until:
+            self._tell(RateNotice(model=model, at=now))
+        scope = scope_of(fault, model) if fault is not None else None
+        if fault is not None and scope is not None:
+            self._refuse(scope, KeyRefusal(fault, now, self._newest))
+            self._tell(RateNotice(model=scope, at=now, why=end.why, fault=known_fault(self._refusals[scope])))
+        elif end.how in ("replied", "answered"):
+            self._is_good(model, number)
+        self.turn()
+
+    def turn(self, at_least: float = 0.0) -> None:
+        """Release the calls that may go now, in order, and set how long the first in each line sleeps. `at_least`: a
+        time that was slept until, and counts as now despite clock rounding."""
+        now = max(self._clock.now(), at_least)
+        while True:
+            blocked: dict[str, Held | None] = {
+                m: rate.held(lane, now) for m, lane in self._lanes.items() if lane.waiters
+            }
+            room = sum(len(lane.flights) for lane in self._lanes.values()) < self._at_once
+            free = [(self._lanes[model].waiters[0], model) for model, held in blocked.items() if held is None]
+            if not room or not free:
+                break
+            model = min(free)[1]
+            self._lanes[model], gone = rate.let_go(self._lanes[model], now)
+            self._places[gone.number].go()
+        for model, held in blocked.items():
+            self._places[self._lanes[model].waiters[0].number].sleep(held.until if held else None)
+
+    def _lane(self, model: str) -> Lane:
+        return self._lanes.get(model) or Lane(self._at_once)
+
+    def _reason_to_wait(self, model: str) -> str:
+        held = rate.held(self._lane(model), self._clock.now())
+        return held.why if held else f"{count_words(self._at_once, 'call')} in flight"
+
+    def _refuse(self, scope: str, refusal: KeyRefusal) -> None:
+        """Refuse all waiting calls of the scope at once, because the key is at fault."""
+        self._refusals[scope] = refusal
+        for number, place in self._places.items():
+            if scope in (ALL_MODELS, place.asking.model) and not place.went:
+                self._lanes[place.asking.model] = rate.leave(self._lane(place.asking.model), number)
+                place.refuse(known_fault(refusal))
+
+    def _give_up_waiting(self, model: str, lane: Lane, now: float) -> None:
+        """Refuse waiting calls that do not accept the wait that the service named, because they have another model."""
+        wait = lane.named_until - now
+        fault = Fault(kind="rate_limited", message=lane.why, retry_after=wait)
+        for number, place in self._places.items():
+            if place.asking.model == model and not place.went and wait > place.asking.patience:
+                self._lanes[model] = rate.leave(self._lane(model), number)
+                place.refuse(fault)
+
+    def _refused(self, model: str) -> dict[str, KeyRefusal]:
+        """Return the known refusals that concern this model, by scope."""
+        return {scope: refusal for scope in (ALL_MODELS, model) if (refusal := self._refusals.get(scope)) is not None}
+
+    def _is_good(self, model: str, number: int) -> None:
+        """Clear known refusals, because the service accepted the key for this call. A count proves nothing."""
+        if model.startswith(COUNTS):
+            return
+        for scope, refusal in self._refused(model).items():
+            if refusal.outdated_by(number):
+                del self._refusals[scope]
+                self._tell(RateNotice(model=scope, at=self._clock.now()))
+
+    def _tell(self, notice: RateNotice) -> None:
+        self.notices[notice.model] = notice
+        self._known_at[notice.model] = notice.at
+        self._moved()
+
+    def _moved(self) -> None:
+        self.news.set()
+        self.news = anyio.Event()
+
+
+class Governors:
+    """Rate limiters of a process: one for each key, shared by all sessions of the process."""
+
+    def __init__(self, clock: Clock, at_once: int = CALLS_AT_ONCE) -> None:
+        self._clock = clock
+        self._at_once = at_once
+        self._by_key: dict[str, Governor] = {}
+
+    def of(self, key: str) -> Governor:
+        """Return the limiter of a key, by its digest."""
+        if key not in self._by_key:
+            self._by_key[key] = Governor(self._clock, self._at_once, key)
+        return self._by_key[key]
+
+
+class LimitedCall:
+    """A call in flight, or about to be."""
+
+    def __init__(self, governor: Governor, asking: CallPriority, prefix: SharedPrefix | None) -> None:
+        self.held = 0.0
+        """Seconds that the call was delayed by rate limits."""
+        self.why = ""
+        self.given: float | None = None
+        """Input and output tokens counted towards the limits, once known."""
+        self.made: float | None = None
+        self._governor = governor
+        self._asking = asking
+        self._prefix = PrefixPlace(governor.prefixes, prefix)
+        self._number = 0
+        self._answered = False
+
+    async def wait(self) -> None:
+        """Wait until the call may go. Raises `CallFault` if it may not go at all."""
+        arrived = self._governor.now()
+        await self._prefix.wait()
+        fault = self._governor.known_fault(self._asking)
+        if fault is not None:
+            raise CallFault(fault)
+        began = self._governor.now()
+        self._number, self.why = await self._governor.wait(self._asking, arrived)
+        self.held = self._governor.now() - began
+
+    def headed(self, rates: Rates) -> None:
+        """Apply the remaining limits from the headers of the response."""
+        self._governor.headed(self._asking.model, self._number, rates)
+
+    def begun(self) -> None:
+        """Note that the reply has begun. Cheap to call again."""
+        if not self._answered:
+            self._answered = True
+            self._prefix.begun()
+            self._governor.answered(self._asking.model, self._number)
+
+    def used(self, usage: Usage) -> None:
+        """Note the token usage of the call. Tokens read from the service's cache count towards no limit."""
+        self.given = float(usage.input_tokens + usage.cache_creation_input_tokens)
+        self.made = float(usage.output_tokens)
+
+    def ended(self, end: CallEnd, rates: Rates | None = None, fault: Fault | None = None) -> None:
+        """Note the end of the call."""
+        if end.how == "replied":
+            self._prefix.begun()
+        else:
+            self._prefix.failed()
+        if self._number and rates is not None:
+            self._governor.headed(self._asking.model, self._number, rates)
+        if self._number:
+            self._governor.ended(self._asking.model, self._number, end, fault)
+
+
+class _Place:
+    """Waiting task."""
+
+    def __init__(self, asking: CallPriority) -> None:
+        self.asking = asking
+        self.went = False
+        self.fault: Fault | None = None
+        self.until: float | None = None
+        """Time of the next check, for the first in line."""
+        self._news = False
+        """True if there was a change that the task has not seen."""
+        self._stirred: anyio.Event | None = None
+        """Event that is set at the next change; None if the call goes at once, as most do."""
+
+    def go(self) -> None:
+        self.went = True
+        self._stir()
+
+    def refuse(self, fault: Fault) -> None:
+        self.fault = fault
+        self._stir()
+
+    def sleep(self, until: float | None) -> None:
+        """Set the time at which the first in line may go at the latest."""
+        if until != self.until:
+            self.until = until
+            self._stir()
+
+    def _stir(self) -> None:
+        self._news = True
+        if self._stirred is not None:
+            self._stirred.set()
+
+    async def stirring(self, clock: Clock) -> float | None:
+        """Wait for a change and return None, or until the set time and return it."""
+        stirred = self._stirred = anyio.Event()
+        until = self.until
+        if self._news:
+            stirred.set()
+        if until is None or self._news:
+            await stirred.wait()
+            self._news = False
+            return None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cancel_at, until, clock, group.cancel_scope)
+            await stirred.wait()
+            group.cancel_scope.cancel()
+        if self._news:
+            self._news = False
+            return None
+        self.until = None
+        return until
+
+
+async def _cancel_at(when: float, clock: Clock, scope: anyio.CancelScope) -> None:
+    await clock.sleep_until(when)
+    scope.cancel()
+
+
+_BYTES_PER_TOKEN = 4
+"""Approximate bytes per token. The limiter learns the real counts; only proportions between calls matter."""
+
+
+def asking_of(state: AgentState, request: ModelRequest) -> CallPriority:
+    """Return the place of an agent's call in the order. A subagent ranks with teammates, because its caller waits for
+    it."""
+    size = len(request.system) + len(request.tools) + sum(map(len, request.messages))
+    person = request.purpose == "turn" and state.recovery.prompted
+    chain = chain_of(state.me)
+    patient = request.purpose == "turn" and request.model == chain[-1]
+    patience = math.inf if patient else state.me.max_wait
+    return CallPriority(request.model, _rank(state, request), size / _BYTES_PER_TOKEN, person, patience)
+
+
+def _rank(state: AgentState, request: ModelRequest) -> Rank:
+    """Return the rank. Summaries and turns of schedules are in the background."""
+    wakes = state.turn.wakes if state.turn is not None else ()
+    if request.purpose == "summary" or state.me.charged_to or set(wakes) == {"scheduled"}:
+        return "background"
+    return "lead" if state.me.kind == "lead" else "teammate"
+
+
+STEP = 1.0
+"""Seconds by which a time must change to be written again."""
+
+
+async def catch_up(governor: Governor, store: Store) -> None:
+    """Apply the notices in the store, from before a restart or from other processes."""
+    for row in await rows_of(store, rate_key(governor.key, "")):
+        _heed(governor, row)
+
+
+async def share(governor: Governor, store: Store, changed: Callable[[], None] = lambda: None) -> None:
+    """Apply notices of other processes and write those of this one, until cancelled. Call `changed` after each."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(_tell, governor, store, changed)
+        async with store.watch(rate_key(governor.key, "")) as rows:
+            async for row in rows:
+                _heed(governor, row)
+        group.cancel_scope.cancel()  # the store was closed
+
+
+def _heed(governor: Governor, row: Row) -> None:
+    notice = _notice(row)
+    if notice is not None:
+        governor.heed(notice)
+
+
+def _notice(row: Row) -> RateNotice | None:
+    """Return the notice of a row; None if a newer version or another program wrote it: no call waits for it."""
+    if row.value is None:
+        return None
+    try:
+        return RateNotice.model_validate_json(row.value)
+    except ValidationError:
+        return None
+
+
+async def _tell(governor: Governor, store: Store, changed: Callable[[], None]) -> None:
+    written: dict[str, RateNotice] = {}
+    while True:
+        news = governor.news
+        changed()
+        for model, notice in list(governor.notices.items()):
+            if _moved(written.get(model), notice):
+                written[model] = notice
+                await store.commit(Put(rate_key(governor.key, model), notice.encode()))
+        await news.wait()
+
+
+def _moved(before: RateNotice | None, after: RateNotice) -> bool:
+    """Return True if the notice differs from the row. The end of a park or refusal is always written, once."""
+    if before is None or (before.fault is None) != (after.fault is None) or not after.parked_until:
+        return after is not before
+    return after.parked_until > before.parked_until + STEP
+
+
+async def rates_of(store: Store) -> list[RateNotice]:
+    """Return the newest notice for each key and model in this store."""
+    rows = [_notice(row) for row in await store.keys(RATES)]
+    return [notice for notice in rows if notice is not None]
+
+
+async def reset_rates(store: Store, now: float) -> list[RateNotice]:
+    """Remove parks and refusals in this store and in every process that uses it. Return the removed notices."""
+    forgotten: list[RateNotice] = []
+    for row in await store.keys(RATES):
+        notice = _notice(row)
+        if notice is None or not notice.holds:
+            continue
+        forgotten.append(notice)
+        await store.commit(Put(row.key, RateNotice(model=notice.model, at=now).encode()))
+    return forgotten

@@ -1,0 +1,426 @@
+"""State shared by all agents of a session in this process: the store under one fence, the row cache, and the ports.
+
+It owns no agent (the supervisor, `engine/team/supervisor.py`, does) and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from callboard.core.agent.rules.finish import state_block
+from callboard.core.agent.rules.hooks import start_source
+from callboard.core.agent.rules.limits import planned_call
+from callboard.core.agent.rules.worktree import worktree_to_use
+from callboard.core.agent.state import AgentState, Expected, Facts, ToolFacts
+from callboard.core.budgets.tree import BudgetRefusal
+from callboard.core.call_order import order_class
+from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
+from callboard.core.mcp.catalog import Deferral
+from callboard.core.recovery.retry_policy import model_in_use
+from callboard.core.tasks.board import Holder, ready_for
+from callboard.engine.awake_time import AwakeTime, Deadlines
+from callboard.engine.budgets.budgets import Budgets
+from callboard.engine.cache_watch import CacheNews
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.engine.messaging.mailbox_load import LIMIT, Mailboxes
+from callboard.engine.rate_limits.limiter import Governor, catch_up
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.environment import (
+    Approver,
+    Archive,
+    Clock,
+    DeliveryScript,
+    Dice,
+    Instructions,
+    Observer,
+    PermissionPolicy,
+    Prompts,
+    Remembered,
+    Surroundings,
+)
+from callboard.ports.mcp import PromptSource, Servers
+from callboard.ports.model import Delta, Model
+from callboard.ports.store import Append, Fence, Put, Row, Store, Write
+from callboard.ports.store_reading import rows_of
+from callboard.ports.tool import Folders, Launcher, Skills, Tool
+from callboard.ports.worktrees import WorktreeKeeper
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.events import Event
+from callboard.types.hook_events import Caller, HookEvent, StartSource
+from callboard.types.mcp import ServerEntry
+from callboard.types.messages import OwnStage, StateBlock
+from callboard.types.records import Budget, Envelope, Request, Task, ToolCall
+
+AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
+"""Lifecycle states of an agent that may still act. A waiting agent continues when its answer comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """External services, as chosen by the composition root."""
+
+    store: Store
+    model: Model
+    clock: Clock
+    dice: Dice
+    tools: Mapping[str, Tool]
+    judge: PermissionPolicy
+    prompts: Prompts
+    archive: Archive
+    launcher: Launcher
+    skills: Skills
+    hooks: HookRegistry
+    observers: Sequence[Observer] = ()
+    approvers: Sequence[Approver] = ()
+    stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """The user's own stages of the context pipeline, by name."""
+    surroundings: Surroundings | None = None
+    """Source of the reminders; None: there are no reminders."""
+    instructions: Instructions | None = None
+    """Instruction files that are not in the prompt; None: there are none."""
+    remembered: Remembered | None = None
+    """Notes of memory; None: there are none."""
+    script: DeliveryScript | None = None
+    """Recording in progress, or the recorded run that is replayed."""
+    worktrees: WorktreeKeeper | None = None
+    """Keeper of worktrees; None: the session has none."""
+    prompt_source: PromptSource | None = None
+    """Prompts of MCP servers, which the user types as slash commands."""
+    own: tuple[str, ...] = ()
+    """Names of the tools of the program that opened the session which every agent has."""
+    servers: Servers | None = None
+    """MCP servers, whose tools appear in `tools`; None: there are none."""
+    brought: Callable[[AgentSpec], Sequence[ServerEntry]] = field(default=lambda me: ())
+    """Function that returns the servers of an agent's own type. They connect when the agent starts, for such agents
+    only."""
+    governor: Governor | None = None
+    """Rate limiter shared by all sessions of the process with the same key; None: the session has its own."""
+
+
+@dataclass(slots=True)
+class Host:
+    """Shared state of a session. `on_change` is called when a row changed; the supervisor sets it."""
+
+    session: str
+    ports: Ports
+    fence: Fence | None
+    types: Callable[[str, str, AgentSpec], AgentSpec]
+    """Function (agent type, name, parent) that returns the spec of a new agent. Raises `ToolRefused` for an unknown
+    type."""
+    max_agents: int = 32
+    """Most agents of the team that live at once, including the lead; subagents do not count."""
+    budget: Budget = Budget()
+    """Budget of the whole session."""
+    grants: Callable[[str, str], Budget] = field(default=lambda agent_type, kind: Budget())
+    """Function (agent type, kind) that returns the budget of a new agent from the settings."""
+    mailbox_limit: int = LIMIT
+    """Most unread envelopes in a mailbox before tools that send to it are refused."""
+    max_depth: int = 3
+    """Greatest depth of an agent below the lead."""
+    deferral: Deferral = Deferral()
+    """Conditions under which tools of MCP servers are deferred behind the search."""
+    server_wait: float | None = None
+    """Seconds that the first prompt waits for MCP servers; None: until each has connected or failed."""
+    servers_until: float | None = None
+    """Time until which prompts wait for MCP servers (Unix seconds); None: none has waited yet, or there is no limit."""
+    private: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """MCP server of an agent type -> the living agents of that type, which alone have its tools."""
+    mailboxes: Mailboxes = field(init=False)
+    offered: dict[str, str] = field(default_factory=dict[str, str])
+    """Idle agent -> the ready task that it was woken for, so that agents woken together claim different tasks."""
+    awake: AwakeTime = field(init=False)
+    deadlines: Deadlines = field(init=False)
+    """Deadlines on the clock for time limits."""
+    budgets: Budgets = field(init=False)
+    governor: Governor = field(init=False)
+    """Rate limiter of the API key: a shared one, or one for this host."""
+    board: SessionBoard = field(init=False)
+    cache_news: CacheNews = field(default_factory=CacheNews)
+    settled: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    """(name, incarnation) -> the turn in which its folder was last checked."""
+    turns: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict[tuple[str, int], tuple[str, float]])
+    """(name, incarnation) -> its newest turn, and the start of that turn on the clock for time limits."""
+    mail_counted: dict[tuple[str, int], tuple[float, float]] = field(
+        default_factory=dict[tuple[str, int], tuple[float, float]]
+    )
+    """(name, incarnation) -> the time of its mail counts, by the wall clock and on the clock for time limits."""
+    begun: dict[tuple[str, int], bool] = field(default_factory=dict[tuple[str, int], bool])
+    """(name, incarnation) -> True once its SessionStart or SubagentStart hooks ran here; False after a later
+    summary."""
+    paths: dict[tuple[str, int], dict[str, tuple[ToolCall, str]]] = field(
+        default_factory=dict[tuple[str, int], dict[str, tuple[ToolCall, str]]]
+    )
+    """(name, incarnation) -> call id -> the call and the path that it reads or changes, for the newest reply."""
+    inform: Callable[[HookEvent], None] = field(default=lambda event: None)
+    """Notify hooks without waiting for them."""
+    caller_of: Callable[[str], Caller] = field(default=lambda name: Caller(name=name))
+    """Function that returns an agent, by name, in the form for hooks."""
+    on_event: Callable[[str, Event], None] = field(default=lambda agent, event: None)
+    on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
+    on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)
+    """Called when an operation of this life starts."""
+    on_course: Callable[[str, Event], None] = field(default=lambda agent, event: None)
+    """Called with the same events, to follow the fires of schedules."""
+
+    def __post_init__(self) -> None:
+        self.awake = AwakeTime(self.ports.clock)
+        self.deadlines = Deadlines(self.ports.clock, self.awake)
+        self.governor = self.ports.governor or Governor(self.ports.clock)
+        self.mailboxes = Mailboxes(self.mailbox_limit)
+        self.board = SessionBoard(self.session, self._row_changed)
+        self.budgets = Budgets(self.awake, self.budget, self.board)
+
+    @property
+    def clock(self) -> Clock:
+        return self.ports.clock
+
+    async def load(self) -> None:
+        """Read the session's rows once, before anything else."""
+        self.board.take(*await rows_of(self.ports.store, rows_prefix(self.session)))
+        await catch_up(self.governor, self.ports.store)
+
+    async def follow(self) -> None:
+        """Apply changes of other processes for as long as the session is hosted."""
+        async with self.ports.store.watch(rows_prefix(self.session)) as rows:
+            async for row in rows:
+                self.board.take(row, *rows.at_hand())
+
+    async def commit(self, *writes: Write) -> tuple[int, ...]:
+        """Commit under this process's fence. The row cache has the new rows when it returns."""
+        numbers = await self.ports.store.commit(*writes, fence=self.fence)
+        done = list(zip(writes, numbers, strict=True))
+        self.board.take(*(Row(write.key, write.value, number) for write, number in done if isinstance(write, Put)))
+        for write, number in done:
+            if isinstance(write, Append) and write.stream.startswith(MAILBOXES):
+                envelope = Envelope.model_validate_json(write.record)
+                self.mailboxes.sent(write.stream, number, envelope.sender)
+                self.mailed(envelope)
+        return numbers
+
+    async def refresh(self, key: str) -> None:
+        """Read a row again after another process changed it first, so that the next decision uses it."""
+        row = await self.ports.store.get(key)
+        if row is not None:
+            self.board.take(row)
+
+    def facts(self, state: AgentState, running: frozenset[str]) -> Facts:
+        """Return the facts about the world for the next decision."""
+        ports = self.ports
+        folders = ports.archive.folders(state.me)
+        model = model_in_use(state.recovery, state.me)
+        expected = self._expected(state)
+        tools = {name: self._tool_facts(name) for name in {call.call.name for call in state.calls}}
+        requests = self._requests(state)
+        return Facts(
+            now=ports.clock.now(),
+            awake_at=self.awake.now(),
+            turn_began=self._turn_began(state),
+            running=running,
+            requests=requests,
+            deadlines=self.deadlines.of(requests.values()),
+            tools=tools,
+            keys=self._keys(state, folders, tools),
+            rewrites=ports.hooks.has("PreToolUse") or ports.hooks.has("PermissionRequest"),
+            others_at_work=self._others_at_work(state),
+            mates_at_work=state.turn is None and bool(state.mail) and self.board.mates_at_work(state.me.name),
+            mail_seconds=self._mail_seconds(state),
+            claimable=self.claimable(state, expected),
+            taken=self._lost_tasks(state),
+            budgets=self.budgets.path_of(state),
+            parked_until=self.governor.parked_until(model),
+            named_until=self.governor.named_until(model),
+            worktree=self._worktree(state),
+            settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
+            folder=str(folders.tool_results),
+            transcripts=str(folders.transcripts),
+            known=self.known_state(state) if state.recovery.react or state.tried else None,
+            hooks=self._end_hooks(state),
+            starts=self._starts(state),
+            batch=ports.hooks.has("PostToolBatch"),
+            stages=ports.stages,
+            expected=expected,
+        )
+
+    def _turn_began(self, state: AgentState) -> float | None:
+        if state.turn is None or state.me.limits.seconds is None:
+            return None
+        turn, began = self.turns.get(_life(state), ("", 0.0))
+        if turn != state.turn.id:
+            began = self.awake.at(state.turn.began_at)
+            self.turns[_life(state)] = state.turn.id, began
+        return began
+
+    def _mail_seconds(self, state: AgentState) -> float:
+        recorded, counted = self.mail_counted.get(_life(state), (-1.0, 0.0))
+        if recorded != state.mailing.at:
+            counted = self.awake.at(state.mailing.at)
+            self.mail_counted[_life(state)] = state.mailing.at, counted
+        return self.awake.now() - counted
+
+    def _end_hooks(self, state: AgentState) -> bool:
+        """Return True if hooks run before a turn of this agent ends."""
+        has = self.ports.hooks.has
+        kind = state.me.kind
+        if kind == "subagent":
+            return has("SubagentStop")
+        return has("Stop") or (kind == "teammate" and has("TeammateIdle"))
+
+    def _starts(self, state: AgentState) -> StartSource | None:
+        event = "SubagentStart" if state.me.kind == "subagent" else "SessionStart"
+        return start_source(state, self.begun.get(_life(state))) if self.ports.hooks.has(event) else None
+
+    def settle(self, state: AgentState) -> None:
+        """Note that the agent's folder exists."""
+        if state.turn is not None:
+            self.settled[_life(state)] = state.turn.id
+
+    def _worktree(self, state: AgentState) -> str | None:
+        if self.ports.worktrees is None or state.spec is None:
+            return None
+
+        def task(task_id: str) -> Task | None:
+            row = self.board.task(task_id)
+            return row[0] if row else None
+
+        return worktree_to_use(state.me, state.tasks, task)
+
+    def known_state(self, state: AgentState) -> StateBlock:
+        """Return the known state of this agent's world, for the text after a compaction."""
+        lead = state.me.kind == "lead"
+        tasks = [
+            f"{task.id} [{task.status}] {task.subject}" + (f" ({task.owner})" if task.owner else "")
+            for task in (self.board.open_tasks() if lead else self.board.tasks())
+            if lead or task.owner == state.me.name
+        ]
+        board = self.board
+        block = state_block(state, board.agents(), schedules=board.schedules(), tasks=tasks, requests=board.requests())
+        script = self.ports.script
+        return script.known_state(state.me.name, state.incarnation, state.compactions, block) if script else block
+
+    def observed(self, agent: str, seq: int, event: Event) -> None:
+        for observer in self.ports.observers:
+            observer.on_event(agent, seq, event)
+        self.on_event(agent, event)
+        self.on_course(agent, event)
+
+    def streamed(self, agent: str, delta: Delta) -> None:
+        for observer in self.ports.observers:
+            observer.on_delta(agent, delta)
+
+    def _row_changed(self, kind: str, name: str) -> None:
+        self.on_change(kind, name)
+
+    def mailed(self, envelope: Envelope) -> None:
+        """Report an envelope to the observers."""
+        for observer in self.ports.observers:
+            observer.on_mail(envelope)
+
+    def address(self, name: str) -> str:
+        """Return the mailbox stream of the newest incarnation of a name."""
+        row = self.board.agent(name)
+        return mailbox(self.session, name, row[0].incarnation if row else 1)
+
+    def _requests(self, state: AgentState) -> dict[str, Request]:
+        ids = [call.request_id for call in state.calls if call.request_id]
+        ids += [request_id for request_id in (state.gate.request_id, state.leaving) if request_id]
+        rows = {request_id: self.board.request(request_id) for request_id in ids}
+        return {request_id: row[0] for request_id, row in rows.items() if row}
+
+    def _tool_facts(self, name: str) -> ToolFacts:
+        tool = self.ports.tools.get(name)
+        if tool is None:
+            return ToolFacts("look")  # its call is refused
+        spec = tool.spec
+        order = order_class(spec.effect, spec.concurrency, watches=spec.watches)
+        return ToolFacts(order, spec.barrier, spec.watches)
+
+    def _others_at_work(self, state: AgentState) -> bool:
+        """Return True if other agents are working. Computed only if all calls of the reply only watch and have ended,
+        because a team may be large."""
+        if not state.calls or any(call.stage != "settled" for call in state.calls):
+            return False
+        tools = [self.ports.tools.get(call.call.name) for call in state.calls]
+        if not all(tool and tool.spec.watches for tool in tools):
+            return False
+        me = state.me.name
+        if any(row.name != me and row.life in AT_WORK for row in self.board.agents()):
+            return True
+        return any(request.asked_by == me and request.status == "pending" for request in self.board.requests())
+
+    def _keys(self, state: AgentState, folders: Folders, tools: Mapping[str, ToolFacts]) -> dict[str, str]:
+        """Return the paths of the open calls. Each is resolved once, when no earlier call may still change its links.
+        Later calls wait for such a call in any case."""
+        if not state.calls:
+            self.paths.pop(_life(state), None)
+            return {}
+        keys = dict[str, str]()
+        cached = self.paths.setdefault(_life(state), {})
+        for call in state.calls:
+            order = tools[call.call.name].order
+            if call.stage == "settled":
+                continue
+            if order in ("delegate", "exclusive"):
+                break
+            if order in ("read", "write"):
+                path = cached.get(call.call.id)
+                if path is None or path[0] is not call.call:
+                    path = cached[call.call.id] = (
+                        call.call,
+                        self.ports.tools[call.call.name].key(call.call.input, folders),
+                    )
+                keys[call.call.id] = path[1]
+        return keys
+
+    def _expected(self, state: AgentState) -> Expected | None:
+        script = self.ports.script
+        return script.expected(state.me.name, state.incarnation, state.asked, state.heard) if script else None
+
+    def holder(self, state: AgentState) -> Holder:
+        """Return an agent in the form for the task board: its life, this process, its abilities and its tasks.
+
+        One that was stopped because it repeated itself takes no open task until it is spoken to: each task would begin
+        the same turn again, and such a turn can make further tasks. A replay takes what was recorded.
+        """
+        me = state.me
+        lease = self.fence or Fence("", 0)
+        picks = me.claims_tasks and (state.last_limit != "repetition" or self.ports.script is not None)
+        return Holder(me.name, state.incarnation, lease.lease, lease.number, "bash" in me.tools, picks)
+
+    def _lost_tasks(self, state: AgentState) -> tuple[str, ...]:
+        if not state.tasks:
+            return ()
+        me = self.holder(state)
+        rows = {task: self.board.task(task) for task in state.tasks}
+        return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
+
+    def claimable(self, state: AgentState, expected: Expected | None = None) -> str | None:
+        """Return the ready task that an idle agent would claim now; None if the agent is working or would claim
+        none."""
+        if state.turn is not None or state.ended or state.me.kind == "subagent" or state.tasks:
+            return None
+        if state.gate.gate == "pending":
+            return None
+        ready = ready_for(self.board.at_stake(), self.holder(state))
+        if not ready:
+            return None
+        plan = planned_call(state, self.budgets.path_of(state), self.awake.now())
+        if isinstance(plan, BudgetRefusal) and not plan.waits:
+            return None  # it could do nothing with it but give it back
+        if expected is not None:  # each takes the task that it took then
+            recorded = {envelope_id for delivery in expected.deliveries for envelope_id in delivery.ids}
+            ready = [t for t in ready if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in recorded]
+        return self._chosen([task.id for task in ready], ready[0].reserved_for, state.me.name) if ready else None
+
+    def _chosen(self, ready: Sequence[str], reserved_for: str, name: str) -> str:
+        """Choose a task: one reserved for the agent, the one that it was woken for, or one that no other agent was
+        woken for."""
+        offer = self.offered.get(name, "")
+        others = set(self.offered.values())
+        if reserved_for:
+            return ready[0]
+        return offer if offer in ready else next((task for task in ready if task not in others), ready[0])
+
+
+def _life(state: AgentState) -> tuple[str, int]:
+    return state.me.name, state.incarnation

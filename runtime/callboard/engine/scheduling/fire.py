@@ -1,0 +1,236 @@
+"""Writes of a fire, in one commit: its prompt as an envelope, and the agent that receives it.
+
+`context` selects the conversation: the lead's, that of a new agent for this fire, or that of one separate agent of the
+schedule. If there can be no such agent, the slot is `refused` with the reason and never lost.
+
+The user can also fire a schedule at any time, from any process, even without a host. The fire is in the history at once
+and waits; the host is notified, or finds it when it next starts. It does not count as a slot, and runs even if other
+fires are running, or the schedule is paused or has ended.
+
+Pausing a schedule that can no longer fire is one commit: its row with the reason, and a message to the lead. It stays
+in the list until the user resumes it (`callboard cron resume`).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from callboard.core.agent.rules.worktree import worktree_in_use
+from callboard.core.budgets.tree import used_up
+from callboard.core.keys import END_FIRE, agent_key, fire_key, schedule_key, short_id, subagent_suffix
+from callboard.core.mcp.tool_names import bounded
+from callboard.core.messaging.envelopes import sending
+from callboard.core.permissions.rule_check import left_of
+from callboard.core.scheduling import delivered, no_more_fires, paused
+from callboard.core.scheduling.history import BY_HAND, envelope_id
+from callboard.core.scheduling.permissions import narrowed
+from callboard.core.tool_access import tools_for
+from callboard.engine.recall import load_spec, spec_digest, spec_key
+from callboard.engine.runtime import Host
+from callboard.engine.team.admin_orders import order_to_fire
+from callboard.ports.store import Put, Store, Write
+from callboard.types import steps as st
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.records import AgentRow, Envelope
+from callboard.types.schedules import Fire, Schedule
+
+GENERAL = "general"
+"""Agent type for a schedule that names none."""
+
+
+async def sent(host: Host, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
+    """Return the fire as sent now, and its writes. Raises `ToolRefused` if no agent can take it."""
+    if schedule.context == "lead":
+        lead = host.board.agent("lead")
+        writes: list[Write] = []
+        name = "lead"
+        life = lead[0].incarnation if lead else 1
+    else:
+        name, life, writes = await _agent_of(host, schedule, fire, now)
+    going = fire.model_copy(update={"agent": name, "outcome": "waiting", "ended_at": None, "again_at": None})
+    envelope = Envelope(
+        id=envelope_id(going),
+        sender="schedule",
+        recipient=name,
+        incarnation=life,
+        type="scheduled",
+        content=schedule.prompt,
+        cause="schedule",
+        metadata={
+            "schedule": schedule.id,
+            "deliver": delivered(schedule),
+            "fired_at": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "slot": fire.nominal,
+        },
+        sent_at=now,
+    )
+    return going, [*writes, sending(host.session, envelope)]
+
+
+def ending(host: Host, fire: Fire, now: float) -> list[Write]:
+    """Return the writes that end a fire: its mail is removed, or its turn is interrupted, but no other turn."""
+    row = host.board.agent(fire.agent) if fire.agent else None
+    if row is None:
+        return []
+    envelope = Envelope(
+        id=short_id("env", envelope_id(fire), END_FIRE),
+        sender="runtime",
+        recipient=fire.agent,
+        incarnation=row[0].incarnation,
+        type="command",
+        content=envelope_id(fire),
+        cause="schedule",
+        metadata={"action": END_FIRE},
+        sent_at=now,
+    )
+    return [sending(host.session, envelope)]
+
+
+def note_for_lead(host: Host, schedule: Schedule, about: str, content: str, *, result: bool = False) -> Write:
+    """Return the write of a note for the lead's next turn. It wakes no agent. `about`: key that makes the note
+    unique."""
+    lead = host.board.agent("lead")
+    envelope = Envelope(
+        id=short_id("env", schedule.id, about),
+        sender="schedule",
+        recipient="lead",
+        incarnation=lead[0].incarnation if lead else 1,
+        type="result" if result else "error",
+        mode="queue",
+        content=content,
+        cause="schedule",
+        metadata={"schedule": schedule.id},
+        sent_at=host.clock.now(),
+    )
+    return sending(host.session, envelope)
+
+
+def own_name(schedule: Schedule) -> str:
+    """Return the name for agents of a schedule: `sched-` and the schedule's name, or the end of its id."""
+    named = re.sub(r"[^a-z0-9]+", "-", (schedule.name or schedule.id.rpartition("_")[2]).lower()).strip("-")
+    return f"sched-{named[:40].strip('-') or 'agent'}"
+
+
+async def _agent_of(host: Host, schedule: Schedule, fire: Fire, now: float) -> tuple[str, int, list[Write]]:
+    """Return the agent that runs the turn: name, incarnation, and the writes that create it if it does not exist."""
+    if schedule.context == "own":
+        name = own_name(schedule)
+        match = host.board.agent(name)
+        if match is not None and match[0].life == "crashed":
+            raise ToolRefused(f"its agent {name} has crashed and is parked: `callboard team resume {name}`")
+        if match is not None and match[0].life != "stopped":
+            return name, match[0].incarnation, []
+        living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
+        if len(living) >= host.max_agents:
+            raise ToolRefused(f"there is no room for its agent: the team is full ({host.max_agents}, team.max_agents)")
+        life, revision = (match[0].incarnation + 1, match[1]) if match else (1, 0)
+        return name, life, await _made(host, schedule, "teammate", life=(name, life, revision), now=now)
+    name = own_name(schedule) + subagent_suffix(envelope_id(fire))
+    match = host.board.agent(name)
+    if match is not None:  # the same try again
+        return name, match[0].incarnation, []
+    return name, 1, await _made(host, schedule, "subagent", life=(name, 1, 0), now=now)
+
+
+async def _made(host: Host, schedule: Schedule, kind: str, *, life: tuple[str, int, int], now: float) -> list[Write]:
+    """Return the writes of a new agent's row and spec: below the lead, with no more rights than the lead."""
+    name, incarnation, revision = life
+    lead = host.board.agent("lead")
+    if lead is None:
+        raise ToolRefused("the session has no lead")
+    spec = await _spec(
+        host, schedule, kind, name=name, lead=await load_spec(host.ports.store, host.session, lead[0].spec)
+    )
+    row = AgentRow.model_validate(
+        {
+            "name": name,
+            "incarnation": incarnation,
+            "kind": kind,
+            "role": spec.role,
+            "agent_type": spec.agent_type,
+            "parent": "lead",
+            "spec": spec_digest(spec),
+            "created_at": now,
+            "since": now,
+            "depth": 1,
+            "worktree": worktree_in_use(spec),
+        }
+    )
+    return [
+        Put(agent_key(host.session, name), row.encode(), expected=revision),
+        Put(spec_key(host.session, row.spec), spec.encode()),
+    ]
+
+
+async def _spec(host: Host, schedule: Schedule, kind: str, *, name: str, lead: AgentSpec) -> AgentSpec:
+    agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
+    spec = bounded(host.types(agent_type, name, lead), lead)
+    keeps = bool(spec.memory)
+    tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools, memory=keeps).names
+    update: dict[str, object] = {
+        "name": name,
+        "kind": kind,
+        "role": f"schedule {schedule.name or schedule.id}",
+        "parent": "lead",
+        "tools": left_of(tools, spec.rules.deny),
+        "claims_tasks": False,
+        "ask_deadline": _sooner(spec.ask_deadline, lead.ask_deadline),
+    }
+    return narrowed(spec.model_copy(update=update), schedule.rights)
+
+
+def _sooner(*deadlines: float | None) -> float | None:
+    """Return the shortest wait for an answer; None: all wait forever. If the lead does not wait, no agent of the
+    session does, whoever hosts it."""
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+async def fire_by_hand(store: Store, session: str, schedule: Schedule, *, now: float, nonce: str) -> str:
+    """Fire a schedule now and return the id of the fire. `nonce`: unique letters and digits. Raises the exceptions of
+    `Store.commit`."""
+    fire = Fire(
+        id=f"schedule:{schedule.id}:{BY_HAND}{nonce}", schedule=schedule.id, session=session, nominal=now, at=now
+    )
+    order = order_to_fire(session, fire.id, now)
+    key = fire_key(session, schedule.id, fire.id)
+    await store.commit(Put(key, fire.encode(), expected=0), sending(session, order))
+    return fire.id
+
+
+def used_up_schedule(host: Host, schedule: Schedule) -> str:
+    """Return the reason why the budget of the schedule allows no further fire; empty if it does."""
+    return no_more_fires(host.budgets.of_schedule(schedule.id), host.awake.now())
+
+
+def pause_for(host: Host, reached: st.ReachBudget) -> tuple[Write, ...]:
+    """Return the writes for the commit of an exhausted budget: the pause of the schedule that owns the budget,
+    otherwise none."""
+    kind, _, schedule = reached.budget.partition(":")
+    if kind != "schedule" or reached.kind in ("agents", "depth"):
+        return ()
+    reason = used_up(reached.budget, reached.kind, limit=reached.limit, spent=reached.spent, needed=reached.wanted)
+    return pause(host, schedule, reason, wakes=False)
+
+
+def pause(host: Host, schedule: str, reason: str, *, wakes: bool) -> tuple[Write, ...]:
+    """Return the writes that pause a schedule; none if it is no longer active. `wakes`: inform the lead at once."""
+    match = host.board.schedule(schedule)
+    if match is None or match[0].state != "active":
+        return ()
+    row, revision = match
+    lead = host.board.agent("lead")
+    envelope = Envelope(
+        id=short_id("env", row.id, "paused", revision),
+        sender="schedule",
+        recipient="lead",
+        incarnation=lead[0].incarnation if lead else 1,
+        type="error",
+        mode="wake" if wakes else "queue",
+        content=f"schedule {row.id} ({row.cron}, {row.timezone}) is paused: {reason}",
+        cause="schedule",
+        sent_at=host.clock.now(),
+    )
+    put = Put(schedule_key(host.session, row.id), paused(row, reason).encode(), expected=revision)
+    return sending(host.session, envelope), put

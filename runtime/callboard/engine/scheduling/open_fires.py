@@ -1,0 +1,422 @@
+"""Unfinished fires of a session, and their rows in the history.
+
+The host keeps the open rows, their number for each schedule, and the progress of running turns from the journals. After
+a crash all of it is read again: rows first, then the journals of the agents, so that no fire is lost and none runs
+twice.
+
+Progress of running fires: their turns begin and end, are stopped at a deadline, are tried again.
+
+Each change of the history is in one commit with its effects: failures and a pause of the schedule, the next attempt, a
+message to the lead. If the process dies in between, the next one does it after its resume.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from callboard.core.budgets.tree import Amount
+from callboard.core.decoding import read_value
+from callboard.core.keys import fire_key, fires_prefix, journal, schedule_key
+from callboard.core.scheduling import paused
+from callboard.core.scheduling.due import CLOCK_SKEW, is_held
+from callboard.core.scheduling.history import (
+    KEPT,
+    FireProgress,
+    after,
+    course_after,
+    ended,
+    envelope_id,
+    is_by_hand,
+    is_failure,
+    retry_at,
+    running,
+    unended,
+)
+from callboard.engine.awake_time import AwakeTime
+from callboard.engine.recall import events_of
+from callboard.engine.runtime import Host
+from callboard.engine.scheduling.fire import ending, note_for_lead, sent
+from callboard.ports.store import Delete, Put, Row, Write
+from callboard.ports.store_reading import rows_of
+from callboard.types import events as ev
+from callboard.types.errors import Conflict, SessionUnreadable, ToolRefused
+from callboard.types.schedules import Fire, Schedule
+
+log = structlog.get_logger("callboard.schedules")
+
+_HEEDED = frozenset(
+    {
+        ev.EnvelopeReceived,
+        ev.EnvelopesDelivered,
+        ev.EnvelopesDropped,
+        ev.TurnBegan,
+        ev.TurnEnded,
+        ev.AgentStopped,
+        ev.AgentCrashed,
+        ev.CallFailed,
+        ev.ModelReplied,
+        ev.ReplyDropped,
+    }
+)
+_OPEN = (b'"waiting"', b'"running"', b'"ended_at":null')
+"""Byte patterns: a row that may be open contains at least one. Other rows are not parsed."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """One unfinished fire."""
+
+    fire: Fire
+    revision: int
+    course: FireProgress | None = None
+    """None: nothing was sent, or it waits for the next attempt."""
+    began: tuple[float, float] | None = None
+    """Start time of the turn, by its record and on the clock for time limits."""
+
+    def began_awake(self, time: AwakeTime) -> float:
+        """Return the start time of the turn on the clock that limits use."""
+        recorded = self.fire.began_at or 0.0
+        if self.began is None or self.began[0] != recorded:
+            self.began = recorded, time.at(recorded)
+        return self.began[1]
+
+
+class OpenFires:
+    """Unfinished fires of a session. `moved`: called when the progress of one has changed."""
+
+    def __init__(self, host: Host, moved: Callable[[], None]) -> None:
+        self._host = host
+        self._moved = moved
+        self._open: dict[str, Followed] = {}
+        self._keys: dict[str, deque[str]] = {}
+        """Schedule -> keys of its history, oldest first."""
+        self._void: dict[str, int] = {}
+        """Slots that a clock ahead of time skipped -> revisions of their rows, which their fires replace."""
+        self.failed_at: dict[str, float] = {}
+        """Schedule -> end of its newest failed fire (Unix seconds)."""
+
+    def __iter__(self) -> Iterator[Followed]:
+        """Iterate over the open fires, oldest first."""
+        return iter(
+            sorted(
+                self._open.values(), key=lambda followed: (followed.fire.nominal, followed.fire.at, followed.fire.id)
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, fire_id: object) -> bool:
+        return fire_id in self._open
+
+    def of(self, schedule: str) -> list[Fire]:
+        """Return the open fires of one schedule, oldest first."""
+        return [followed.fire for followed in self if followed.fire.schedule == schedule]
+
+    async def load(self) -> None:
+        """Read the history once, before any agent of the session starts. Raises `StoreDamaged`."""
+        rows = await rows_of(self._host.ports.store, fires_prefix(self._host.session))
+        for row in sorted(rows, key=lambda row: row.revision):
+            schedule = row.key.split("/")[2]
+            self._keys.setdefault(schedule, deque()).append(row.key)
+            self._take(row)
+        for followed in list(self._open.values()):
+            if followed.fire.agent and followed.fire.ended_at is None:
+                followed.course = await self._read_course(followed.fire)
+
+    def _take(self, row: Row) -> None:
+        """Apply a row of the history."""
+        value = row.value or b""
+        failing = self._host.board.schedule_row(row.key.split("/")[2])
+        if not any(mark in value for mark in _OPEN) and not (failing and failing.failures):
+            return
+        try:
+            fire = read_value(Fire, value, row.key)
+        except SessionUnreadable as wrong:
+            log.warning("a fire of the history cannot be read", key=row.key, why=str(wrong)[:200])
+            return
+        if unended(fire):
+            self._open[fire.id] = Followed(fire, row.revision)
+        elif fire.outcome in ("failed", "timed_out"):
+            self.failed_at[fire.schedule] = fire.ended_at or 0.0
+
+    async def take_up(self, fire_id: str) -> None:
+        """Add a fire that another process wrote into the history."""
+        schedule = fire_id.split(":")[1]
+        row = await self._host.ports.store.get(fire_key(self._host.session, schedule, fire_id))
+        keys = self._keys.setdefault(schedule, deque())
+        if row is None or fire_id in self._open:
+            return
+        if row.key not in keys:
+            keys.append(row.key)
+        self._take(row)
+        self._moved()
+
+    async def reread(self, key: str) -> None:
+        """Read a row of the history again after another process changed it."""
+        if not key.startswith(fires_prefix(self._host.session)):
+            return
+        row = await self._host.ports.store.get(key)
+        for fire_id in [
+            open_id for open_id in self._open if fire_key(self._host.session, open_id.split(":")[1], open_id) == key
+        ]:
+            del self._open[fire_id]
+        if row is not None:
+            self._take(row)
+
+    async def is_decided(self, schedule: str, fire_id: str) -> bool:
+        """Return True if the slot is already decided. A slot that a clock ahead of time skipped is not."""
+        row = await self._host.ports.store.get(fire_key(self._host.session, schedule, fire_id))
+        if row is None or row.value is None:
+            return False
+        try:
+            fire = Fire.model_validate_json(row.value)
+        except ValueError:
+            return True
+        passed_over = fire.outcome in ("missed", "skipped", "refused")
+        if not passed_over or fire.at <= self._host.clock.now() + CLOCK_SKEW:
+            return True
+        self._void[fire_id] = row.revision
+        return False
+
+    async def _read_course(self, fire: Fire) -> FireProgress:
+        """Return the progress of the newest attempt, from its agent's journals."""
+        row = self._host.board.agent(fire.agent)
+        course = FireProgress(envelope_id(fire))
+        for life in range(1, row[0].incarnation + 1 if row else 1):
+            for event in await events_of(self._host.ports.store, journal(self._host.session, fire.agent, life)):
+                if course.stage == "ended":
+                    return course
+                course = course_after(course, event) if type(event) in _HEEDED else course
+        return course
+
+    def heed(self, agent: str, event: ev.Event) -> None:
+        """Apply a record of an agent of this process."""
+        if not self._open or type(event) not in _HEEDED:
+            return
+        for followed in self._open.values():
+            if followed.fire.agent != agent or followed.course is None or followed.course.stage == "ended":
+                continue
+            course = course_after(followed.course, event)
+            moved = course.stage != followed.course.stage
+            followed.course = course
+            if moved:
+                self._moved()
+
+    def puts(self, *fires: Fire) -> list[Write]:
+        """Return the writes of new or changed fires."""
+        writes: list[Write] = []
+        for fire in fires:
+            followed = self._open.get(fire.id)
+            key = fire_key(self._host.session, fire.schedule, fire.id)
+            expected = followed.revision if followed else self._void.get(fire.id, 0)
+            writes.append(Put(key, fire.encode(), expected=expected))
+        return writes
+
+    def pruning(self, schedule: str, count: int) -> list[Write]:
+        """Return the writes that remove the oldest finished fires of a schedule, to make room for `count` more."""
+        keys = self._keys.get(schedule, deque())
+        open_keys = {fire_key(self._host.session, schedule, fire_id) for fire_id in self._open}
+        surplus = max(0, len(keys) + count - KEPT)
+        return [Delete(key) for key in list(keys)[:surplus] if key not in open_keys]
+
+    def written(self, writes: Sequence[Write], revisions: Sequence[int]) -> None:
+        """Apply the writes of a finished commit."""
+        for write, revision in zip(writes, revisions, strict=True):
+            if isinstance(write, Put | Delete) and write.key.startswith(fires_prefix(self._host.session)):
+                self._written(write, revision)
+
+    def _written(self, write: Put | Delete, revision: int) -> None:
+        keys = self._keys.setdefault(write.key.split("/")[2], deque())
+        if isinstance(write, Delete):
+            keys.remove(write.key)
+            return
+        fire = Fire.model_validate_json(write.value)
+        followed = self._open.get(fire.id)
+        if followed is None and write.key not in keys:
+            keys.append(write.key)
+        if not unended(fire):
+            self._open.pop(fire.id, None)
+            if fire.outcome in ("failed", "timed_out"):
+                self.failed_at[fire.schedule] = fire.ended_at or 0.0
+            return
+        followed = self._open.setdefault(fire.id, Followed(fire, revision))
+        sent = fire.agent and fire.ended_at is None
+        begun = envelope_id(fire)
+        if not sent:
+            followed.course = None
+        elif followed.course is None or followed.course.envelope != begun:
+            followed.course = FireProgress(begun)
+        followed.fire = fire
+        followed.revision = revision
+
+
+class Settling:
+    """Advances the open fires of a session."""
+
+    def __init__(self, host: Host, fires: OpenFires) -> None:
+        self._host = host
+        self._fires = fires
+
+    async def tend(self, now: float) -> None:
+        """Do everything that is due by `now`, by time or by the journals. Raises the exceptions of `Store.commit`
+        except conflicts."""
+        for followed in list(self._fires):
+            await self._tend(followed, now)
+        for followed in list(self._fires):
+            if followed.fire.id in self._fires and (is_held(followed.fire) or self._retry_is_due(followed.fire, now)):
+                await self._send(followed.fire, now)
+
+    def next_time(self) -> float | None:
+        """Return the next time at which something is due (Unix seconds); None: never."""
+        times = [at for followed in self._fires if (at := self._due_at(followed)) is not None]
+        return min(times, default=None)
+
+    async def commit(self, *writes: Write) -> bool:
+        """Commit the writes and return True. After a lost race, read the rows again and return False: the next
+        iteration decides again."""
+        try:
+            numbers = await self._host.commit(*writes)
+        except Conflict as lost:
+            await self._host.refresh(lost.what)
+            await self._fires.reread(lost.what)
+            return False
+        self._fires.written(writes, numbers)
+        self._host.on_change("fire", "")
+        return True
+
+    def _due_at(self, followed: Followed) -> float | None:
+        next_try = retry_at(followed.fire)
+        if next_try is not None:
+            return next_try
+        schedule = self._schedule(followed.fire)
+        course = followed.course
+        if schedule is None or schedule.deadline is None or followed.fire.outcome != "running":
+            return None
+        if course is None or not course.own:  # it joined a turn, which is not its to end
+            return None
+        time = self._host.awake
+        return self._host.clock.now() + followed.began_awake(time) + schedule.deadline - time.now()
+
+    def _schedule(self, fire: Fire) -> Schedule | None:
+        return self._host.board.schedule_row(fire.schedule)
+
+    async def _tend(self, followed: Followed, now: float) -> None:
+        """Apply the changes of a fire: its journal, the end of its schedule, its deadline."""
+        course = self._course(followed, now)
+        if course is not None and course.stage == "ended":
+            await self._settle(followed.fire, course)
+        elif course is not None and course.stage == "running" and followed.fire.began_at != course.began_at:
+            await self.commit(*self._fires.puts(running(followed.fire, course)))
+        elif course is None and self._gone(followed.fire):
+            schedule = self._schedule(followed.fire)
+            reason = f"the schedule was {schedule.state}" if schedule else "the schedule is gone"
+            await self.commit(*self._fires.puts(_closed(followed.fire, "skipped", reason, now)))
+        due = self._due_at(followed)
+        if followed.fire.outcome == "running" and due is not None and due <= now:
+            schedule = self._schedule(followed.fire)
+            seconds = schedule.deadline if schedule and schedule.deadline is not None else 0.0
+            over = followed.fire.model_copy(
+                update={"outcome": "timed_out", "why": f"it ran for more than {seconds:g} s"}
+            )
+            await self.commit(*self._fires.puts(over), *ending(self._host, followed.fire, now))
+
+    def _course(self, followed: Followed, now: float) -> FireProgress | None:
+        """Return the progress from the journal; its end as well if the agent no longer exists."""
+        course = followed.course
+        if course is None or course.stage == "ended" or followed.fire.agent == "lead":
+            return course
+        row = self._host.board.agent(followed.fire.agent)
+        if row is not None and row[0].life not in ("stopped", "crashed"):
+            return course
+        crashed = row is not None and row[0].life == "crashed"
+        reason = "its agent has crashed, and is parked" if crashed else "its agent has ended"
+        return replace(course, stage="ended", ended_at=now, reason="crashed" if crashed else "stopped", why=reason)
+
+    def _gone(self, fire: Fire) -> bool:
+        """Return True if no part of the fire runs and its schedule no longer fires. A manual fire continues in any
+        case."""
+        schedule = self._schedule(fire)
+        return schedule is None or (schedule.state in ("cancelled", "paused") and not is_by_hand(fire))
+
+    async def _settle(self, fire: Fire, course: FireProgress) -> None:
+        """Record the end of a fire in the history, with its effects, in one commit."""
+        host = self._host
+        match = host.board.schedule(fire.schedule)
+        over = ended(fire, course, match[0] if match else None, self._used(fire, course))
+        writes = self._fires.puts(over)
+        if match is not None and not unended(over):
+            writes += self._after(match[0], match[1], over, course)
+        if over.outcome == "done" or (is_failure(over.outcome, course) and not unended(over)):
+            writes += self._result_mail(fire, over, course)
+        await self.commit(*writes)
+        if over.outcome not in ("done", "waiting"):
+            log.warning("a fire ended", fire=fire.id, outcome=over.outcome, why=over.why)
+
+    def _after(self, schedule: Schedule, revision: int, over: Fire, course: FireProgress) -> list[Write]:
+        """Return the write of the schedule's row after this end; none if it is unchanged."""
+        row, reason = after(schedule, over, course)
+        if row is schedule:
+            return []
+        writes: list[Write] = []
+        if reason:
+            row = paused(row, reason)
+            message = f"schedule {row.id} ({row.cron}, {row.timezone}) is paused: {reason}"
+            writes.append(note_for_lead(self._host, row, f"paused {over.id} {over.attempt}", message))
+        return [*writes, Put(schedule_key(self._host.session, row.id), row.encode(), expected=revision)]
+
+    def _result_mail(self, fire: Fire, over: Fire, course: FireProgress) -> list[Write]:
+        """Return the final text of an agent that was created for this fire, as mail for the lead's next turn."""
+        schedule = self._schedule(fire)
+        if schedule is None or schedule.context != "fresh" or fire.agent == "lead":
+            return []
+        text = f"schedule {schedule.name or schedule.id}, {fire.id} ({fire.agent}): {over.outcome}"
+        outcome_text = course.text.strip() or over.why
+        message = f"{text}\n{outcome_text}" if outcome_text else text
+        return [
+            note_for_lead(self._host, schedule, f"result {envelope_id(fire)}", message, result=over.outcome == "done")
+        ]
+
+    def _used(self, fire: Fire, course: FireProgress) -> Amount:
+        """Return the usage of the turn and of the known agents that it started."""
+        node = self._host.budgets.tree.get(f"fire:{envelope_id(fire)}")
+        return node.spent if node is not None and node.spent.steps > course.used.steps else course.used
+
+    def _retry_is_due(self, fire: Fire, now: float) -> bool:
+        at = retry_at(fire)
+        if at is None or fire.ended_at is None:
+            return False
+        return at <= now or fire.ended_at > now + CLOCK_SKEW  # its try ended by a clock that was put back since
+
+    async def _send(self, fire: Fire, now: float) -> None:
+        """Send a held fire once no other fire of its schedule runs, or the next attempt."""
+        schedule = self._schedule(fire)
+        if schedule is None or self._gone(fire):
+            return
+        is_retry = fire.ended_at is not None
+        others = [other for other in self._fires.of(fire.schedule) if other.id != fire.id and not is_held(other)]
+        if others and not is_retry and not is_by_hand(fire) and schedule.overlap != "parallel":
+            return
+        going = fire.model_copy(update={"attempt": fire.attempt + 1}) if is_retry else fire
+        try:
+            going, writes = await sent(self._host, schedule, going, now)
+        except ToolRefused as refused:
+            await self.commit(*self._fires.puts(_closed(fire, "refused", str(refused), now)))
+            return
+        await self.commit(*writes, *self._fires.puts(going))
+
+
+def _closed(fire: Fire, outcome: str, reason: str, now: float) -> Fire:
+    return fire.model_copy(update={"outcome": outcome, "why": reason, "ended_at": now})
+
+
+def replaced(host: Host, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
+    """Return the fire as replaced by a newer one, and the writes that end its running part."""
+    reason = f"{by} took its place"
+    if is_held(fire) or retry_at(fire) is not None:
+        return _closed(fire, "replaced", reason, now), []
+    return fire.model_copy(update={"outcome": "replaced", "why": reason}), ending(host, fire, now)

@@ -1,0 +1,355 @@
+"""Scheduler loop: it sleeps until the next fire time, then sends the prompt to its agent.
+
+The envelope's id is the slot, so that any number of processes may fire and it arrives once. The schedule's row, the
+envelope and the row of the history are one commit. A fire that is impossible is reported and recorded in the history.
+Nothing fires while no process runs this loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import anyio
+import structlog
+
+from callboard.core.keys import schedule_key
+from callboard.core.scheduling import CronInvalid, Slot, When, due, next_wake, when_of
+from callboard.core.scheduling.due import CLOCK_SKEW, EXPIRED, Admitted, Due, admit, corrected, one_shot, over
+from callboard.core.scheduling.history import decided, wait_after
+from callboard.engine.runtime import Host
+from callboard.engine.scheduling.fire import note_for_lead, pause, sent, used_up_schedule
+from callboard.engine.scheduling.open_fires import OpenFires, Settling, replaced
+from callboard.ports.store import Put, Write
+from callboard.types.errors import ToolRefused
+from callboard.types.hook_answers import ScheduleFired
+from callboard.types.schedules import Fire, Schedule
+
+SOON = 60.0
+"""Most seconds to sleep, so that a changed clock or a machine that slept is noticed within a minute."""
+
+log = structlog.get_logger("callboard.schedules")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Facts derived from a schedule's row, kept until the row changes."""
+
+    revision: int
+    text: tuple[str, str, float]
+    when: When
+    wake: float | None
+
+
+@dataclass(slots=True)
+class _Decision:
+    """One schedule at one moment, with the writes to make."""
+
+    schedule: Schedule
+    revision: int
+    when: When
+    now: float
+    fires: list[Fire]
+    writes: list[Write]
+
+
+class Autorun:
+    """Scheduler of a session."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._changed = anyio.Event()
+        self._known: dict[str, _Known] = {}
+        self.fires = OpenFires(host, self.heed)
+        self._settling = Settling(host, self.fires)
+        host.on_course = self.fires.heed
+
+    @property
+    def waiting(self) -> bool:
+        """Return True while a fire is sent, held, or due for another attempt. A parked lead takes no fires: they wait
+        in its mailbox until the user resumes it."""
+        lead = self._host.board.agent("lead")
+        if lead is None or lead[0].life != "crashed":
+            return len(self.fires) > 0
+        return any(not self._is_for_lead(followed.fire) for followed in self.fires)
+
+    def _is_for_lead(self, fire: Fire) -> bool:
+        schedule = self._host.board.schedule_row(fire.schedule)
+        return fire.agent == "lead" or (schedule is not None and schedule.context == "lead")
+
+    def heed(self) -> None:
+        """Handle a schedule that was added, changed or removed, or a fire that progressed."""
+        self._changed.set()
+
+    async def recall(self) -> None:
+        """Read the unfinished fires before any agent of the session starts. Raises `StoreDamaged`."""
+        await self.fires.load()
+
+    async def take_up(self, fire_id: str) -> None:
+        """Take over a fire that the user started by hand. It is already in the history."""
+        await self.fires.take_up(fire_id)
+
+    async def run(self) -> None:
+        """Fire until cancelled."""
+        for schedule in self._host.board.schedules():
+            if not schedule.durable and schedule.state == "active":  # it was for the life of an earlier process
+                await self._change(schedule.id, {"state": "cancelled", "enabled": False})
+        while True:
+            self._changed = anyio.Event()
+            now = self._host.clock.now()
+            await self._settling.tend(now)
+            await self._correct(now)
+            await self._fire_all(now)
+            await self._sleep(self._next_time())
+
+    async def _correct(self, now: float) -> None:
+        """Revert decisions of a clock that was ahead of time. Otherwise a schedule would not fire until that time."""
+        for schedule in self._host.board.schedules():
+            ahead = schedule.last_slot is not None and schedule.last_slot > now + CLOCK_SKEW
+            ended = schedule.state == "ended" and schedule.paused_why == EXPIRED
+            match = self._host.board.schedule(schedule.id)
+            if not (ahead or ended) or match is None:
+                continue
+            try:
+                update = corrected(schedule, now, self._when(schedule) or when_of(schedule))
+            except CronInvalid:
+                continue  # whoever fires it pauses it with the reason
+            if not update:
+                continue
+            at = datetime.fromtimestamp(max(schedule.last_slot or 0.0, schedule.expires or 0.0), UTC)
+            reason = (
+                f"the clock of this machine was ahead of time, at {at:%Y-%m-%d %H:%M} UTC or later, and was put back"
+            )
+            log.warning("a schedule is corrected", schedule=schedule.id, why=reason)
+            message = (
+                f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) is corrected: {reason}. It fires again"
+            )
+            row = schedule.model_copy(update=dict(update))
+            key = schedule_key(self._host.session, schedule.id)
+            note = note_for_lead(self._host, schedule, f"corrected {match[1]}", message)
+            await self._settling.commit(Put(key, row.encode(), expected=match[1]), note)
+
+    def _active(self) -> list[Schedule]:
+        return [
+            schedule for schedule in self._host.board.schedules() if schedule.enabled and schedule.state == "active"
+        ]
+
+    def _next_time(self) -> float | None:
+        wakes = [self._settling.next_time(), *(self._wake(schedule) for schedule in self._active())]
+        return min((at for at in wakes if at is not None), default=None)
+
+    async def _fire_all(self, now: float) -> None:
+        """Fire the due schedules one by one; those with hooks together, so that a slow hook delays no other
+        schedule."""
+        active = [schedule for schedule in self._active() if self._is_due(schedule, now)]
+        if not self._host.ports.hooks.has("ScheduleFired"):
+            for schedule in active:
+                await self._fire(schedule.id, now)
+            return
+        async with anyio.create_task_group() as group:
+            for schedule in active:
+                group.start_soon(self._fire, schedule.id, now)
+
+    def _is_due(self, schedule: Schedule, now: float) -> bool:
+        """Return True if there is something to decide. An unreadable schedule counts as due: firing pauses it."""
+        wake = self._wake(schedule)
+        if wake is None:
+            return bool(over(schedule, now, when=self._when(schedule)))
+        return wake <= now
+
+    def _wake(self, schedule: Schedule) -> float | None:
+        """Return the next due time of the schedule, computed once until its row changes. An unreadable schedule is due
+        at once, to be paused."""
+        try:
+            timing = self._look(schedule)
+        except CronInvalid:
+            return 0.0
+        return timing.wake if timing is not None else None
+
+    def _when(self, schedule: Schedule) -> When | None:
+        timing = self._look(schedule)
+        return timing.when if timing is not None else None
+
+    def _look(self, schedule: Schedule) -> _Known | None:
+        match = self._host.board.schedule(schedule.id)
+        if match is None:
+            return None
+        timing = self._known.get(schedule.id)
+        revision = match[1]
+        if timing is not None and timing.revision == revision:
+            return timing
+        text = (match[0].cron, match[0].timezone, match[0].created_at)
+        try:
+            when = timing.when if timing is not None and timing.text == text else when_of(match[0])
+        except CronInvalid:
+            if match[0].state == "active":
+                raise
+            return None
+        wake = next_wake(match[0], not_before=self._not_before(match[0]), when=when)
+        self._known[schedule.id] = _Known(revision, text, when, wake)
+        return self._known[schedule.id]
+
+    def _not_before(self, schedule: Schedule) -> float:
+        """Return the end of the wait after failures. A failure in the future was recorded before the clock was set
+        back."""
+        failed_at = self.fires.failed_at.get(schedule.id, 0.0)
+        return wait_after(schedule, min(failed_at, self._host.clock.now()))
+
+    async def _pause(self, schedule: Schedule, reason: str, *, wakes: bool) -> None:
+        """Pause a schedule that cannot fire, with the reason, and inform the lead."""
+        writes = pause(self._host, schedule.id, reason, wakes=wakes)
+        if writes:
+            await self._settling.commit(*writes)
+
+    async def _change(self, schedule_id: str, update: Mapping[str, object]) -> None:
+        row = self._host.board.schedule(schedule_id)
+        if row is None:
+            return
+        key = schedule_key(self._host.session, schedule_id)
+        changed = row[0].model_copy(update=dict(update))
+        await self._settling.commit(Put(key, changed.encode(), expected=row[1]))
+
+    async def _sleep(self, until: float | None) -> None:
+        if until is None:
+            await self._changed.wait()
+            return
+        wait = min(max(0.0, until - self._host.clock.now()), SOON)
+        with anyio.move_on_after(wait):
+            await self._changed.wait()
+
+    async def _fire(self, schedule_id: str, now: float) -> None:
+        """Fire everything that is due of one schedule, in one commit. After a lost race the next iteration decides
+        again."""
+        match = self._host.board.schedule(schedule_id)
+        if match is None:
+            return
+        schedule, revision = match
+        try:
+            when = self._when(schedule) or when_of(schedule)
+            decided_on = due(schedule, now, not_before=self._not_before(schedule), when=when)
+            reason = over(schedule, now, when=when)
+        except CronInvalid as unreadable:
+            await self._pause(schedule, str(unreadable), wakes=True)
+            return
+        if reason:
+            await self._change(schedule_id, {"state": "ended", "paused_why": reason})
+            return
+        if decided_on.last_slot == schedule.last_slot:
+            return
+        decision = _Decision(schedule, revision, when, now, [], [])
+        update = await self._decide(decision, decided_on)
+        row = schedule.model_copy(update=update)
+        key = schedule_key(self._host.session, schedule_id)
+        history = [*self.fires.puts(*decision.fires), *self.fires.pruning(schedule_id, len(decision.fires))]
+        await self._settling.commit(Put(key, row.encode(), expected=revision), *decision.writes, *history)
+
+    async def _decide(self, on: _Decision, due_now: Due) -> dict[str, object]:
+        """Add the outcome of each slot to the decision, and return the changes of the schedule's row."""
+        schedule = on.schedule
+        update = dict[str, object](last_slot=due_now.last_slot)
+        if due_now.missed is not None:
+            await self._miss(on, due_now.missed, due_now.passed)
+        slots = [slot for slot in due_now.slots if not await self.fires.is_decided(schedule.id, slot.id)]
+        reason = used_up_schedule(self._host, schedule) if slots else ""
+        if reason:
+            on.fires += [
+                decided(self._host.session, slot, now=on.now, outcome="refused", reason=reason) for slot in slots
+            ]
+            on.writes.append(
+                note_for_lead(self._host, schedule, f"paused {on.revision}", _paused_words(schedule, reason))
+            )
+            return {**update, "state": "paused", "paused_why": reason}
+        slots, refused = await self._passed(on, slots)
+        admitted = admit(schedule, slots, self.fires.of(schedule.id))
+        fired = await self._admit(on, admitted)
+        fires = schedule.fires + fired
+        update |= {"fires": fires, **refused}
+        if one_shot(schedule, on.when):
+            update |= {"state": "fired"} if fired else {"state": "ended", "paused_why": _why_not(on.fires)}
+        elif schedule.max_runs is not None and fires >= schedule.max_runs:
+            update |= {"state": "ended", "paused_why": f"it has fired {fires} times, as often as it may (max_runs)"}
+        return update
+
+    async def _miss(self, on: _Decision, first: Slot, count: int) -> None:
+        """Record skipped slots in the history, all in one row. The lead is informed of a missed one-shot."""
+        schedule = on.schedule
+        late = on.now - first.nominal
+        reason = f"{late:,.0f} s late: nothing ran that would fire it (misfire {schedule.misfire})"
+        log.warning("missed", schedule=schedule.id, slot=first.id, slots=count, why=reason)
+        if not await self.fires.is_decided(schedule.id, first.id):
+            on.fires.append(
+                decided(self._host.session, first, now=on.now, outcome="missed", reason=reason, missed=max(1, count))
+            )
+        if one_shot(schedule, on.when):
+            message = (
+                f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) was missed and does not run: {reason}"
+            )
+            on.writes.append(note_for_lead(self._host, schedule, first.id, message))
+
+    async def _admit(self, on: _Decision, admitted: Admitted) -> int:
+        """Send, hold, skip and replace fires as decided. Return the number of fires sent."""
+        session = self._host.session
+        now = on.now
+        on.fires += [decided(session, slot, now=now, outcome="skipped", reason=admitted.why) for slot in admitted.skip]
+        for old in admitted.replaced:
+            fire, writes = replaced(self._host, old, admitted.send[0].id, now)
+            on.fires.append(fire)
+            on.writes += writes
+        count = 0
+        for slot in admitted.send:
+            fire = decided(session, slot, now=now, outcome="waiting")
+            try:
+                fire, writes = await sent(self._host, on.schedule, fire, now)
+            except ToolRefused as refused:
+                on.fires.append(decided(session, slot, now=now, outcome="refused", reason=str(refused)))
+                continue
+            on.fires.append(fire)
+            on.writes += _new(writes, on.writes)
+            count += 1
+        on.fires += [decided(session, slot, now=now, outcome="waiting") for slot in admitted.hold]
+        return count + len(admitted.hold)
+
+    async def _passed(self, on: _Decision, slots: Sequence[Slot]) -> tuple[list[Slot], Mapping[str, object]]:
+        """Return the fires that no ScheduleFired hook rejects, and the changes of the row for the others. After a crash
+        before the commit the hooks run again."""
+        hooks = self._host.ports.hooks
+        schedule = on.schedule
+        if not slots or not hooks.has("ScheduleFired"):
+            return list(slots), {}
+        passed = list[Slot]()
+        skips = schedule.skips
+        reason = ""
+        for slot in slots:
+            by = self._host.caller_of("lead")
+            event = ScheduleFired(schedule.id, schedule.prompt, slot.nominal, schedule.cron, by)
+            verdict = await hooks.fire(event)
+            for text in verdict.notices:
+                log.warning("hook", schedule=schedule.id, notice=text)
+            if not verdict.block:
+                passed.append(slot)
+                continue
+            at = datetime.fromtimestamp(slot.nominal, UTC)
+            reason = f"{at:%Y-%m-%d %H:%M} UTC: {verdict.block} ({verdict.by})"
+            on.fires.append(
+                decided(
+                    self._host.session, slot, now=on.now, outcome="refused", reason=f"{verdict.block} ({verdict.by})"
+                )
+            )
+            skips += 1
+            log.warning("a hook skipped a fire", schedule=schedule.id, why=reason)
+        return passed, {"skips": skips, "skipped_why": reason} if reason else {}
+
+
+def _new(writes: Sequence[Write], existing: Sequence[Write]) -> list[Write]:
+    """Return the writes that are not there already: an agent that takes several fires of one commit is created once."""
+    made = {put.key for put in existing if isinstance(put, Put)}
+    return [write for write in writes if not (isinstance(write, Put) and write.key in made)]
+
+
+def _paused_words(schedule: Schedule, reason: str) -> str:
+    return f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) is paused: {reason}"
+
+
+def _why_not(fires: Sequence[Fire]) -> str:
+    return next((f"{fire.outcome}: {fire.why}" for fire in fires if fire.why), "its time has passed")

@@ -1,0 +1,388 @@
+"""Handlers of steps: one for each step; the table at the end is complete.
+
+A handler records a decision, or starts an operation in the agent's task group. It never waits for the outside world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from callboard.core.agent.authority import authority_of
+from callboard.core.agent.rules.finish import farewell, last_words
+from callboard.core.agent.state import AgentState
+from callboard.core.agent.stuck_detector import stop_words
+from callboard.core.context.stages.persist_results import persisted_texts
+from callboard.core.context.view.conversation import size
+from callboard.core.keys import request_envelope_id, request_key, short_id
+from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest
+from callboard.core.messaging.envelopes import injected, sending
+from callboard.core.recovery.retry_policy import without_advice
+from callboard.core.team.unfinished import keeps_tasks
+from callboard.engine import transcripts
+from callboard.engine.approvals.requests import overdue_request
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.operations import background, turn_hooks
+from callboard.engine.operations import claim_task as claiming
+from callboard.engine.operations import count_tokens as counting
+from callboard.engine.operations import model_call as thinking
+from callboard.engine.operations import permission_check as judging
+from callboard.engine.operations import prompt as prompting
+from callboard.engine.operations import summarize as summaries
+from callboard.engine.operations import take_answer as plans
+from callboard.engine.operations import tool_call as calling
+from callboard.engine.operations import undo as undoing
+from callboard.engine.operations import worktree as moving
+from callboard.engine.operations.cleanup import (
+    children_stopped,
+    given_back,
+    request_withdrawn,
+    requests_withdrawn,
+    task_writes,
+    tasks_freed,
+    tasks_kept_freed,
+)
+from callboard.engine.operations.mcp_tools import tell_news
+from callboard.engine.operations.receive import delivered
+from callboard.engine.operations.reminders import look_round
+from callboard.ports.store import Put, Write
+from callboard.types import events as ev
+from callboard.types import steps as st
+from callboard.types.errors import Conflict
+from callboard.types.records import Envelope, Task
+
+INTERRUPTED = "Interrupted before it finished."
+
+
+async def begin(agent: AgentRuntime, step: st.Step) -> None:
+    """Begin one step. Raises the exceptions of `Store.commit`; every other failure is an event."""
+    await _HANDLERS[type(step)](agent, step)
+
+
+async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:
+    state = agent.state
+    waking = next((e for e in state.mail if e.id == step.cause), None)
+    turn = short_id("turn", state.session, agent.name, state.incarnation, state.turns)
+    authority = turn_of(waking, authority_of(state), state.me.kind)
+    depth = waking.depth if waking else 0
+    await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth, authority=authority))
+    look_round(agent)
+
+
+async def _inject(agent: AgentRuntime, step: st.Inject) -> None:
+    blocks = tuple(injected(injection) for injection in agent.state.injections)
+    await agent.note(ev.InjectionsDelivered(at=_now(agent), blocks=blocks))
+
+
+async def _deliver(agent: AgentRuntime, step: st.Deliver) -> None:
+    """Deliver envelopes to the conversation, through hooks if there are any."""
+    mail_by_id = {e.id: e for e in agent.state.mail}
+    envelopes = [mail_by_id[envelope_id] for envelope_id in step.ids]
+    if turn_hooks.hooked(agent, envelopes):
+        turn_hooks.deliver(agent, envelopes)
+        return
+    blocks = await delivered(agent, envelopes)
+    visible = tuple(block for block in blocks if block is not None)
+    await agent.note(ev.EnvelopesDelivered(at=_now(agent), ids=step.ids, blocks=visible))
+
+
+async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
+    """Drop envelopes and inform the lead, so that nothing is lost silently."""
+    lead = agent.host.board.agent("lead")
+    writes: list[Write] = []
+    if lead and agent.name != "lead":
+        envelope = Envelope(
+            id=short_id("env", *step.ids, "dropped"),
+            sender="runtime",
+            recipient="lead",
+            incarnation=lead[0].incarnation,
+            type="error",
+            content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
+            caused_by=step.ids[0],
+            cause=weakest(cause_of(e) for e in agent.state.mail if e.id in step.ids),
+            sent_at=_now(agent),
+        )
+        writes.append(sending(agent.host.session, envelope))
+    await agent.record(ev.EnvelopesDropped(at=_now(agent), ids=step.ids, why=step.why), writes=writes)
+
+
+async def _skip(agent: AgentRuntime, step: st.Skip) -> None:
+    await agent.note(
+        *(ev.CallJudged(at=_now(agent), call=call, verdict="deny", by=step.by, why=step.why) for call in step.calls)
+    )
+
+
+async def _merge(agent: AgentRuntime, step: st.Merge) -> None:
+    await tell_news(agent)
+    if step.hooks:
+        turn_hooks.merge(agent, step.waits)
+    else:
+        await agent.note(ev.ResultsMerged(at=_now(agent), waits=step.waits))
+
+
+async def _cancel(agent: AgentRuntime, step: st.Cancel) -> None:
+    """Cancel operations, then wait for the next change: a tool's process group has ended before its result is
+    recorded."""
+    for name in step.operations:
+        scope = agent.operations.get(name)
+        if scope is not None:
+            scope.cancel()
+    await agent.begin(st.Wait(None, "cancelled operations"))
+
+
+async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
+    """Give every open call a result and withdraw its requests, in one commit."""
+    state = agent.state
+    now = _now(agent)
+    events: list[ev.Event] = []
+    if state.call is not None:
+        events.append(ev.ReplyInterrupted(at=now, ordinal=state.call.ordinal, text=""))
+    if state.summary is not None:
+        events.append(ev.SummaryFailed(at=now, why=step.why))
+    writes: list[Write] = []
+    for call in state.calls:
+        if call.stage == "settled":
+            continue
+        if call.stage != "finished":
+            text = ({"type": "text", "text": INTERRUPTED},)
+            events.append(ev.ToolFinished(at=now, call=call.call.id, content=text, is_error=True))
+            writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", call.call.id)
+        events.append(ev.ToolSettled(at=now, call=call.call.id))
+        if call.stage == "asking" and call.request_id:
+            writes.extend(request_withdrawn(agent.host, call.request_id, step.why))
+    try:
+        await agent.record(*events, writes=writes)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)  # it was answered at the same moment: `decide` asks again
+
+
+async def _expire(agent: AgentRuntime, step: st.Expire) -> None:
+    """Handle a deadline: escalate the request, or reject it."""
+    me = agent.state.me
+    seconds = me.plan_deadline if step.request.kind == "plan" else me.ask_deadline or 0.0
+    passed = step.request.expires_at or 0.0
+    await overdue_request(agent.host, step.request.id, seconds, attended=me.ask_deadline != 0, passed=passed)
+
+
+async def _retry(agent: AgentRuntime, step: st.PlanRetry) -> None:
+    await agent.record(
+        ev.RetryPlanned(at=_now(agent), until=step.until, attempt=step.attempt, parked=step.parked, why=step.why)
+    )
+
+
+async def _switch(agent: AgentRuntime, step: st.SwitchModel) -> None:
+    await agent.record(ev.ModelSwitched(at=_now(agent), model=step.model, why=step.why, skipped=step.skipped))
+
+
+async def _react(agent: AgentRuntime, step: st.React) -> None:
+    await agent.record(ev.ReactAsked(at=_now(agent), why=step.why))
+
+
+async def _continue(agent: AgentRuntime, step: st.Continue) -> None:
+    await agent.record(ev.ContinuationAsked(at=_now(agent), count=step.count, call=step.call))
+
+
+async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
+    """Write full texts to files, then record the edit that hides them."""
+    state = agent.state
+    transcript = ""
+    for path, text in persisted_texts(state.conversation, step.edits).items():
+        await agent.host.ports.archive.keep(path, text)
+    if step.transcript:
+        transcript = await transcripts.write(agent)
+    before = size(state.conversation)
+    event = ev.ContextEdited(
+        at=_now(agent),
+        stage=step.stage,
+        trigger=step.trigger,
+        revision=state.conversation.revision,
+        edits=step.edits,
+        tokens_before=before,
+        transcript=transcript,
+        why=step.why,
+    )
+    await agent.record(transcripts.checked(agent, event))
+
+
+async def _notice_stuck(agent: AgentRuntime, step: st.NoticeStuck) -> None:
+    """Nudge the agent, or end its turn in the same commit."""
+    noticed = ev.StuckNoticed(
+        at=_now(agent), pattern=step.pattern, count=step.count, what=step.what, action=step.action
+    )
+    if step.action == "nudge":
+        await agent.record(noticed)
+    else:
+        await _end_turn(agent, st.EndTurn("limit", stop_words(step.what, step.count), "repetition"), noticed)
+
+
+async def _remind_tasks(agent: AgentRuntime, step: st.RemindTasks) -> None:
+    await agent.record(ev.TasksReminded(at=_now(agent), tasks=step.tasks))
+
+
+async def _stay_on(agent: AgentRuntime, step: st.StayOn) -> None:
+    await agent.record(ev.ShutdownRefused(at=_now(agent), request_id=step.request_id, reason=step.reason))
+
+
+async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event) -> None:
+    """Record the end of the turn, with its cause and a teammate's report to its lead, in one commit."""
+    state = agent.state
+    now = _now(agent)
+    assert state.turn is not None, "a turn that ends is under way"
+    lead = agent.host.board.agent("lead")
+    events: list[ev.Event] = [*preceding]
+    released = _released(agent, step)
+    mail = farewell(state, step, lead[0] if lead else None, now=now, released=released)
+    if any(e.type in ("result", "error") for e in mail):
+        status = "done" if step.reason == "end" and not released else "failed"
+        events.append(ev.Reported(at=now, status=status, result=mail[0].content))
+    text = _last_said(state)
+    ended = ev.TurnEnded(at=now, turn=state.turn.id, reason=step.reason, text=text, why=step.why, limit=step.limit)
+    events.append(ended)
+    writes: list[Write] = [sending(agent.host.session, e) for e in mail]
+    reports = any(isinstance(event, ev.Reported) for event in events)
+    if reports and state.gate.gate == "pending" and state.gate.request_id:  # a report sets the gate anew
+        writes += request_withdrawn(agent.host, state.gate.request_id, f"{agent.name} ended its turn: {step.why}")
+    if released:
+        writes += task_writes(agent.host, released)
+        events[-1:-1] = [ev.TaskHeld(at=now, task=task.id, subject=task.subject, held=False) for task in released]
+    shutdown = agent.host.board.request(state.leaving) if state.leaving else None
+    if shutdown is not None:  # written unchanged: a rejection in between is heard before the life ends
+        writes.append(Put(request_key(agent.host.session, state.leaving), shutdown[0].encode(), expected=shutdown[1]))
+    try:
+        await agent.record(*events, writes=writes)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+
+
+def _last_said(state: AgentState) -> str:
+    """Return the final text of the turn. The text of a reply that was cut by a full window counts if no other reply
+    came."""
+    assert state.turn is not None, "a turn ends"
+    cut = state.recovery.cut_text
+    return state.turn.said.after(({"type": "text", "text": cut},), "").text if cut else state.turn.text
+
+
+def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
+    """Return the unfinished tasks that a teammate releases at the end of its turn."""
+    state = agent.state
+    if state.me.kind != "teammate" or state.turn is None:
+        return []
+    if step.reason in ("failed", "limit", "overflow", "refused"):
+        note = f"{agent.name} stopped before it was done: {without_advice(step.why)}"
+    elif step.reason == "end" and state.tasks and not keeps_tasks(state):
+        suffix = f" Its last words: {state.turn.text}" if state.turn.text else ""
+        note = f"{agent.name} ended its turn before it was done.{suffix}"
+    else:
+        return []
+    return given_back(agent.host, agent.host.holder(state), note)
+
+
+async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
+    """Write the last record. In one commit, tasks are freed, requests withdrawn, subagents stopped, and a shutdown
+    answered. Background commands are ended before."""
+    state = agent.state
+    now = _now(agent)
+    session = agent.host.session
+    carries = state.renew == "carry"  # the new life takes them over
+    note = f"{agent.name} ended before it was done"
+    writes = [] if carries else tasks_freed(agent.host, agent.host.holder(state), note)
+    writes += [] if state.renew else tasks_kept_freed(agent.host, agent.name)
+    kept_kinds = ("question",) if carries else ()
+    writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept_kinds)
+    lead = agent.host.board.agent("lead")
+    for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
+        writes.append(sending(session, envelope))
+    writes += children_stopped(agent.host, agent.name, note)
+    for request_id in _shutdowns(agent):
+        writes.extend(_shutdown_answer(agent, request_id, now))
+    try:
+        await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+
+
+def _shutdowns(agent: AgentRuntime) -> list[str]:
+    """Return the shutdown requests to this life, whether it has read them or not."""
+    shutdowns = [
+        request for request in agent.host.board.requests() if request.kind == "shutdown" and request.status == "pending"
+    ]
+    life = (agent.name, agent.state.incarnation)
+    return [
+        shutdown.id
+        for shutdown in shutdowns
+        if (shutdown.payload.get("teammate"), shutdown.payload.get("incarnation")) == life
+    ]
+
+
+def _shutdown_answer(agent: AgentRuntime, request_id: str, now: float) -> list[Write]:
+    row = agent.host.board.request(request_id)
+    if row is None or row[0].status != "pending":
+        return []
+    session = agent.host.session
+    request = row[0]
+    agreed = request.model_copy(update={"status": "approved", "answered_by": agent.name})
+    asker = agent.host.board.agent(request.asked_by)
+    writes: list[Write] = [Put(request_key(session, request_id), agreed.encode(), expected=row[1])]
+    if asker:
+        envelope = Envelope(
+            id=short_id("env", request_id, "shutdown_response"),
+            sender=agent.name,
+            recipient=asker[0].name,
+            incarnation=asker[0].incarnation,
+            type="shutdown_response",
+            content=f"{agent.name} has stopped.",
+            request_id=request_id,
+            reply_to=request_envelope_id(request_id, agent.name),
+            sender_incarnation=agent.state.incarnation,
+            cause=answered(request, agent.name),
+            sent_at=now,
+        )
+        writes.append(sending(session, envelope))
+    return writes
+
+
+def _now(agent: AgentRuntime) -> float:
+    return agent.host.clock.now()
+
+
+_HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
+    st.BeginTurn: _begin_turn,
+    st.Move: moving.move,
+    st.Inject: _inject,
+    st.Deliver: _deliver,
+    st.Drop: _drop,
+    st.SetPrompt: prompting.renew_prompt,
+    st.AskModel: thinking.ask_model,
+    st.ReachBudget: thinking.reach_budget,
+    st.CountTokens: counting.count_tokens,
+    st.LoseCall: thinking.lose_call,
+    st.CheckPermissions: judging.judge,
+    st.Skip: _skip,
+    st.Run: calling.run,
+    st.Repair: calling.repair,
+    st.Settle: calling.settle,
+    st.Merge: _merge,
+    st.NoticeStuck: _notice_stuck,
+    st.Cancel: _cancel,
+    st.Interrupt: _interrupt,
+    st.TakeAnswer: plans.take_answer,
+    st.Expire: _expire,
+    st.PlanRetry: _retry,
+    st.SwitchModel: _switch,
+    st.React: _react,
+    st.LearnLimits: thinking.learn_limits,
+    st.Continue: _continue,
+    st.EditView: _edit_view,
+    st.Summarise: summaries.summarise,
+    st.Undo: undoing.undo,
+    st.AskStartHooks: turn_hooks.ask_start_hooks,
+    st.StayOn: _stay_on,
+    st.RemindTasks: _remind_tasks,
+    st.AskStopHooks: turn_hooks.ask_stop_hooks,
+    st.EndTurn: _end_turn,
+    st.ClaimTask: claiming.claim,
+    st.LetGo: claiming.let_go,
+    st.WatchBackground: background.watch,
+    st.EndCommands: background.end_commands,
+    st.StopAgent: _stop,
+}

@@ -1,0 +1,219 @@
+"""`/new` and `/new --carry`: the lead's conversation is closed, and a new life of its name begins.
+
+The old life ends first, with its last record in its journal (`AgentState.renew` says what follows). One commit then
+writes the new life: its row, the first records of its journal, the mail that the old life had not received, the running
+background commands, and with `--carry` its tasks, questions and todos. If the process dies in between, the next host
+does the rest. Items that an uninformed process adds to the old life later are looked up once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from callboard.core.agent.apply import RUNTIME_MAIL, apply
+from callboard.core.agent.rules.compaction import room
+from callboard.core.agent.state import AgentState
+from callboard.core.context.summary.handoff import Carried, Left, carry
+from callboard.core.context.view.transcript import Origin, transcript_lines
+from callboard.core.decoding import read_envelope
+from callboard.core.frozen import replace
+from callboard.core.keys import agent_key, count_words, journal, mailbox, request_key, task_key
+from callboard.core.messaging.envelopes import sending
+from callboard.core.tasks.board import Holder
+from callboard.engine.recall import JournalGap, history, load_spec, recall, recall_readable
+from callboard.engine.runtime import Host
+from callboard.ports.store import Append, Put, Write
+from callboard.ports.store_reading import records_of
+from callboard.types import events as ev
+from callboard.types.errors import Conflict
+from callboard.types.records import AgentRow, Envelope
+
+_FOR_THE_OLD = frozenset({"command", "shutdown_request"})
+"""Types of mail that are only for the ended life."""
+
+
+async def renew_if_due(host: Host, row: AgentRow) -> None:
+    """Begin the new life of an agent whose old life ended for it. Does nothing otherwise."""
+    match = host.board.agent(row.name)
+    if row.kind != "lead" or match is None or match[0].incarnation != row.incarnation or match[0].life != "stopped":
+        return
+    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
+    if state.ended is None or not state.renew:
+        return
+    await _begin_next(host, match[0], match[1], state)
+
+
+async def renew_past_damage(host: Host) -> str:
+    """Begin a new life of a lead whose journal lacks necessary records, with what came before them. Return what is
+    lost, for the user; empty if nothing is."""
+    match = host.board.agent("lead")
+    if match is None:
+        return ""
+    row = match[0]
+    store = host.ports.store
+    recalled = await recall_readable(store, host.session, row.name, row.incarnation)
+    lost = recalled.lost
+    if lost is None:
+        return ""
+    state = recalled.state
+    if state.spec is None:
+        spec = await load_spec(store, host.session, row.spec)
+        started = ev.AgentStarted(at=row.created_at, spec=spec, session=host.session, incarnation=row.incarnation)
+        state = apply(state, started)
+    await _begin_next(host, row, match[1], _past(state, lost))
+    behind = f", and {count_words(len(lost.after), 'record')} after it" if lost.after else ""
+    return (
+        f"record {lost.first} of the lead's journal was damaged: it goes on in a fresh conversation, with what came "
+        f"before that record. Not in it: that record{behind}"
+    )
+
+
+def _past(state: AgentState, lost: JournalGap) -> AgentState:
+    """Return the state before a gap in a form that can continue: known later mail is not received twice, and no number
+    is used twice."""
+    mail = {envelope.id: envelope for envelope in state.mail}
+    ordinal = state.ordinal
+    summaries = state.summaries
+    position = state.position
+    for _, event in lost.after:
+        match event:
+            case ev.EnvelopeReceived(envelope=envelope, refused=refused):
+                position = max(position, envelope.seq)
+                if not refused and envelope.type not in RUNTIME_MAIL:
+                    mail[envelope.id] = envelope
+            case ev.EnvelopesDelivered(ids=ids) | ev.EnvelopesDropped(ids=ids):
+                for envelope_id in ids:
+                    mail.pop(envelope_id, None)
+            case ev.ModelCalled(purpose="summary") | ev.SummaryBegan():
+                summaries += 1
+            case ev.ModelCalled():
+                ordinal = max(ordinal, event.ordinal)
+            case _:
+                continue
+    return replace(
+        state,
+        renew="carry",
+        ordinal=ordinal + 1,  # of the missing records one may have been a call
+        summaries=summaries + 1,
+        position=position,
+        mail=tuple(mail.values()),
+        seq=lost.last,
+    )
+
+
+async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentState) -> None:
+    """Begin the life after `state`, as its `renew` says. Does nothing if another process was faster."""
+    carried = await _carried(host, state) if state.renew == "carry" else None
+    mail = await _mail_left(host, state, state.position)
+    new = row.model_copy(
+        update={
+            "incarnation": row.incarnation + 1,
+            "life": "starting",
+            "waiting_for": "",
+            "outcome": "",
+            "since": host.clock.now(),
+            "totals": None,
+            "earlier": row.earlier.plus(state.usage),
+        }
+    )
+    writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
+    writes += _journal(host, state, carried)
+    writes += _held(host, state) if state.renew == "carry" else []
+    writes += moved(host.session, state.incarnation, (*state.mail, *mail))
+    try:
+        await host.commit(*writes)
+    except Conflict as lost:
+        await host.refresh(lost.what)  # another process was faster
+        return
+    later = await _mail_left(host, state, max([state.position, *(envelope.seq for envelope in mail)]))
+    if later:
+        await host.commit(*moved(host.session, state.incarnation, later))
+
+
+async def _carried(host: Host, state: AgentState) -> Carried:
+    """Return the content with which the new incarnation begins. Writes the transcript and the hand-off note."""
+    spec = state.me
+    facts = host.facts(state, frozenset())
+    stem = f"{facts.transcripts}/{spec.name}.{state.incarnation}-{state.seq}"
+    files = Left(f"{stem}.jsonl", f"{stem}-handoff.md")
+    made = carry(state.conversation.messages, host.known_state(state), room(state), files)
+    archive = host.ports.archive
+    origin = Origin(host.session, spec.name, state.incarnation, spec.kind, str(archive.folders(spec).root))
+    lines = transcript_lines(await history(host.ports.store, state), origin)
+    await archive.keep(files.transcript, b"".join(lines).decode())
+    await archive.keep(files.note, made.note)
+    if host.ports.remembered is not None:
+        await host.ports.remembered.handed_off(spec, state.incarnation, made.note, files.note)
+    return made
+
+
+async def _mail_left(host: Host, state: AgentState, after: int) -> tuple[Envelope, ...]:
+    """Return the envelopes in the old mailbox after a position."""
+    stream = mailbox(host.session, state.me.name, state.incarnation)
+    envelopes: list[Envelope] = []
+    while records := await records_of(
+        host.ports.store, stream, max([after, *(envelope.seq for envelope in envelopes)])
+    ):
+        envelopes += [read_envelope(record.data, stream, record.seq) for record in records]
+    return tuple(envelopes)
+
+
+def moved(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
+    """Return the writes that move the mail of a life to the next one. Idempotent."""
+    update = {"incarnation": life + 1, "seq": 0}
+    return [
+        sending(session, envelope.model_copy(update=update)) for envelope in mail if envelope.type not in _FOR_THE_OLD
+    ]
+
+
+def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Write]:
+    """Return the first records of the new journal."""
+    now = host.clock.now()
+    life = state.incarnation + 1
+    stream = journal(host.session, state.me.name, life)
+    started = ev.AgentStarted(
+        at=now,
+        spec=state.me,
+        session=host.session,
+        incarnation=life,
+        ordinal=state.ordinal + 1,  # the next was perhaps asked already, and given up
+        summaries=state.summaries,
+    )
+    events: list[ev.Event] = [
+        started,
+        *(command.began for command in state.background.values() if command.status == "running"),
+    ]
+    if carried is not None:
+        events += [*_retained(state, now), ev.InjectionsDelivered(at=now, blocks=carried.blocks)]
+    return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
+
+
+def _retained(state: AgentState, now: float) -> Iterator[ev.Event]:
+    """Return the events that carry over the runtime's knowledge of the old life."""
+    if state.todos:
+        yield ev.TodosSet(at=now, todos=state.todos)
+    for path, digest in state.files.items():
+        yield ev.FileSeen(at=now, path=path, digest=digest, changed=path in state.changed)
+    for name in state.skills:
+        yield ev.SkillLoaded(at=now, name=name)
+    for task, subject in state.tasks.items():
+        yield ev.TaskHeld(at=now, task=task, subject=subject)
+
+
+def _held(host: Host, state: AgentState) -> list[Write]:
+    """Return the writes that move tasks and open questions to the new life."""
+    holder = Holder(state.me.name, state.incarnation)
+    life = state.incarnation + 1
+    writes: list[Write] = []
+    for task in host.board.open_tasks():
+        row = host.board.task(task.id)
+        if row is not None and holder.holds(row[0]):
+            own_task = row[0].model_copy(update={"owner_incarnation": life})
+            writes.append(Put(task_key(host.session, task.id), own_task.encode(), expected=row[1]))
+    for request in host.board.requests():
+        match = host.board.request(request.id)
+        is_own = request.asked_by == state.me.name and request.incarnation == state.incarnation
+        if match is not None and is_own and match[0].status == "pending" and match[0].kind == "question":
+            moved = match[0].model_copy(update={"incarnation": life})
+            writes.append(Put(request_key(host.session, request.id), moved.encode(), expected=match[1]))
+    return writes

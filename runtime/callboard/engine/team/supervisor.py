@@ -1,0 +1,345 @@
+"""Supervisor: every agent of the session is one of its tasks.
+
+It starts agents that have a row, restarts crashed ones, ends those that do not stop, and knows when all is quiet. It
+never reads a conversation. `crash_restart` handles crashes, `kill` lives that must end, `stall_watch` stalls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from callboard.core.agent.state import AgentState
+from callboard.core.keys import agent_key, mailbox
+from callboard.core.messaging.dead_letters import over
+from callboard.core.team.open_work import StoppedCommand
+from callboard.engine.approvals.broker import HostBroker
+from callboard.engine.budgets.spending import recall_budgets
+from callboard.engine.hooks.notify import Informer, tend_hooks
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.messaging.dead_letters import DeadLetters
+from callboard.engine.operations.background import end_with_run
+from callboard.engine.operations.claim_task import Offers, free_at_start
+from callboard.engine.rate_limits.limiter import share
+from callboard.engine.runtime import Host
+from callboard.engine.scheduling.scheduler import Autorun
+from callboard.engine.team.admin_orders import Given, follow_orders
+from callboard.engine.team.crash_restart import guarded, may_restart
+from callboard.engine.team.deadlocks import Deadlocks
+from callboard.engine.team.kill import end_life
+from callboard.engine.team.member import Member, TeamContext, live_once
+from callboard.engine.team.renew import renew_if_due
+from callboard.engine.team.stall_watch import Stalls
+from callboard.types.errors import CallboardError, SessionUnreadable
+from callboard.types.events import StopAsked
+from callboard.types.records import AgentRow, Request
+
+KEPT_WITHIN = 2.0
+"""Most seconds for the last snapshots."""
+log = structlog.get_logger("callboard.team")
+
+
+class Team:
+    """All agents of one session, while this process hosts it."""
+
+    def __init__(self, host: Host, pid: int) -> None:
+        self.host = host
+        self.members: dict[tuple[str, int], Member] = {}
+        self.broker = HostBroker(host)
+        self.autorun = Autorun(host)
+        self.offers = Offers(host, self._living)
+        self.dead_letters = DeadLetters(host, self.touched)
+        self.stalls = Stalls(host, self.members)
+        self.deadlocks = Deadlocks(host, self._waiting, self.touched)
+        self._around = TeamContext(host, pid, self.wait_ended, self._moved_on)
+        self._group: TaskGroup | None = None
+        self._moved = anyio.Event()
+        self._hosting = False
+        self.informer = Informer(host, self.agent, self.state)
+        host.on_change = self._on_change
+        host.on_operation = self.stalls.heed
+
+    async def run(self, schedules: bool = True) -> None:
+        """Host the session until cancelled. Raises errors that end the session: a damaged or full store, a lost
+        lease."""
+        await self.host.load()
+        await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
+        if schedules:
+            await self.autorun.recall()
+        async with anyio.create_task_group() as group:
+            self._group = self.dead_letters.group = self.informer.group = group
+            group.start_soon(self.host.follow)
+            group.start_soon(share, self.host.governor, self.host.ports.store, self._rate_moved)
+            group.start_soon(self.broker.run)
+            group.start_soon(self.dead_letters.recall)
+            group.start_soon(self.stalls.run)
+            group.start_soon(tend_hooks, self.host)
+            if schedules:
+                group.start_soon(self.autorun.run)
+            await free_at_start(self.host, _goes_on)
+            for row in self.host.board.agents():
+                # A crashed mate stays parked: the lead knows. A crashed lead has nobody but the person who resumes.
+                if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
+                    self._meet(row, resumed=True)
+                elif row.kind == "lead":
+                    await renew_if_due(self.host, row)
+            for request in self.host.board.requests():
+                self._heed_shutdown(request)
+            group.start_soon(follow_orders, self.host, self._obey)
+            self._hosting = True
+            self.touched()
+            await anyio.sleep_forever()
+
+    async def quiet(self, also: Callable[[], bool] = lambda: True, *, commands: bool = True) -> None:
+        """Return when nothing is left to do in one snapshot (docs/design.md, "Team": a headless run ends) and `also`
+        holds, which is checked whenever a row changes. `commands`: background commands have ended too."""
+        while True:
+            moved = self._moved
+            if self._hosting and also() and await self._is_quiet(commands) and moved is self._moved:
+                return
+            await moved.wait()
+
+    def commands(self) -> list[StoppedCommand]:
+        """Return the running background commands."""
+        return [
+            StoppedCommand(command.began.id, agent.name, command.began.command)
+            for agent in self._living()
+            for command in agent.state.background.values()
+            if command.status == "running"
+        ]
+
+    async def end_commands(self) -> Sequence[StoppedCommand]:
+        """End all background commands and return them. None of them runs when this returns."""
+        commands = self.commands()
+        async with anyio.create_task_group() as group:
+            for command in commands:
+                if (agent := self.agent(command.agent)) is not None:
+                    group.start_soon(end_with_run, agent, command.id)
+        return commands
+
+    def agent(self, name: str) -> AgentRuntime | None:
+        """Return the living agent with this name in this process."""
+        agents = [
+            m.agent
+            for (member_name, _), m in self.members.items()
+            if member_name == name and m.agent and not m.ended.is_set()
+        ]
+        return agents[-1] if agents else None
+
+    def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
+        """Return the state of an agent that lives, or lived, in this process; None for any other."""
+        if incarnation is not None:
+            member = self.members.get((name, incarnation))
+            return member.agent.state if member is not None and member.agent is not None else None
+        for (member_name, _), member in reversed(self.members.items()):
+            if member_name == name and member.agent is not None:
+                return member.agent.state
+        return None
+
+    async def begun(self, name: str, incarnation: int) -> None:
+        """Wait until this life of the name, or a later one, has its first records."""
+        while True:
+            moved = self._moved
+            agent = self.agent(name)
+            if agent is not None and agent.row.incarnation >= incarnation and agent.state.system:
+                return
+            await moved.wait()
+
+    async def keep(self) -> None:
+        """Write a snapshot of each living agent, because this process leaves. Bounded in time; cancellation waits for
+        it."""
+        with anyio.move_on_after(KEPT_WITHIN, shield=True):
+            for agent in list(self._living()):
+                try:
+                    await agent.keep()
+                except CallboardError:  # the journal has it all; a snapshot is a shortcut
+                    log.warning("no snapshot at the end", agent=agent.name)
+                    return
+
+    def touched(self) -> None:
+        """Let waiters for quiet check again, because something happened."""
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    def _rate_moved(self) -> None:
+        """Let agents that wait for a key decide again: it was parked, refused or is good again."""
+        for member in self.members.values():
+            agent = member.agent
+            if agent is not None and (agent.state.recovery.parked or agent.state.waits.held == "rate"):
+                agent.wake()
+
+    def _moved_on(self, agent: AgentRuntime | None) -> None:
+        if agent is not None:
+            self.offers.moved_on(agent)
+            if agent.state.turn is not None:  # in a turn nothing is quiet: whoever waits for that need not look
+                return
+        self.touched()
+
+    async def wait_ended(self, name: str, incarnation: int) -> tuple[str, str]:
+        """Wait for the end of a life and return (outcome, result)."""
+        match = self.host.board.agent(name)
+        assert match is not None, "an agent that is waited for has a row"
+        member = self.members.get((name, incarnation)) or self._meet(match[0])
+        await member.ended.wait()
+        return member.result
+
+    # Members
+
+    def _meet(self, row: AgentRow, *, resumed: bool = False) -> Member:
+        """Add an agent to the team: a living one is started, an ended one is read on demand."""
+        key = (row.name, row.incarnation)
+        if key in self.members:
+            return self.members[key]
+        member = self.members[key] = Member(row, resumed)
+        assert self._group is not None, "members join inside `run`"
+        self._group.start_soon(self._life, member)
+        return member
+
+    async def _life(self, member: Member) -> None:
+        """Run one agent from its journal to its end, through crashes of its code, and inform the waiters of the end."""
+        try:
+            with member.scope:
+                await self._live(member)
+        finally:
+            member.gone.set()
+        if not member.killed:  # else whoever killed it does the rest
+            await self._over(member)
+
+    async def _live(self, member: Member) -> None:
+        while True:
+            lived = await guarded(live_once(member, self._around), member.row.name)
+            if not isinstance(lived, Exception):
+                member.result = lived
+                return
+            if isinstance(lived, SessionUnreadable) and member.row.kind == "lead":
+                raise lived  # without its lead a session cannot go on
+            member.awake = False
+            self.offers.offer()  # a task that it would have taken is for others
+            if not await may_restart(self.host, member, lived):
+                return
+
+    async def _over(self, member: Member) -> None:
+        await renew_if_due(self.host, member.row)
+        row = self.host.board.agent(member.row.name)
+        if row is not None and over(member.row.incarnation, row[0]):
+            await self.dead_letters.take(row[0], member.row.incarnation)
+        if member.agent is not None and member.agent.state.ended is not None and member.row.kind != "lead":
+            member.agent.release()
+        member.ended.set()
+        self.touched()
+
+    # Orders
+
+    async def _obey(self, order: Given) -> None:
+        """Perform the user's order about one life of an agent, or about a schedule. Does nothing if it is
+        already done."""
+        if order.what == "fire":
+            await self.autorun.take_up(order.name)
+            return
+        await self.host.refresh(agent_key(self.host.session, order.name))  # who ordered may have seen it sooner
+        match = self.host.board.agent(order.name)
+        if match is None or match[0].incarnation != order.life:
+            return
+        if order.what == "kill":
+            await self._kill(match[0], "person", order.why)
+        elif match[0].life == "crashed":
+            self.members.pop((order.name, order.life), None)
+            self._meet(match[0], resumed=True)
+
+    async def _kill(self, row: AgentRow, by: str, reason: str) -> None:
+        """End a life, whatever it does. The lead's life ends only with its session."""
+        key = (row.name, row.incarnation)
+        member = self.members.get(key)
+        if row.kind == "lead" or row.life == "stopped" or (member is not None and member.killed):
+            return
+        if member is None or member.ended.is_set():  # parked: nothing of it runs
+            member = self.members[key] = Member(row)
+            member.gone.set()
+        order = StopAsked(at=self.host.clock.now(), by=by, why=reason)
+        member.result = await end_life(self.host, member, order, self._around.pid)
+        self.host.budgets.leave(row.name, row.incarnation)
+        await self._over(member)
+
+    def _heed_shutdown(self, request: Request) -> None:
+        """Carry out a shutdown that was not answered in time."""
+        if request.kind != "shutdown" or request.status != "expired" or self._group is None:
+            return
+        match = self.host.board.agent(str(request.payload.get("teammate")))
+        if match is not None and match[0].incarnation == request.payload.get("incarnation"):
+            self._group.start_soon(self._kill, match[0], "runtime", f"it did not stop in time ({request.id})")
+
+    # Changes
+
+    def _on_change(self, kind: str, name: str) -> None:
+        """Handle a changed row: start new agents, and wake the agents that it concerns."""
+        self.touched()
+        if kind == "agent":
+            match = self.host.board.agent(name)
+            if match and self._group is not None and match[0].life not in ("stopped", "crashed"):
+                self._meet(match[0])
+            if match and self._group is not None:
+                self.deadlocks.heed(match[0], self._group)
+        elif kind == "request":
+            found_request = self.host.board.request(name)
+            if found_request is not None:
+                self.broker.heed(name)
+                self.informer.heed_request(found_request[0])
+                self._heed_shutdown(found_request[0])
+                self._wake(found_request[0].asked_by)
+        elif kind == "task":
+            self.offers.changed(name)
+        elif kind == "schedule":
+            self.autorun.heed()
+        elif kind == "rule":
+            self.broker.heed_rules()
+
+    def _waiting(self, name: str) -> AgentState | None:
+        agent = self.agent(name)
+        return agent.state if agent is not None else None
+
+    def _wake(self, name: str) -> None:
+        agent = self.agent(name)
+        if agent is not None:
+            agent.wake()
+
+    def _living(self) -> Iterator[AgentRuntime]:
+        return (
+            member.agent
+            for member in self.members.values()
+            if member.agent and member.awake and not member.ended.is_set()
+        )
+
+    async def _is_quiet(self, commands: bool) -> bool:
+        if self.autorun.waiting:
+            return False
+        for member in list(self.members.values()):
+            if member.ended.is_set():
+                continue
+            agent = member.agent
+            if agent is None or not member.awake or not await self._rests(agent, commands):
+                return False
+        return not self.deadlocks.looking and await self.dead_letters.empty()
+
+    async def _rests(self, agent: AgentRuntime, commands: bool) -> bool:
+        """Return True if the agent is idle: no operation that anything waits for, an empty mailbox, no ready task to
+        claim."""
+        state = agent.state
+        under_way = any(commands or not name.startswith("bg:") for name in agent.operations)
+        if state.turn is not None or state.stop or state.compact is not None or state.undo or under_way:
+            return False
+        if commands and any(command.status == "running" for command in state.background.values()):
+            return False  # after a resume nobody watches it yet
+        if any(e.mode == "wake" for e in state.mail) or agent.facts().claimable:
+            return False
+        stream = mailbox(self.host.session, agent.name, agent.row.incarnation)
+        return await self.host.ports.store.last(stream) <= state.position
+
+
+def _goes_on(row: AgentRow) -> bool:
+    """Return True if the agent's tasks wait for it: a lead that has ended to be followed by a new incarnation hands
+    them on.
+    """
+    return row.kind == "lead" or row.life not in ("stopped", "crashed")

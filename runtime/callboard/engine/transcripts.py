@@ -1,0 +1,117 @@
+"""Transcript of an agent, for compactions and hooks, and the size of a compaction in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from callboard.core.agent.apply import apply, apply_behind_hole
+from callboard.core.agent.rules.compaction import room, transcript_path
+from callboard.core.agent.state import AgentState
+from callboard.core.context.summary.checks import repaired
+from callboard.core.context.view.conversation import size
+from callboard.core.context.view.messages import Messages
+from callboard.core.context.view.transcript import Origin, transcript_lines
+from callboard.core.decoding import read_event
+from callboard.core.keys import journal
+from callboard.core.recovery.retry_policy import model_in_use
+from callboard.core.reports.context import rewritten, why_edited
+from callboard.core.reports.transcript_pages import TranscriptProgress, is_complete
+from callboard.engine.loop import AgentRuntime
+from callboard.engine.recall import PAGE, numbered_events, unedited
+from callboard.ports.store import Record
+from callboard.ports.store_reading import records_of
+from callboard.types.events import ContextEdited, ModelReplied
+from callboard.types.messages import StateBlock, ViewMessage
+
+
+async def write(agent: AgentRuntime) -> str:
+    """Append new entries to the agent's transcript and return its path.
+
+    The journal is read in pages and folded outside the event loop. The first time in a process this is the whole
+    journal: lines that the file already has are skipped.
+    """
+    await agent.flush()
+    state = agent.state
+    ports = agent.host.ports
+    folders = ports.archive.folders(state.me)
+    path = transcript_path(state, str(folders.transcripts))
+    origin = Origin(state.session, agent.name, state.incarnation, state.me.kind, str(folders.root))
+    stream = journal(agent.host.session, agent.name, agent.row.incarnation)
+    async with agent.transcribing:
+        while agent.written.bare.seq < state.seq:
+            records = await records_of(ports.store, stream, agent.written.bare.seq, PAGE)
+            if not records:
+                break
+            written, lines = await ports.archive.aside(partial(_page, agent.written, stream, records, origin))
+            if lines:
+                await ports.archive.append(path, agent.written.lines, lines)
+            agent.written = written
+    return path
+
+
+def _page(
+    written: TranscriptProgress, stream: str, records: Sequence[Record], origin: Origin
+) -> tuple[TranscriptProgress, list[bytes]]:
+    """Fold records. Return the new position, and the lines of the messages that are now complete.
+
+    The first line belongs to the previously newest message and may already be in the file.
+    """
+    bare = written.bare
+    holes = written.holes
+    newest = bare.conversation.messages.last
+    replies = {newest.id: written.reply} if newest is not None and written.reply is not None else {}
+    for record in records:
+        event = read_event(record.data, stream, record.seq)
+        if isinstance(event, ContextEdited):
+            event = event.model_copy(update={"edits": ()})
+        holes += record.seq != bare.seq + 1
+        bare = apply_behind_hole(bare, record.seq, event) if holes else apply(bare, event)
+        newest = bare.conversation.messages.last
+        if isinstance(event, ModelReplied) and event.blocks and newest is not None and newest.role == "assistant":
+            replies[newest.id] = event
+    messages = bare.conversation.messages
+    older = messages[:-1]
+    lines = transcript_lines(messages if is_complete(bare) else older, origin, written.before, replies)
+    conversation = replace(bare.conversation, messages=Messages.of(messages[-1:]))
+    now = TranscriptProgress(
+        replace(bare, conversation=conversation),
+        written.lines + len(older),
+        older[-1].id if older else written.before,
+        replies.get(newest.id) if newest is not None else None,
+        holes,
+    )
+    return now, lines
+
+
+async def history_of(agent: AgentRuntime, state: AgentState) -> Sequence[ViewMessage]:
+    """Return the whole conversation up to this state, folded outside the event loop."""
+    ports = agent.host.ports
+    events = await numbered_events(ports.store, journal(state.session, state.me.name, state.incarnation))
+    return await ports.archive.aside(lambda: unedited(event for event in events if event[0] <= state.seq))
+
+
+def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
+    """Return the event with the tokens before and after it, its reason, and the part of the cache that it voids."""
+    spec = state.me
+    before = state.conversation
+    after = apply(state, event).conversation
+    limits = spec.limits_of(model_in_use(state.recovery, spec))
+    update = {
+        "tokens_before": size(before),
+        "tokens_after": size(after),
+        "why": why_edited(event, before, room(state), state.summary.focus if state.summary else ""),
+        "rewritten": rewritten(event, before, after, cache=state.cache, ttl=limits.cache_ttl),
+    }
+    return event.model_copy(update=update)
+
+
+def checked(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None = None) -> ContextEdited:
+    """Return the measured event with necessary items restored; without edits if nothing would be saved. `block`: the
+    runtime's state, if it was computed for the edits."""
+    state = agent.state
+    if event.edits:
+        edits, names = repaired(state.conversation, event.edits, block or agent.host.known_state(state), state.tasks)
+        event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
+    return measured(state, event)

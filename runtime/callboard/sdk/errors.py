@@ -1,0 +1,158 @@
+"""Every error that the Python API raises, in one tree. `str(error)` says what, where and what to do.
+
+    CallboardError
+    ├── PersonCanAct          you can mend it: by an argument, a setting, a key, an answer, a larger budget
+    │   ├── UsageError            a call of the API asks for what does not exist or fit together
+    │   │   ├── NotTyped              a function cannot be a tool, an agent or a workflow as it is written
+    │   │   └── SessionClosed         the session is not open (any more)
+    │   ├── SettingsError         a settings, agent, skill or scenario file is wrong; `where` names file and field
+    │   ├── CredentialsMissing    no key for the model service
+    │   ├── UnknownModel          a budget in dollars needs the model's price
+    │   ├── WorkspaceUnusable     the workspace or a state folder cannot be read or written
+    │   ├── SessionHosted         another live process hosts the session; `pid`
+    │   ├── SessionTakenOver      a person made another process its host; `pid`
+    │   ├── AnswerNeeded          nobody can answer, or nobody has in time
+    │   ├── LimitReached          no budget has room; `limit`
+    │   ├── RunFailed             a run did not end well, and its result was wanted; `result`
+    │   ├── WrongResult           an agent did not give the typed result that was asked for; `errors`, `text`
+    │   ├── AgentFailed           an agent of a workflow did not finish; `outcome`, `text`
+    │   ├── BudgetSpent           a workflow has used what it may use; `spent`, `limit` (US dollars)
+    │   ├── WorkflowChanged       a resumed workflow asks for another step than it did; `step`
+    │   └── StepUnknown           a step was cut off with its process, and may have had its effect; `step`
+    ├── ModelCanAct           raised by a tool of yours: an error result that the model reads
+    │   └── ToolError
+    └── NobodyCanAct          stop now, keep what there is: StoreDamaged, StoreFull, Fenced, ModelUnavailable
+
+Anything else that comes out of the API is a bug of ours, or an exception of your own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from callboard.types.errors import (
+    AnswerNeeded,
+    CallboardError,
+    CredentialsMissing,
+    Fenced,
+    LimitReached,
+    ModelCanAct,
+    ModelUnavailable,
+    NobodyCanAct,
+    PersonCanAct,
+    SessionHosted,
+    SessionTakenOver,
+    SettingsError,
+    StoreDamaged,
+    StoreFull,
+    ToolRefused,
+    UnknownModel,
+    UsageError,
+    WorkspaceUnusable,
+)
+
+__all__ = [
+    "AgentFailed",
+    "AnswerNeeded",
+    "BudgetSpent",
+    "CallboardError",
+    "CredentialsMissing",
+    "Fenced",
+    "LimitReached",
+    "ModelCanAct",
+    "ModelUnavailable",
+    "NobodyCanAct",
+    "NotTyped",
+    "PersonCanAct",
+    "RunFailed",
+    "SessionClosed",
+    "SessionHosted",
+    "SessionTakenOver",
+    "SettingsError",
+    "StepUnknown",
+    "StoreDamaged",
+    "StoreFull",
+    "ToolError",
+    "UnknownModel",
+    "UsageError",
+    "WorkflowChanged",
+    "WorkspaceUnusable",
+    "WrongResult",
+]
+
+
+class NotTyped(UsageError):
+    """A function cannot be a tool, an agent or a workflow as written. The message names the parameter."""
+
+
+class SessionClosed(UsageError):
+    """The session is not open: use it inside `async with Session(...) as session:`."""
+
+
+class ToolError(ToolRefused):
+    """Raise this in a tool to return its text as an error result to the model. No traceback is logged."""
+
+
+class RunFailed(PersonCanAct):
+    """A run failed. `result` is its `Result`."""
+
+    def __init__(self, what: str, result: Any) -> None:
+        super().__init__(what)
+        self.result: Any = result
+
+
+class WrongResult(PersonCanAct):
+    """An agent did not return a result of the requested type within the allowed attempts.
+
+    `errors`: the error of each attempt, as text. `text`: the agent's last answer.
+    """
+
+    def __init__(self, what: str, errors: Sequence[str], text: str) -> None:
+        super().__init__(what)
+        self.errors = tuple(errors)
+        self.text = text
+
+
+class AgentFailed(PersonCanAct):
+    """An agent of a workflow ended before it finished. `outcome`: `failed`, `limit`, `stopped` or `blocked`. `text`:
+    its last text."""
+
+    def __init__(self, what: str, outcome: str, text: str) -> None:
+        super().__init__(what)
+        self.outcome = outcome
+        self.text = text
+
+
+class BudgetSpent(PersonCanAct):
+    """A workflow has used its budget (`spent`, `limit`: US dollars). Finished steps are kept: resume it with a larger
+    budget."""
+
+    exit_code = 5
+
+    def __init__(self, what: str, spent: float, limit: float) -> None:
+        super().__init__(what)
+        self.spent = spent
+        self.limit = limit
+
+
+class WorkflowChanged(PersonCanAct):
+    """A resumed workflow requested another step than in its first run, because its code or its arguments changed.
+    `step` is the id of the step."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, step: str) -> None:
+        super().__init__(what)
+        self.step = step
+
+
+class StepUnknown(PersonCanAct):
+    """The process ended during a step, so its effect is unknown. The step never runs again unless you allow it. `step`
+    is the id of the step."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, step: str) -> None:
+        super().__init__(what)
+        self.step = step

@@ -1,0 +1,218 @@
+"""Keyword options of `Session(...)`, and their conversion into the options of the runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, cast
+
+import anyio
+
+from callboard.ports.environment import Approver, Observer
+from callboard.sdk.agents import Agent, agent_files, tools_of
+from callboard.sdk.approvers import ApproverFunction, approver_of
+from callboard.sdk.errors import UsageError
+from callboard.sdk.function_tool import THREADS, InProcessTool
+from callboard.sdk.tools import AnyTool, FunctionTool
+from callboard.sessions.options import (
+    ExtensionOptions,
+    HostingOptions,
+    IdentityOptions,
+    LeadOptions,
+    McpOptions,
+    ModelOptions,
+    PermissionOptions,
+    SessionOptions,
+    WorkspaceOptions,
+)
+from callboard.types.agent_spec import PermissionMode
+from callboard.types.hook_answers import MARKS
+from callboard.types.records import Budget
+from callboard.types.schedules import Schedule
+
+Stage = Callable[..., object]
+"""A stage of the context pipeline: `(view, budget, now, **params) -> list[Edit] | None` (docs/context.md)."""
+
+T = TypeVar("T")
+
+
+class SessionKeywords(TypedDict, total=False):
+    """Keyword options of `Session(...)`, `Session.resume` and `Session.attach`. All are optional."""
+
+    model: str
+    """Name of a model, or `rehearsal:FILE` (no key, no network). Default: the model of the settings."""
+    agents: Sequence[Agent]
+    """Agent types of this session, in addition to those of files. They replace file types of the same name."""
+    lead: str | Agent
+    """Agent type of a new session's lead. Default: `lead`."""
+    instructions: str
+    """Replacement for the lead's prompt. Default: the prompt of its type."""
+    appended: str
+    """Text at the end of every agent's prompt."""
+    tools: Sequence[AnyTool]
+    """Tools of every agent whose type does not list its tools."""
+    lead_tools: Sequence[str]
+    """The only runtime tools of the lead, by name; `[]`: only your own tools. Default: the tools of its type."""
+    denied: Sequence[str]
+    """Tools of the runtime that the lead does not have."""
+    hooks: Sequence[Callable[..., Any]]
+    """Functions with `@hook`, in addition to the hooks of files."""
+    schedules: Sequence[Schedule]
+    """Schedules made by `schedule(...)`. A schedule that the session already has is not changed."""
+    stages: Mapping[str, Stage]
+    """Stages of the context pipeline that settings may name: `{"code:trim": trim}` with `settings={"context.pipeline":
+    ["code:trim", "summarize_all"]}`."""
+    approver: Approver | ApproverFunction
+    """Approver of requests: a function of the request, async or not, that returns True, False or a string; or an object
+    with a method `answer`."""
+    answerable: bool
+    """True if requests wait for `session.answer`, as long as the setting `ask.deadline` says (30 minutes). Otherwise
+    they are rejected at once. Default: True with an `approver`."""
+    observers: Sequence[Observer]
+    """Observers of every record and every part of a reply. They run in the thread of the event loop and must not block
+    or raise."""
+    permission_mode: PermissionMode
+    """Permission mode for calls that no rule decides."""
+    allow: Sequence[str]
+    """Permission rules, such as `Bash(npm test:*)`, for calls that run without a question."""
+    deny: Sequence[str]
+    """Permission rules for calls that are denied."""
+    budget: float | Budget
+    """Budget of the whole session: US dollars, or a `Budget`."""
+    max_turns: int
+    """Most model steps in a turn of the lead, from 1."""
+    trust: bool
+    """Use the workspace's own hooks, agents, servers and settings."""
+    settings: Mapping[str, object]
+    """Settings by dotted name, or as a tree. They override files and the environment."""
+    plugins: Sequence[str | Path]
+    """Folders of plugins."""
+    mcp: Mapping[str, Mapping[str, object]] | Sequence[str | Path]
+    """MCP servers by name, as in `mcpServers`; or paths of files with such entries."""
+    id: str
+    """Id of a new session. Default: a generated id."""
+    carry: bool
+    """With `resume`: begin a fresh conversation with a summary of the previous one."""
+    with_schedules: bool
+    """Let a run continue until the schedules have fired for the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """Session to open, with its approvers, observers and schedules."""
+
+    options: SessionOptions
+    approvers: tuple[Approver, ...]
+    observers: tuple[Observer, ...]
+    schedules: tuple[Schedule, ...]
+
+
+def asked_for(
+    workspace: str | Path, chosen: SessionKeywords, *, resume: bool = False, session: str | None
+) -> SessionRequest:
+    """Convert these options into the options of the runtime. Raises `UsageError` for an unknown option or an invalid
+    value."""
+    unknown = [name for name in chosen if name not in SessionKeywords.__annotations__]
+    if unknown:
+        raise UsageError(f"there is no option {unknown[0]!r}: there are {', '.join(SessionKeywords.__annotations__)}")
+    lead = chosen.get("lead", "lead")
+    agents = [*chosen.get("agents", ()), *([lead] if isinstance(lead, Agent) else [])]
+    shared = [_a_tool(entry) for entry in chosen.get("tools", ())]
+    tools = list({id(tool): tool for tool in (*shared, *tools_of(agents))}.values())
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"two tools go by one name: {twice}: give one another name")
+    threads = anyio.CapacityLimiter(THREADS)
+    approver = chosen.get("approver")
+    options = SessionOptions(
+        WorkspaceOptions(Path(workspace), flags=_flags(chosen), trust=chosen.get("trust", False)),
+        identity=IdentityOptions(
+            session=session, resume=resume, carry=chosen.get("carry", False), name=chosen.get("id", "")
+        ),
+        model=ModelOptions(chosen.get("model"), max_cost_usd=_dollars(chosen.get("budget"))),
+        lead=LeadOptions(
+            disallowed=tuple(chosen.get("denied", ())),
+            appended=chosen.get("appended", ""),
+            agent_type=lead.name if isinstance(lead, Agent) else lead,
+            instructions=chosen.get("instructions", ""),
+            tools=tuple(chosen["lead_tools"]) if "lead_tools" in chosen else None,
+        ),
+        permissions=PermissionOptions(answerable=chosen.get("answerable", approver is not None)),
+        mcp=McpOptions(config=_servers(chosen.get("mcp", ())), wait=True),
+        extensions=ExtensionOptions(
+            agents=agent_files(agents, names, [tool.name for tool in shared]),
+            plugins=tuple(Path(folder) for folder in chosen.get("plugins", ())),
+            tools=tuple(InProcessTool(tool, threads) for tool in tools),
+            own=tuple(tool.name for tool in shared),
+            hook_functions=tuple(_a_hook(function) for function in chosen.get("hooks", ())),
+            stages=_stages(chosen.get("stages", {})),
+        ),
+        hosting=HostingOptions(
+            embedded=True, commands_at_rest="leave", with_schedules=chosen.get("with_schedules", False)
+        ),
+    )
+    approvers = () if approver is None else (approver_of(approver),)
+    return SessionRequest(options, approvers, tuple(chosen.get("observers", ())), tuple(chosen.get("schedules", ())))
+
+
+def _servers(servers: Mapping[str, Mapping[str, object]] | Sequence[str | Path]) -> tuple[str, ...]:
+    """Return MCP servers in the form of `--mcp-config`: JSON texts and paths."""
+    if isinstance(servers, Mapping):
+        return (json.dumps({"mcpServers": _copied(servers)}),) if servers else ()
+    return tuple(str(path) for path in servers)
+
+
+def _a_tool(value: object) -> AnyTool:
+    if not isinstance(value, FunctionTool):
+        raise UsageError(f"{value!r} is no tool: put `@tool` over the function")
+    return cast("AnyTool", value)
+
+
+def _a_hook(function: Callable[..., Any]) -> Callable[..., Any]:
+    if not getattr(function, MARKS, ()):
+        raise UsageError(f'{function!r} is no hook: put `@hook("PreToolUse")` or the like over the function')
+    return function
+
+
+def _stages(stages: Mapping[str, Stage]) -> Mapping[str, Stage]:
+    for name in stages:
+        if name.count(":") != 1:
+            raise UsageError(f"stages: {name!r} is no name of one: write it as code:{name.replace(':', '_')}")
+    return stages
+
+
+def _dollars(budget: float | Budget | None) -> float | None:
+    if isinstance(budget, Budget):
+        return budget.cost_usd
+    if budget is not None and not budget >= 0:
+        raise UsageError("budget: a number of US dollars from 0 on, or a Budget")
+    return None if budget is None else float(budget)
+
+
+def _flags(chosen: SessionKeywords) -> dict[str, object]:
+    """Return the settings that these options set, by dotted name."""
+    flags: dict[str, object] = {}
+    for name, value in chosen.get("settings", {}).items():
+        flags[name] = _copied(value)
+    budget = chosen.get("budget")
+    if isinstance(budget, Budget):
+        flags |= {f"budget.{name}": value for name, value in budget.model_dump(exclude_none=True).items()}
+    named = {
+        "permission.mode": chosen.get("permission_mode"),
+        "permission.allow": list(chosen["allow"]) if "allow" in chosen else None,
+        "permission.deny": list(chosen["deny"]) if "deny" in chosen else None,
+        "limits.steps": chosen.get("max_turns"),
+    }
+    return {**flags, **{name: value for name, value in named.items() if value is not None}}
+
+
+def _copied(value: object) -> object:
+    """Return a deep copy of a tree of settings, so that the caller's later changes have no effect."""
+    if isinstance(value, Mapping):
+        return {str(name): _copied(item) for name, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_copied(item) for item in cast("Sequence[object]", value)]
+    return value

@@ -1,0 +1,192 @@
+"""Conversion of the engine's observations into the events that a program reads, and the streams that hold them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+from weakref import WeakSet
+
+import anyio
+
+from callboard.ports.environment import Answer
+from callboard.ports.model import Delta
+from callboard.sdk import events as say
+from callboard.types import events as ev
+from callboard.types.records import Envelope, Json, Request
+
+REMEMBERED = 10_000
+"""Number of envelopes, and of calls, to remember as already reported."""
+V = TypeVar("V")
+
+_QUIET_MAIL = frozenset({"command", "prompt"})
+
+
+class Stream:
+    """Events of a session in order: `async for event in stream`.
+
+    A slow reader loses no event. Leaving the loop does not affect the session. A stream has one reader at a time.
+    """
+
+    def __init__(self, begin: Callable[[Stream], Awaitable[None]], *, raw: bool) -> None:
+        self.raw = raw
+        self._begin: Callable[[Stream], Awaitable[None]] | None = begin
+        self._waiting = deque[say.Event]()
+        self._moved = anyio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> say.Event:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            await begin(self)
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._moved.wait()
+        return self._waiting.popleft()
+
+    def push(self, event: say.Event) -> None:
+        """Add an event. Unread parts of one text are joined."""
+        if self._closed:
+            return
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(event, say.TextDelta) and isinstance(last, say.TextDelta) and last.agent == event.agent:
+            self._waiting[-1] = say.TextDelta(event.agent, last.text + event.text)
+        else:
+            self._waiting.append(event)
+        self._stir()
+
+    def close(self) -> None:
+        """Add no more events. Waiting events can still be read."""
+        self._closed = True
+        self._stir()
+
+    def _stir(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+
+class Relay:
+    """Observer and approver that forwards to all streams of a session. It never answers a request."""
+
+    def __init__(self) -> None:
+        self._streams = WeakSet[Stream]()
+        self._calls: dict[str, str] = {}
+        self._asking: dict[str, str] = {}
+        """Ids of requests -> ids of the calls that they are about."""
+        self._over: dict[str, None] = {}
+        self._mail: dict[str, None] = {}
+
+    def add(self, stream: Stream) -> None:
+        """Forward to this stream too, as long as it is referenced."""
+        self._streams.add(stream)
+
+    def close(self) -> None:
+        """Close all streams at the end of the session."""
+        for stream in list(self._streams):
+            stream.close()
+
+    def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
+        """Forward a record of a journal."""
+        entries = list(self._events_of(agent, event))
+        for stream in list(self._streams):
+            if stream.raw:
+                stream.push(say.Raw(agent, seq, event))
+            for entry in entries:
+                stream.push(entry)
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Forward a part of a reply, or a notice."""
+        match delta.kind:
+            case "text":
+                self._push(say.TextDelta(agent, delta.text))
+            case "thinking":
+                self._push(say.ThinkingDelta(agent, delta.text))
+            case "dropped":
+                self._push(say.ReplyDropped(agent, delta.text))
+            case "notice":
+                self._push(say.Notice(agent, delta.text))
+            case _:
+                pass
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Forward an envelope once, though its sender and its recipient both report it."""
+        if envelope.id in self._mail or envelope.type in _QUIET_MAIL:
+            return
+        _remember(self._mail, envelope.id, None)
+        self._push(say.Message(envelope.sender, envelope.recipient, envelope.type, envelope.content))
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Report the request and leave the answer to others."""
+        self._push(say.Asked(request.asked_by, request))
+        return None
+
+    def _push(self, event: say.Event) -> None:
+        for stream in list(self._streams):
+            stream.push(event)
+
+    def _ended(self, event: say.ToolEnded) -> Iterator[say.ToolEnded]:
+        """Yield the end of a call once, with the name of its tool."""
+        if event.call and event.call not in self._over:
+            _remember(self._over, event.call, None)
+            yield replace(event, name=self._calls.pop(event.call, ""))
+
+    def _events_of(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
+        match event:
+            case ev.TurnBegan():
+                yield say.TurnBegan(agent)
+            case ev.ModelReplied():
+                yield from self._replied(agent, event)
+            case ev.RetryPlanned():
+                yield say.Retrying(agent, event.attempt, event.until, event.why)
+            case ev.ContextEdited() if event.edits:
+                yield say.Compacted(agent, event.stage, event.tokens_before, event.tokens_after)
+            case ev.TurnEnded():
+                yield say.TurnEnded(agent, event.reason, event.text, event.why)
+            case _:
+                yield from self._of_call(agent, event)
+
+    def _replied(self, agent: str, event: ev.ModelReplied) -> Iterator[say.Event]:
+        text = _text(event.blocks)
+        if text:
+            yield say.Replied(agent, text)
+        for call in event.calls:
+            _remember(self._calls, call.id, call.name)
+            yield say.ToolCalled(agent, call.id, call.name, call.input)
+
+    def _of_call(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
+        """Yield the events of a call's progress; a denied call ends with the reason."""
+        match event:
+            case ev.ToolFinished():
+                text = _text(event.content)
+                content = event.content
+                yield from self._ended(say.ToolEnded(agent, event.call, "", text, event.is_error, event.data, content))
+            case ev.CallJudged() if event.verdict == "deny":
+                yield from self._ended(say.ToolEnded(agent, event.call, "", event.why, True))
+            case ev.ApprovalNeeded():
+                _remember(self._asking, event.request_id, event.call)
+            case ev.AnswerTaken():
+                yield say.Answered(agent, event.request_id, event.status, event.by)
+                yield from self._refused(agent, event)
+            case _:
+                pass
+
+    def _refused(self, agent: str, event: ev.AnswerTaken) -> Iterator[say.Event]:
+        call = self._asking.pop(event.request_id, "")
+        if event.kind == "permission" and (event.status != "approved" or event.void):
+            reason = f"Permission denied: {event.void or event.reason or event.by or event.status}"
+            yield from self._ended(say.ToolEnded(agent, call, "", reason, True))
+
+
+def _text(blocks: tuple[Json, ...]) -> str:
+    return "\n".join(str(block["text"]) for block in blocks if block.get("type") == "text")
+
+
+def _remember(entries: dict[str, V], key: str, value: V) -> None:
+    entries[key] = value
+    if len(entries) > REMEMBERED:
+        del entries[next(iter(entries))]

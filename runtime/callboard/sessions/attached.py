@@ -1,0 +1,358 @@
+"""A session that another process hosts, followed from here: its rows and journals as they change, answers and words.
+
+    async with open_attached(options, observers=[screen]) as session:
+        await session.say("And the tests?")
+        end = await session.finished()
+
+It hosts nothing, and leaving it leaves the host alone. What streams while a model speaks is not in a journal: a
+follower sees a reply when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard.adapters.extensions.discovery import ExtensionPaths
+from callboard.adapters.extensions.skills import SkillLibrary
+from callboard.adapters.system.clock import SystemClock
+from callboard.config.settings import load_settings
+from callboard.config.trust import standing
+from callboard.core.agent.apply import apply
+from callboard.core.agent.state import AgentState, without_history
+from callboard.core.decoding import read_event, read_value
+from callboard.core.keys import host_key, host_lease, journal, rows_prefix, screen_leases, session_key
+from callboard.engine.approvals.broker import ApproverBroker
+from callboard.engine.commands import find_session
+from callboard.engine.recall import JournalGap, lost_words, recall
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.environment import Answer, Approver, Observer
+from callboard.ports.model import Delta
+from callboard.ports.store import LeaseHolder, Record, Store
+from callboard.ports.store_reading import rows_of
+from callboard.sessions.base import OpenSession
+from callboard.sessions.compose import WorkspacePaths, find_places, open_store
+from callboard.sessions.lease import host_died
+from callboard.sessions.open import open_session
+from callboard.sessions.options import SessionOptions
+from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
+from callboard.sessions.result import DONE, FAILED, RunEnd, advice_after, outcome_of
+from callboard.types.errors import SessionHosted, SessionUnreadable, UsageError, heart_of
+from callboard.types.events import EnvelopeReceived
+from callboard.types.records import AgentRow, HostRow, Request, SessionRow
+from callboard.types.skills import PersonCommand
+
+TAKEN_OVER_WITHIN = 30.0
+"""Seconds from the leaving of the old host until the new host has written its row."""
+
+
+class AttachedSession(OpenSession):
+    """Session that another process, `pid`, hosts; after a take-over the next one."""
+
+    def __init__(
+        self,
+        row: SessionRow,
+        places: WorkspacePaths,
+        store: Store,
+        *,
+        observers: Sequence[Observer],
+        approvers: Sequence[Approver],
+    ) -> None:
+        board = SessionBoard(row.id, self._row_changed)
+        model = str(row.settings.get("model", row.model))
+        super().__init__(row, places, store, board=board, clock=SystemClock(), model=model)
+        self.pid = 0
+        self._observers = observers
+        self._broker = ApproverBroker(self._board, approvers, self._give)
+        self._states: dict[tuple[str, int], AgentState] = {}
+        self._followed: set[tuple[str, int]] = set()
+        self._group: TaskGroup | None = None
+        self._moved = anyio.Event()
+        self._gone = anyio.Event()
+        self._died = False
+        self._skills: SkillLibrary | None = None
+        self._host: HostRow | None = None
+        """Row of the host; None: the host has left, or has written nothing yet."""
+        self._seen: set[LeaseHolder] = set()
+        self._asked_to_leave: set[LeaseHolder] = set()
+
+    def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
+        lives = [life for agent, life in self._states if agent == name and incarnation in (None, life)]
+        return self._states[name, max(lives)] if lives else None
+
+    def commands(self) -> Sequence[PersonCommand]:
+        if self._skills is None:
+            trust = standing(self.workspace, self.places.config)
+            trusted = trust.trusted
+            brought = trust.brought
+            files = ExtensionPaths(self.workspace, self.places.config, Path.home(), trusted=trusted, brought=brought)
+            self._skills = SkillLibrary(files)
+        return self._skills.commands()
+
+    async def renew(self, *, carry: bool) -> None:
+        row = self._board.agent("lead")
+        life = row[0].incarnation if row else 1
+        await self.command("new", text="carry" if carry else "")
+        while not self._gone.is_set():
+            moved = self._moved
+            state = self._states.get(("lead", life + 1))
+            if state is not None and state.system:
+                return
+            await moved.wait()
+
+    async def finished(self) -> RunEnd:
+        """Wait until the host has left, then return the state of the session."""
+        await self._gone.wait()
+        lead = self.state("lead")
+        row = self._board.agent("lead")
+        text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
+        if self._died:
+            reason = (
+                f"process {self.pid}, which hosted the session, has died: `callboard resume {self.id}` goes on with it"
+            )
+            return RunEnd(FAILED, text, reason, self.usage(), self.team(), self.open_work())
+        code = await self._noted_code()
+        outcome = outcome_of(row[0] if row else None, lead, self.requests(pending_only=False))
+        advice = advice_after(self.id, lead.last_reason, outcome.limit) if lead else ""
+        usage = self.usage()
+        team = self.team()
+        open_work = self.open_work()
+        end = RunEnd(outcome.exit_code, text, outcome.why, usage, team, open_work, outcome.limit, advice)
+        end = end if end.exit_code == code else end.of_run()
+        return end if end.exit_code == code else replace(end, exit_code=code, why="", limit="", advice="")
+
+    async def _noted_code(self) -> int:
+        """Return the exit code that the host recorded for its run; 0 if the host just left."""
+        row = await self._store.get(session_key(self.id))
+        if row is None or row.value is None:
+            return DONE
+        now = read_value(SessionRow, row.value, row.key)
+        return now.exit_code or DONE if now.ended_at is not None and now.ended_at >= self._began else DONE
+
+    # Following
+
+    async def follow(
+        self, holder: LeaseHolder, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Follow the session until cancelled. `task_status` is set when it has caught up."""
+        self._board.take(*await rows_of(self._store, rows_prefix(self.id)))
+        for row in self._board.agents():
+            key = (row.name, row.incarnation)
+            if row.life == "stopped" and row.kind != "lead":
+                self._followed.add(key)  # it ended before this screen came: its row says what it used
+            else:
+                self._states[key] = await recall(self._store, self.id, *key)
+        self.pid = holder.pid
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for row in self._board.agents():
+                self._row_changed("agent", row.name)
+            group.start_soon(self._broker.run)
+            group.start_soon(self._heed_hosts)
+            group.start_soon(self._follow_hosts, holder)
+            task_status.started()
+            async with self._store.watch(rows_prefix(self.id)) as rows:
+                async for row in rows:
+                    self._board.take(row, *rows.at_hand())
+
+    def _row_changed(self, kind: str, name: str) -> None:
+        if self._group is None:
+            return
+        if kind == "agent" and (match := self._board.agent(name)):
+            key = (name, match[0].incarnation)
+            if key not in self._states or self._states[key].ended is None:
+                self._follow_once(match[0])
+        elif kind == "request":
+            self._broker.heed(name)
+
+    def _follow_once(self, row: AgentRow) -> None:
+        key = (row.name, row.incarnation)
+        if self._group is not None and key not in self._followed:
+            self._followed.add(key)
+            self._group.start_soon(self._follow_agent, key)
+
+    async def _follow_agent(self, key: tuple[str, int]) -> None:
+        """Follow the journal of one life, event by event, to its end."""
+        state = self._states.setdefault(key, AgentState())
+        stream = journal(self.id, *key)
+        async with self._store.follow(stream, state.seq) as records:
+            async for record in records:
+                if self._take(key, stream, record).ended is not None:
+                    break
+        if key[0] != "lead" and self._states[key].ended is not None:
+            self._states[key] = without_history(self._states[key])
+
+    def _take(self, key: tuple[str, int], stream: str, record: Record) -> AgentState:
+        state = self._states[key]
+        if record.seq != state.seq + 1:
+            raise SessionUnreadable(lost_words(JournalGap(stream, state.seq + 1, record.seq, ())), self.id)
+        event = read_event(record.data, stream, record.seq)
+        state = self._states[key] = apply(state, event)
+        for observer in self._observers:
+            if isinstance(event, EnvelopeReceived):
+                observer.on_mail(event.envelope)
+            observer.on_event(key[0], record.seq, event)
+        self._touched()
+        return state
+
+    def _touched(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    # Requests
+
+    async def _give(self, request: Request, answer: Answer) -> str | None:
+        return await answer_as_person(self._store, self.id, request.id, answer, now=self._now)
+
+    # The host
+
+    async def _follow_hosts(self, holder: LeaseHolder) -> None:
+        """Follow from one host to the next if another process takes over."""
+        while True:
+            self.pid = holder.pid
+            self._died = await self._host_gone(holder)
+            following = await self._next_host(holder)
+            if following is None:
+                break
+            holder = following
+            message = f"process {holder.pid} takes over the session from process {self.pid}; this screen follows it"
+            for observer in self._observers:
+                observer.on_delta("lead", Delta("notice", message))
+        self._gone.set()
+        self._touched()
+
+    async def _host_gone(self, holder: LeaseHolder) -> bool:
+        """Wait until the host has left. Return True if it died; a host that leaves in order removes its row."""
+        died = list[bool]()
+
+        async def dies() -> None:
+            await host_died(self._store, self.id, holder)
+            row = await self._store.get(host_key(self.id))
+            host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
+            died.append(_hosts(host, holder))
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(dies)
+            await self._until(lambda: holder in self._seen and not _hosts(self._host, holder))
+            group.cancel_scope.cancel()
+        return any(died)
+
+    async def _next_host(self, before: LeaseHolder) -> LeaseHolder | None:
+        """Return the new host after one that was asked to leave, or seemed dead; None if no process took over."""
+        if before in self._asked_to_leave:
+            with anyio.move_on_after(TAKEN_OVER_WITHIN):
+                await self._until(lambda: self._host is not None and not _hosts(self._host, before))
+        return (
+            LeaseHolder(self._host.pid, self._host.started) if self._host and not _hosts(self._host, before) else None
+        )
+
+    async def _heed_hosts(self) -> None:
+        """Follow the row of the session's host."""
+        async with self._store.watch(host_key(self.id)) as rows:
+            async for row in rows:
+                if row.key != host_key(self.id):
+                    continue
+                host = None if row.value is None else read_value(HostRow, row.value, row.key)
+                self._host = None if host is None or host.left else host
+                if host is not None:
+                    holder = LeaseHolder(host.pid, host.started)
+                    self._seen.add(holder)
+                    self._asked_to_leave |= {holder} if host.asked_by else set()
+                self._touched()
+
+    async def _until(self, so: Callable[[], bool]) -> None:
+        while not so():
+            await self._moved.wait()
+
+
+def _hosts(row: HostRow | None, holder: LeaseHolder) -> bool:
+    """Return True if the row is of this process."""
+    return row is not None and (row.pid, row.started) == (holder.pid, holder.started)
+
+
+@asynccontextmanager
+async def open_attached(
+    options: SessionOptions, *, observers: Sequence[Observer] = (), approvers: Sequence[Approver] = ()
+) -> AsyncGenerator[AttachedSession]:
+    """Follow a session that another process hosts until the block ends.
+
+    Raises `UsageError` if there is no such session, if no process hosts it, and inside a tool's process.
+    """
+    refuse_inside_tool("attach to a session")
+    places = find_places(options.workspace.folder, writable=False)
+    store = await open_store(places, load_settings(os.environ).settings.durability, options.hosting.notice)
+    try:
+        row = await find_session(store, options.identity.session)
+        holder = await store.holder(host_lease(row.id))
+        if holder is None:
+            raise UsageError(f"no process hosts session {row.id}: `callboard resume {row.id}` goes on with it")
+        session = AttachedSession(row, places, store, observers=observers, approvers=approvers)
+        async with _following(session, holder), _present(store, row.id, bool(approvers)):
+            yield session
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+@asynccontextmanager
+async def _present(store: Store, session: str, asks: bool) -> AsyncGenerator[None]:
+    """Hold a lease by which the host knows that a person can be asked here. It ends with this process."""
+    lease = None
+    for name in screen_leases(session) if asks else ():
+        held = await store.acquire(name)
+        if not isinstance(held, LeaseHolder):
+            lease = held
+            break
+    try:
+        yield
+    finally:
+        if lease is not None:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+
+
+@asynccontextmanager
+async def _following(session: AttachedSession, holder: LeaseHolder) -> AsyncGenerator[None]:
+    """Follow the session inside the block. An error on which no one can act is raised by itself, not in a group."""
+    try:
+        async with anyio.create_task_group() as group:
+            await group.start(session.follow, holder)
+            yield
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failed:
+        raise heart_of(failed) from failed
+
+
+Attach = Literal["never", "if hosted", "only"]
+"""Handling of a session that another process may host: host it or fail, host or follow it, follow it or fail."""
+
+
+def opened(
+    attach: Attach, options: SessionOptions, observers: Sequence[Observer], approvers: Sequence[Approver]
+) -> AbstractAsyncContextManager[OpenSession]:
+    """Return the session, hosted or followed as `attach` says."""
+    ways = {"never": open_session, "if hosted": open_or_attach, "only": open_attached}
+    return ways[attach](options, observers=observers, approvers=approvers)
+
+
+@asynccontextmanager
+async def open_or_attach(
+    options: SessionOptions, *, observers: Sequence[Observer] = (), approvers: Sequence[Approver] = ()
+) -> AsyncGenerator[OpenSession]:
+    """Host a session, or follow it if another process hosts it. Raises the exceptions of `open_session`."""
+    async with AsyncExitStack() as stack:
+        try:
+            hosted = open_session(options, observers=observers, approvers=approvers)
+            session: OpenSession = await stack.enter_async_context(hosted)
+        except SessionHosted:
+            attached = open_attached(options, observers=observers, approvers=approvers)
+            session = await stack.enter_async_context(attached)
+        yield session

@@ -1,0 +1,150 @@
+"""A session that is open in this process, hosted by it or by another: a handle that knows its agents as they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+
+from callboard.core.agent.state import AgentState
+from callboard.core.recovery.retry_policy import model_in_use
+from callboard.core.team.open_work import DeniedCall, OpenWork, StoppedCommand, open_agents, open_tasks
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.environment import Clock
+from callboard.ports.mcp import Servers
+from callboard.ports.store import Store
+from callboard.sessions.compose import WorkspacePaths
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.result import AgentSummary, RunEnd, summarise
+from callboard.types.agent_spec import BYPASS
+from callboard.types.mcp import ServerNow
+from callboard.types.records import SessionRow, ToolCall, Usage
+from callboard.types.skills import PersonCommand
+
+
+def left_end(session: OpenSession | None, code: int, reason: str) -> RunEnd:
+    """Return the end of a run that is left, or fails, before it is done. `session`: None before it was opened."""
+    return session.end_now(code, reason) if session is not None else RunEnd(code, "", reason, Usage(), [])
+
+
+class OpenSession(SessionHandle, ABC):
+    """A session whose agents' states are known in this process: base of `HostedSession` and `AttachedSession`."""
+
+    def __init__(
+        self,
+        row: SessionRow,
+        places: WorkspacePaths,
+        store: Store,
+        *,
+        board: SessionBoard,
+        clock: Clock,
+        model: str,
+        agent_types: Mapping[str, str] | None = None,
+        level: int | None = None,
+    ) -> None:
+        super().__init__(row, store, board, clock)
+        self.places = places
+        self.agent_types: Mapping[str, str] = agent_types or {}
+        """Name -> description of each available agent type; empty if another process hosts the session."""
+        self.level = level
+        """Sandbox level of its commands, 0 to 3; None if another process hosts the session."""
+        self.model = model
+        self._began = clock.now()
+        """Requests that went unanswered before it (Unix seconds) are not the session's fault."""
+        self._bypasses = False
+
+    @property
+    def workspace(self) -> Path:
+        return self.places.workspace
+
+    @abstractmethod
+    def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
+        """Return the state of an agent, in its newest life by default; None if it is unknown here."""
+
+    @abstractmethod
+    async def renew(self, *, carry: bool) -> None:
+        """Begin the lead's conversation again; `carry`: with the user's prompts, the state and a hand-off note."""
+
+    @abstractmethod
+    async def finished(self) -> RunEnd:
+        """Wait until nothing is left to do, then return the end of the session."""
+
+    def model_of(self, name: str = "lead") -> str:
+        """Return the current model of an agent, including a fallback; that of the session if it is unknown."""
+        state = self.state(name)
+        return self.model if state is None or state.spec is None else model_in_use(state.recovery, state.spec)
+
+    def models_of(self, name: str = "lead") -> tuple[str, ...]:
+        """Return the models known to an agent, with limits and prices."""
+        state = self.state(name)
+        return () if state is None or state.spec is None else tuple(state.spec.models)
+
+    def mode_of(self, name: str = "lead") -> str:
+        """Return the permission mode of an agent; that of the session if it is unknown."""
+        state = self.state(name)
+        return self._first_mode if state is None or state.spec is None else state.me.permission_mode
+
+    @property
+    def may_bypass(self) -> bool:
+        """Return True if the user may set the mode `bypassPermissions`: the session was started in it."""
+        self._bypasses = self._bypasses or BYPASS in (self._first_mode, self.mode_of())
+        return self._bypasses
+
+    def team(self) -> list[AgentSummary]:
+        """Return every agent that is known here, the lead first."""
+        return [summarise(row, self.state(row.name, row.incarnation)) for row in self._board.agents()]
+
+    def open_work(self, worktrees: tuple[str, ...] = ()) -> OpenWork:
+        """Return the open work. `worktrees`: those with unmerged work."""
+        agents = [(row, self.state(row.name, row.incarnation)) for row in self._board.agents()]
+        tasks = open_tasks(self._board.tasks())
+        return OpenWork(tasks, tuple(self.requests()), open_agents(agents), worktrees, self.denied(), self.stopped())
+
+    def stopped(self) -> Sequence[StoppedCommand]:
+        """Return the background commands that this process ended with its run."""
+        return ()
+
+    def denied(self) -> Sequence[DeniedCall]:
+        """Return the calls that were denied while this process hosted the session; empty if another process
+        hosts it."""
+        return ()
+
+    def end_now(self, code: int, reason: str) -> RunEnd:
+        """Return the end of a run that is left before it is done, from memory, without waiting and without looking at
+        worktrees."""
+        return RunEnd(code, "", reason, self.usage(), self.team(), self.open_work())
+
+    def usage(self) -> Usage:
+        """Return the usage of all agents together."""
+        earlier = reduce(Usage.plus, (row.earlier for row in self._board.agents()), Usage())
+        return reduce(Usage.plus, (agent.usage for agent in self.team()), earlier)
+
+    @abstractmethod
+    def commands(self) -> Sequence[PersonCommand]:
+        """Return the slash commands for the user: skills, command files, prompts of MCP servers. `say` accepts them as
+        typed."""
+
+    def call(self, agent: str, call: str) -> ToolCall | None:
+        """Return a running tool call of an agent, by its internal id, also one that began before a resume."""
+        states = (self.state(row.name, row.incarnation) for row in self._board.agents() if row.name == agent)
+        return next(
+            (open_call.call for state in states if state for open_call in state.calls if open_call.call.id == call),
+            None,
+        )
+
+    @property
+    def servers(self) -> Servers | None:
+        """Return the MCP servers that this process runs for the session; None: there are none, or another process hosts
+        it."""
+        return None
+
+    def servers_now(self) -> Sequence[ServerNow]:
+        """Return the current state of the MCP servers, by name."""
+        return self.servers.now() if self.servers is not None else ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return the settings and files that are ignored or take effect in another way than written, one line each with
+        the location; empty if nothing is hosted."""
+        return ()

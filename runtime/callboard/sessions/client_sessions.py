@@ -1,0 +1,290 @@
+"""Sessions that a client of this process starts: each is hosted here until it comes to rest.
+
+    async with client_sessions(wanted, words) as sessions:
+        one = await sessions.start(room, "Fix the failing test")
+        await one.settled()
+
+A session of another process is followed. Leaving the block leaves every session in order: `callboard resume` continues
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from callboard.adapters.system.clock import SystemClock
+from callboard.config.settings import load_settings
+from callboard.config.trust import decide
+from callboard.core.keys import host_lease, rows_prefix
+from callboard.engine.commands import find_session
+from callboard.engine.rate_limits.limiter import Governors
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.environment import Answer
+from callboard.ports.model import Delta
+from callboard.sessions.attached import open_attached
+from callboard.sessions.compose import Notice, WorkspacePaths, find_places, log_notice, open_store
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.open import open_session
+from callboard.sessions.options import (
+    HostingOptions,
+    IdentityOptions,
+    ModelOptions,
+    PermissionOptions,
+    SessionOptions,
+    SharedResources,
+    WorkspaceOptions,
+)
+from callboard.sessions.result import RunEnd
+from callboard.types.errors import CallboardError, UsageError
+from callboard.types.events import Event
+from callboard.types.records import Envelope, Request
+
+Words = Callable[[str, Event], str]
+"""Function that returns an agent's event as one line; empty: nothing to report."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Options of the user who started the process; clients can only narrow them."""
+
+    workspaces: tuple[Path, ...]
+    """Folders in which sessions may work; the first is the default."""
+    trust: bool = False
+    """True to use the content of a workspace."""
+    model: str | None = None
+    flags: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Settings by dotted name (`permission.mode`)."""
+    max_cost_usd: float | None = None
+    """Cost limit of one session, in US dollars."""
+    notice: Notice = log_notice
+    """Receives what the opening of a store waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A workspace, with the objects that its sessions share in this process."""
+
+    places: WorkspacePaths
+    shared: SharedResources
+
+    async def handle(self, session: str | None) -> SessionHandle:
+        """Return a session, the newest if none is named, as it is now. Raises `UsageError`."""
+        store = self.shared.store
+        row = await find_session(store, session)
+        board = SessionBoard(row.id, lambda kind, name: None)
+        board.take(*await store.keys(rows_prefix(row.id)))
+        return SessionHandle(row, store, board)
+
+
+class Hosted:
+    """One session that this process hosts or follows: an observer, and an approver that never answers."""
+
+    def __init__(self, session: str, texts: Words, *, hosted_here: bool) -> None:
+        self.session = session
+        self.mine = hosted_here
+        self.open = True
+        self.again = False
+        """True if a session that comes to rest has something new to do."""
+        self.begun = False
+        self.end: RunEnd | None = None
+        """Result of the session when it last came to rest."""
+        self.fault: CallboardError | None = None
+        """Reason why the session cannot be hosted, or no longer is."""
+        self.asked: set[str] = set()
+        """Requests that wait for a person now."""
+        self.count = 0
+        self.line = ""
+        self._words = texts
+        self._moved = anyio.Event()
+
+    def touch(self) -> None:
+        """Let waiters check again."""
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    async def until(self, so: Callable[[], bool]) -> None:
+        """Return when the condition is true."""
+        while not so():
+            await self._moved.wait()
+
+    def on_event(self, agent: str, seq: int, event: Event) -> None:
+        line = self._words(agent, event)
+        if line:
+            self.count, self.line = self.count + 1, line
+            self.touch()
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Do nothing: only journalled events are reported."""
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Do nothing: mail is reported when it has an effect."""
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Remember the request for as long as it waits."""
+        self.asked.add(request.id)
+        self.touch()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.asked.discard(request.id)
+            self.touch()
+
+
+class ClientSessions:
+    """Sessions of a process that serves clients, from `client_sessions`."""
+
+    def __init__(self, request: ServerLimits, texts: Words, group: TaskGroup, stores: AsyncExitStack) -> None:
+        self._wanted = request
+        self._words = texts
+        self._group = group
+        self._stores = stores
+        self._rooms: dict[Path, Room] = {}
+        self._opening = anyio.Lock()
+        """Lock for opening rooms: two calls at once would open the store twice."""
+        self._hosted: dict[str, Hosted] = {}
+        self.newest: dict[Path, str] = {}
+        """The most recently started session, by workspace."""
+
+    async def room(self, workspace: str = "") -> Room:
+        """Return one of the served folders; empty: the default. Raises `UsageError` for any other."""
+        folder = _served(self._wanted.workspaces, workspace)
+        async with self._opening:
+            if folder not in self._rooms:
+                self._rooms[folder] = await self._opened(folder)
+            return self._rooms[folder]
+
+    async def _opened(self, folder: Path) -> Room:
+        places = find_places(folder)
+        trust = await decide(places.workspace, places.config, flag=self._wanted.trust)
+        loaded = load_settings(os.environ, workspace=places.workspace, trusted=trust.trusted, brought=trust.brought)
+        store = await open_store(places, loaded.settings.durability, self._wanted.notice)
+        self._stores.push_async_callback(store.aclose)
+        return Room(places, SharedResources(store, Governors(SystemClock(), loaded.settings.rate.calls_at_once)))
+
+    async def start(self, room: Room, prompt: str, max_cost_usd: float | None = None) -> Hosted:
+        """Start a session and return it once it is hosted. Raises the exceptions of `open_session`."""
+        bounds = [limit for limit in (self._wanted.max_cost_usd, max_cost_usd) if limit is not None]
+        name = datetime.fromtimestamp(SystemClock().now(), UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        options = replace(
+            self._options(room, IdentityOptions(name=name, prompt=prompt)),
+            workspace=WorkspaceOptions(room.places.workspace, flags=self._wanted.flags, trust=self._wanted.trust),
+            model=ModelOptions(self._wanted.model, max_cost_usd=min(bounds, default=None)),
+        )
+        hosted = await self._begin(options, name)
+        self.newest[room.places.workspace] = name
+        return hosted
+
+    async def go_on(self, room: Room, session: str) -> Hosted:
+        """Ensure that a session works on what it was just given. Raises the exceptions of `start`."""
+        hosted = await self.keep(room, session)
+        hosted.again = True
+        return hosted
+
+    async def keep(self, room: Room, session: str) -> Hosted:
+        """Host a session, unless a process already does. Raises the exceptions of `start`."""
+        hosted = await self.seen(room, session)
+        return hosted or await self._begin(self._options(room, IdentityOptions(session=session, resume=True)), session)
+
+    async def seen(self, room: Room, session: str) -> Hosted | None:
+        """Return a session that this process hosts, or follows if another one hosts it; None: no process does."""
+        hosted = self._hosted.get(session)
+        if hosted is not None and hosted.open:
+            return hosted
+        if await room.shared.store.holder(host_lease(session)) is None:
+            return None
+        hosted = self._hosted[session] = Hosted(session, self._words, hosted_here=False)
+        options = SessionOptions(
+            WorkspaceOptions(room.places.workspace),
+            identity=IdentityOptions(session=session),
+            hosting=HostingOptions(notice=self._wanted.notice),
+        )
+        self._group.start_soon(self._follow, options, hosted)
+        return hosted
+
+    def last(self, session: str) -> Hosted | None:
+        """Return the state of a session that this process hosts, or hosted; None for any other."""
+        hosted = self._hosted.get(session)
+        return hosted if hosted is not None and hosted.mine else None
+
+    def _options(self, room: Room, identity: IdentityOptions) -> SessionOptions:
+        """Return the options of any session; a resumed one keeps its own model and settings."""
+        return SessionOptions(
+            WorkspaceOptions(room.places.workspace, trust=self._wanted.trust),
+            identity=identity,
+            permissions=PermissionOptions(answerable=True),
+            hosting=HostingOptions(shared=room.shared, commands_at_rest="end"),
+        )
+
+    async def _begin(self, options: SessionOptions, session: str) -> Hosted:
+        hosted = self._hosted[session] = Hosted(session, self._words, hosted_here=True)
+        self._group.start_soon(self._host, options, hosted)
+        await hosted.until(lambda: hosted.begun or not hosted.open)
+        if not hosted.begun and hosted.fault is not None:
+            del self._hosted[session]
+            raise hosted.fault
+        return hosted
+
+    async def _host(self, options: SessionOptions, hosted: Hosted) -> None:
+        """Host a session until it rests and has nothing new to do."""
+        hosted.again = True
+        try:
+            while hosted.again:
+                hosted.again = False
+                async with open_session(options, observers=[hosted], approvers=[hosted]) as session:
+                    hosted.begun = True
+                    hosted.touch()
+                    hosted.end = await session.finished()
+                    await session.mark_ended(hosted.end.exit_code)
+                options = SessionOptions(
+                    WorkspaceOptions(options.workspace.folder, trust=options.workspace.trust),
+                    identity=IdentityOptions(session=hosted.session, resume=True),
+                    permissions=PermissionOptions(answerable=True),
+                    hosting=options.hosting,
+                )
+        except CallboardError as error:
+            hosted.fault = error
+        except Exception as fault:  # noqa: BLE001 - a fault in one session is told, and leaves the others alone
+            structlog.get_logger("callboard.clients").exception("a session could not be hosted", session=hosted.session)
+            hosted.fault = CallboardError(f"session {hosted.session} failed by a fault of callboard itself: {fault}")
+        finally:
+            hosted.open = False
+            hosted.touch()
+
+    async def _follow(self, options: SessionOptions, hosted: Hosted) -> None:
+        """Follow a session until its host has left."""
+        try:
+            async with open_attached(options, observers=[hosted], approvers=[hosted]) as session:
+                hosted.end = await session.finished()
+        except CallboardError as error:
+            hosted.fault = error
+        finally:
+            hosted.open = False
+            hosted.touch()
+
+
+def _served(served: Sequence[Path], name: str) -> Path:
+    """Return the served folder that the name means; empty: the first. Raises `UsageError`."""
+    folder = Path(name).expanduser() if name else served[0]
+    for path in served:
+        if path == folder or path.resolve() == folder.resolve():
+            return path
+    names = ", ".join(map(str, served))
+    raise UsageError(f"{name} is not served here, but: {names}. `callboard mcp serve --workspace DIR` adds one")
+
+
+@asynccontextmanager
+async def client_sessions(request: ServerLimits, texts: Words) -> AsyncGenerator[ClientSessions]:
+    """Yield the sessions of a process; leaving the block leaves each in order."""
+    async with AsyncExitStack() as stores, anyio.create_task_group() as group:
+        yield ClientSessions(request, texts, group, stores)
+        group.cancel_scope.cancel()

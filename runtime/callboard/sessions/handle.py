@@ -1,0 +1,401 @@
+"""A session as any process sees it, on top of the workspace's store: its queries and commands, and its session rules.
+
+The host hears of each change by the store's doorbell. An agent's journal is appended to here in one case alone: an undo
+in a session that nobody hosts, under the session's lease.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import anyio
+
+from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.system.environment import WorkspaceSurroundings
+from callboard.config.settings import LoadedSettings, load_settings
+from callboard.core.agent.state import AgentState
+from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved
+from callboard.core.approvals.session_rules import Always, ended
+from callboard.core.budgets.tree import BudgetNode
+from callboard.core.keys import host_lease, one_by_id, rule_key
+from callboard.core.reports.context import EditTold, WindowMap, undoable
+from callboard.core.reports.decisions import Decision
+from callboard.core.reports.metrics import Metrics, metrics_of, together
+from callboard.core.reports.receipts import Receipt, Traced, trace
+from callboard.core.reports.spending import Spending
+from callboard.engine.approvals.decision_log import decisions_of
+from callboard.engine.budgets.spending import session_budgets, session_spending
+from callboard.engine.commands import Action, AgentCommand, model_command, sessions_of
+from callboard.engine.messaging.receipts import mail_of
+from callboard.engine.operations.undo import undo_answer, undo_unhosted
+from callboard.engine.recall import edits_of, recall, recall_readable, window_of
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.environment import Answer, Clock
+from callboard.ports.store import Fence, LeaseHolder, Store
+from callboard.ports.store_reading import rows_of
+from callboard.sessions.compose import damage_told, session_budget
+from callboard.sessions.inspect.schedules import ScheduleInspector
+from callboard.sessions.inspect.tasks import TaskInspector
+from callboard.sessions.inspect.team import TeamInspector
+from callboard.sessions.person_actions import (
+    answer_as_person,
+    command_as_person,
+    note_as_person,
+    refuse_inside_tool,
+    say_as_person,
+    write_rule_as_person,
+)
+from callboard.sessions.result import AgentSummary, summarise
+from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits, PermissionMode
+from callboard.types.errors import PersonCanAct, UsageError
+from callboard.types.model_names import newest_of, without_long
+from callboard.types.records import AgentRow, Budget, Request, SessionRow, SessionRule, Task
+from callboard.types.schedules import Schedule
+
+UNDO_WAIT = 5.0
+"""Seconds that an undo waits for the host's answer, which is immediate unless a model call is in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Content of an agent's window, and the usage of the agent and its session so far."""
+
+    window: WindowMap
+    metrics: Metrics
+    session: Metrics
+
+
+class SessionHandle:
+    """One session on top of a store and its rows: queries, and what a person does to it.
+
+    By itself it is the session as a process sees it that does not host it: the rows are as they were when it was
+    opened, and the agents' states are read from their journals. `HostedSession` adds a lifetime, `AttachedSession`
+    follows the rows.
+    """
+
+    beside_host: bool = True
+    """Another process hosts the session, or none does."""
+
+    def __init__(self, row: SessionRow, store: Store, board: SessionBoard, clock: Clock | None = None) -> None:
+        self.id = row.id
+        self.row = row
+        self._store = store
+        self._board = board
+        self._clock = clock or SystemClock()
+        self.cron = ScheduleInspector(store, row.id, board)
+        self.agents = TeamInspector(store, row.id, board)
+        self.board = TaskInspector(store, row.id, board)
+        self.rules = RuleInspector(store, row.id, board)
+
+    async def summaries(self) -> list[AgentSummary]:
+        """Return every agent with its usage: from the journal of a living agent, or the row of an ended one."""
+        agents: list[AgentSummary] = []
+        for row in self._board.agents():
+            state = None
+            if row.life != "stopped" or row.kind == "lead":
+                state = (await recall_readable(self._store, self.id, row.name, row.incarnation)).state
+            agents.append(summarise(row, state if state is not None and state.spec is not None else None))
+        return agents
+
+    def tasks(self) -> list[Task]:
+        return list(self._board.tasks())
+
+    def requests(self, *, pending_only: bool = True) -> list[Request]:
+        return [r for r in self._board.requests() if not pending_only or r.status == "pending"]
+
+    def schedules(self) -> list[Schedule]:
+        return list(self._board.schedules())
+
+    async def inbox(self, agent: str | None = None) -> list[Receipt]:
+        """Return what happened to the mail of the team, or of one agent, oldest first. Raises `UsageError` as `context`
+        does.
+        """
+        rows = (
+            [row for row in self._board.agents() if row.kind != "subagent"]
+            if agent is None
+            else [self._agent_row(agent)]
+        )
+        return await mail_of(self._store, self.id, rows)
+
+    async def trace(self, prefix: str) -> Traced:
+        """Trace the origin and the effects of an envelope, named by its id or a prefix of it. Raises `UsageError` if no
+        envelope of the session matches, or several do.
+        """
+        envelopes = await mail_of(self._store, self.id, self._board.agents())
+        ids = dict.fromkeys(mail.envelope.id for mail in envelopes)
+        return trace(envelopes, one_by_id("envelope", ids, prefix, where=f"of session {self.id}"))
+
+    async def answer(
+        self,
+        request_id: str,
+        status: Literal["approved", "rejected", "answered"],
+        reason: str = "",
+        *,
+        word: AnswerDetails = AS_IT_STANDS,
+        always: Always | None = None,
+    ) -> str | None:
+        """Answer a request as the person. None: it counts; else why it does not. Raises `UsageError` inside a tool's
+        process.
+        """
+        answer = Answer(status, "person", reason, word, always)
+        return await answer_as_person(self._store, self.id, request_id, answer, now=self._now, fence=self._fence)
+
+    async def moved(self, request: Request) -> str:
+        """Return the change around a plan since it was submitted: another commit is checked out. Empty if there is
+        none."""
+        folder = str(request.payload.get("folder") or "")
+        if request.kind != "plan" or not folder or not request.payload.get("base"):
+            return ""
+        around = WorkspaceSurroundings(Path(self.row.workspace), os.environ)
+        return moved(request, await around.commit(folder, request.id))
+
+    async def say(self, text: str, to: str = "lead") -> None:
+        """Send a person's prompt to an agent. Raises `UsageError` for an unknown agent, and inside a tool's process."""
+        await say_as_person(self._store, self.id, text, to=to, now=self._now)
+
+    async def add_context(self, text: str) -> None:
+        """Send the lead a text for its next step, or with the next prompt. It begins no turn."""
+        await note_as_person(self._store, self.id, text, now=self._now)
+
+    async def host(self) -> int | None:
+        """Return the process that hosts the session now; None if no process does."""
+        holder = await self._store.holder(host_lease(self.id))
+        return None if holder is None else holder.pid
+
+    async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
+        """`interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""
+        command = AgentCommand(action, to, text)
+        await command_as_person(self._store, self.id, command, now=self._now, hosted=not self.beside_host)
+
+    async def interrupt(self, name: str | None = None) -> None:
+        """Stop the turn of the lead and of every working agent, because the lead waits for them; with `name`, only of
+        this agent and its subagents."""
+        for row in self._board.agents():
+            at_work = row.life in ("starting", "working", "waiting")
+            concerned = row.name == name or (row.kind == "subagent" and row.parent == name and at_work)
+            if concerned if name is not None else row.name == "lead" or at_work:
+                await self.command("interrupt", to=row.name)
+
+    async def context(self, agent: str = "lead") -> Context:
+        """Return the content of an agent's window. Raises `UsageError` for an unknown agent, or one that has
+        not begun.
+        """
+        _, state = await self._agent(agent)
+        team = [agent.metrics for agent in await self.summaries()]
+        return Context(await window_of(self._store, state), metrics_of(state), together(team))
+
+    async def cost(self) -> Spending:
+        """Return the session's spending so far, from the journals of all its agents."""
+        return await session_spending(self._store, self.id, self._board.agents())
+
+    async def budgets(self) -> tuple[BudgetNode, ...]:
+        """Return the budgets of the session, its agents and schedules, with the used amount of each."""
+        budget = self._session_budget() if self._hosted_budget is None else self._hosted_budget
+        return await session_budgets(self._store, self.id, self._board, clock=self._clock, budget=budget)
+
+    async def use_model(self, name: str, to: str = "lead") -> None:
+        """Switch an agent to this model, an id or an alias, from its next call on.
+
+        Raises `UsageError` for a model that this session's service does not have and for an unknown agent, and
+        `UnknownModel` for a model without a price if there is a budget in dollars.
+        """
+        refuse_inside_tool("choose a model")
+        _, state = await self._agent(to)
+        models = state.me.models if state.spec is not None else {}
+        name = name if name in models else self._model_id(name, models)
+        limits = models.get(name) or self._limits_of(name, state)
+        if not limits.priced and self._session_budget().cost_usd is not None:
+            raise self._settings().settings.price_needed(name)
+        command = model_command(name, limits, to)
+        await command_as_person(self._store, self.id, command, now=self._now)
+
+    def _model_id(self, name: str, models: Mapping[str, ModelLimits]) -> str:
+        """Return the id behind an alias. A session whose replies come from a file has only its own models: the first of
+        that family."""
+        if ":" in str(self.row.settings.get("model", self.row.model)):
+            return newest_of(without_long(name)[0].lower(), models) or name
+        return self._settings().settings.model_id(name)
+
+    async def use_mode(self, mode: str, *, may_bypass: bool | None = None) -> str:
+        """Judge the lead's next calls in another permission mode; return the mode by our name.
+
+        Raises `UsageError` for an unknown mode, for `bypassPermissions` unless `may_bypass` (left out: unless the
+        session was started with it), and inside a tool's process.
+        """
+        refuse_inside_tool("choose a permission mode")
+        mode_name = READ_AS.get(mode, mode)
+        if mode_name not in get_args(PermissionMode):
+            raise UsageError(f"there is no mode {mode!r}; there are: {', '.join(get_args(PermissionMode))}")
+        if mode_name == BYPASS and not (self.may_bypass if may_bypass is None else may_bypass):
+            raise UsageError(
+                "bypassPermissions has to be asked for at the start: --permission-mode bypassPermissions or "
+                "--allow-dangerously-skip-permissions"
+            )
+        await self.command("mode", text=mode_name)
+        return mode_name
+
+    @property
+    def may_bypass(self) -> bool:
+        """Return True if the user may set the mode `bypassPermissions`: the session was started in it."""
+        return self._first_mode == BYPASS
+
+    @property
+    def _first_mode(self) -> str:
+        return str(self.row.settings.get("flags", {}).get("permission.mode") or "default")
+
+    def _limits_of(self, name: str, state: AgentState) -> ModelLimits:
+        service, _, file = str(self.row.settings.get("model", self.row.model)).partition(":")
+        if file:
+            models = ", ".join(state.me.models) if state.spec is not None else ""
+            raise UsageError(f"a {service} has no model {name!r}; its file has: {models or 'none yet'}")
+        if ":" in name:
+            raise UsageError(f"{name} is another service; a session keeps its own. Begin one: callboard --model {name}")
+        return self._settings().settings.limits_of(name)
+
+    def _session_budget(self) -> Budget:
+        return session_budget(self._settings(), self.row.settings.get("max_cost_usd"))
+
+    def _settings(self) -> LoadedSettings:
+        """Return the settings of the session's host, as far as another process can know them."""
+        stored = self.row.settings
+        workspace = Path(self.row.workspace)
+        brought = read_brought(workspace)  # what the host trusted holds while it is still the same
+        trusted = stored.get("trust") == brought.digest
+        flags = stored.get("flags")
+        return load_settings(os.environ, workspace=workspace, trusted=trusted, flags=flags, brought=brought)
+
+    async def decisions(self, agent: str | None = None) -> list[Decision]:
+        """Return the decisions on the calls of all agents, or of one, oldest first. Raises `UsageError` as `context`
+        does.
+        """
+        rows = self._board.agents() if agent is None else [self._agent_row(agent)]
+        return await decisions_of(self._store, self.id, rows)
+
+    async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
+        """Return every edit of an agent's view, oldest first. Raises as `context` does."""
+        _, state = await self._agent(agent)
+        return await edits_of(self._store, state)
+
+    async def undo(self, edits: Sequence[int], agent: str = "lead", wait: float = UNDO_WAIT) -> EditTold | None:
+        """Undo edits by their journal positions: through the host, or directly if there is none.
+
+        None: the host undoes them once the current model call has ended. Raises `UsageError` for a position that is not
+        an edit, and `PersonCanAct` with the reason if the undo is refused.
+        """
+        refuse_inside_tool("take an edit back")
+        row, state = await self._agent(agent)
+        positions = undoable(await edits_of(self._store, state), edits)
+        if state.ended is not None:
+            raise UsageError(f"{agent} has ended: nothing will be sent of its window any more")
+        command = AgentCommand("undo", agent, " ".join(map(str, positions)))
+        envelope = await command_as_person(self._store, self.id, command, now=self._now)
+        await self._undo_unhosted(row)
+        seq = None
+        with anyio.move_on_after(wait) as waiting:
+            seq = await undo_answer(self._store, row, self.id, after=state.seq, envelope=envelope)
+        if waiting.cancelled_caught:
+            return None
+        answer = next((edit for edit in await self.edits(agent) if edit.seq == seq), None)
+        if answer is None or answer.refused:
+            raise PersonCanAct(f"not taken back: {answer.why if answer else f'{agent} has ended'}")
+        return answer
+
+    async def _undo_unhosted(self, row: AgentRow) -> None:
+        """Undo the edits here, under the session's lease, if no process hosts the session."""
+        lease = await self._store.acquire(host_lease(self.id))
+        if isinstance(lease, LeaseHolder):
+            return
+        try:
+            await undo_unhosted(self._store, lease.fence, self.id, row, now=self._now)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+
+    async def _agent(self, name: str) -> tuple[AgentRow, AgentState]:
+        """Return an agent and its state from its journal. Raises `UsageError` with the existing names."""
+        row = self._agent_row(name)
+        return row, await recall(self._store, self.id, name, row.incarnation)
+
+    def _agent_row(self, name: str) -> AgentRow:
+        """Return the row of an agent. Raises `UsageError` with the existing names."""
+        match = self._board.agent(name)
+        if match is None:
+            names = ", ".join(agent.name for agent in self._board.agents())
+            raise UsageError(f"there is no agent {name!r} in session {self.id}; there are: {names or 'none'}")
+        return match[0]
+
+    @property
+    def cost_limit_by_option(self) -> bool:
+        """Return True if an option set the limit of the session in dollars, which a resume prefers to the settings."""
+        return self.row.settings.get("max_cost_usd") is not None
+
+    async def sessions(self) -> Sequence[SessionRow]:
+        """Return all sessions of this workspace, newest first."""
+        return await sessions_of(self._store)
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Return the records that the store set aside as damaged, and what to do, one line each; empty if there are
+        none."""
+        return damage_told(self._store)
+
+    @property
+    def _fence(self) -> Fence | None:
+        """The fence of the lease under which this process writes; None: it hosts nothing."""
+        return None
+
+    @property
+    def _hosted_budget(self) -> Budget | None:
+        """The budget of the session, as its host has it; None: as the settings and the session's flags say."""
+        return None
+
+    @property
+    def _now(self) -> float:
+        return self._clock.now()
+
+
+class RuleInspector:
+    """Session rules of one session."""
+
+    def __init__(self, store: Store, session: str, board: SessionBoard) -> None:
+        self._store = store
+        self._session = session
+        self._board = board
+        self._clock = SystemClock()
+
+    def all(self) -> Sequence[SessionRule]:
+        """Return every rule that was created, oldest first."""
+        return self._board.rules()
+
+    def standing(self) -> Sequence[SessionRule]:
+        """Return the rules in force."""
+        now = self._clock.now()
+        return [rule for rule in self._board.rules() if not ended(rule, now)]
+
+    async def made_by(self, request_id: str) -> Sequence[SessionRule]:
+        """Return the rules that the answer to a permission created, in their current state in the store."""
+        await self._look()
+        return [rule for rule in self._board.rules() if rule.request_id == request_id]
+
+    async def _look(self) -> None:
+        self._board.take(*await rows_of(self._store, rule_key(self._session, "")))
+
+    async def revoke(self, prefix: str) -> SessionRule:
+        """Revoke a rule by its id or a prefix of it: from now on it allows nothing. Raises `UsageError` for an id that
+        matches no rule or several, for a rule that has ended, and inside a tool's process."""
+        refuse_inside_tool("take a session rule back")
+        await self._look()
+        ids = [rule.id for rule in self._board.rules()]
+        match = self._board.rule(one_by_id("session rule", ids, prefix, where=f"of session {self._session}"))
+        assert match is not None, "it was found among them"
+        rule, revision = match
+        if reason := ended(rule, self._clock.now()):
+            raise UsageError(f"{rule.id} is {reason} already: it allows nothing")
+        revoked = rule.model_copy(update={"revoked_at": self._clock.now()})
+        await write_rule_as_person(self._store, self._session, revoked, expected=revision)
+        return revoked

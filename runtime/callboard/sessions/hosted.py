@@ -1,0 +1,352 @@
+"""A session that this process hosts: its lifetime, its end, and pieces of work that a program hands to its agents.
+
+Pieces of work (`Work`) come from a program, without a model in between: workflows are made of them. Each runs as a
+subagent of the lead, under its rules and budgets, and is found again by its `call`: after a crash the same piece of
+work is the same agent, which goes on from its own journal.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from callboard.core.agent.state import AgentState
+from callboard.core.decoding import read_value
+from callboard.core.keys import session_key, subagent_suffix
+from callboard.core.team.open_work import DeniedCall, StoppedCommand
+from callboard.core.tool_access import tools_for
+from callboard.engine.commands import mark_ended, model_command, named
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.engine.operations.worktree import unmerged
+from callboard.engine.recall import recall
+from callboard.engine.team.supervisor import Team
+from callboard.ports.mcp import Servers
+from callboard.ports.model import Delta
+from callboard.ports.store import Fence, Put, Store, Write
+from callboard.sessions.base import OpenSession
+from callboard.sessions.compose import model_notes
+from callboard.sessions.inspect.serving import fires_again
+from callboard.sessions.options import CommandsAtRest, HostingOptions
+from callboard.sessions.person_actions import say_as_person, write_schedule_as_person
+from callboard.sessions.prepare import PreparedSession
+from callboard.sessions.replay import Wiring
+from callboard.sessions.result import (
+    DONE,
+    FAILED,
+    DeniedCalls,
+    RunEnd,
+    advice_after,
+    outcome_of,
+)
+from callboard.types.agent_spec import AgentSpec, PermissionMode
+from callboard.types.errors import LimitReached, ToolRefused, UsageError
+from callboard.types.records import Budget, SessionRow
+from callboard.types.schedules import Schedule
+from callboard.types.settings import Settings
+from callboard.types.skills import PersonCommand
+
+BEGINS_WITHIN = 10.0
+"""Seconds within which a lead that can begin has begun."""
+GO_ON = "Go on where you stopped."
+"""Prompt that `callboard resume` sends, on behalf of the person, to a lead whose last turn was cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostingFacts:
+    """Facts about a session from its opening, for front ends."""
+
+    refused: tuple[str, ...]
+    """Files of agents, skills and plugins that are not used as they are, a line each."""
+    agent_types: Mapping[str, str]
+    """Name -> description of each agent type that the session can start."""
+    level: int
+    """Sandbox level of its commands, 0 to 3."""
+    cut_short: bool = False
+    """The lead's last turn failed, reached a limit or was interrupted."""
+
+
+class HostedSession(OpenSession):
+    """A session that this process hosts, as a front end sees it."""
+
+    beside_host = False
+
+    def __init__(
+        self,
+        prepared: PreparedSession,
+        team: Team,
+        wiring: Wiring,
+        options: HostingOptions,
+        *,
+        denied: DeniedCalls,
+        facts: HostingFacts,
+    ) -> None:
+        host = team.host
+        super().__init__(
+            prepared.row,
+            prepared.places,
+            host.ports.store,
+            board=host.board,
+            clock=host.clock,
+            model=wiring.chosen.name,
+            agent_types=facts.agent_types,
+            level=facts.level,
+        )
+        self._host = host
+        self._team = team
+        self._wiring = wiring
+        self._cut_short = facts.cut_short
+        self._denied = denied
+        configuration = (*prepared.loaded.notes, *model_notes(wiring.chosen))
+        self._notes = (*(f"configuration: {note}" for note in configuration), *facts.refused)
+        self._with_schedules = options.with_schedules
+        self._commands_at_rest: CommandsAtRest = "wait" if prepared.replay else options.commands_at_rest
+        self._awaited = frozenset[str]()
+        """Ids of background commands for which the session has already waited while at rest: it waits for each only
+        once."""
+        self._at_end = prepared.loaded.settings.background.at_end
+        self._stopped: tuple[StoppedCommand, ...] = ()
+        self._chosen_mode: PermissionMode | None = None
+        """Permission mode that this resume sets for the lead; None: the lead keeps its own."""
+
+    def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
+        return self._team.state(name, incarnation)
+
+    async def say(self, text: str, to: str = "lead") -> None:
+        await self._name_session(text)
+        nonce = self._wiring.nonce(secrets.token_hex(8))
+        await say_as_person(self._store, self.id, text, to=to, now=self._now, nonce=nonce, hosted=True)
+
+    def commands(self) -> Sequence[PersonCommand]:
+        source = self._host.ports.prompt_source
+        return (*self._host.ports.skills.commands(), *(source.prompts() if source is not None else ()))
+
+    async def add_schedule(self, schedule: Schedule) -> None:
+        """Add a schedule to this session. Raises `Conflict` if its id exists."""
+        await write_schedule_as_person(self._store, self.id, schedule, expected=0, fence=self._fence, hosted=True)
+
+    async def go_on(self) -> None:
+        """Continue a turn that failed, reached a limit or was interrupted before this process hosted the session. A
+        turn that was only cut off by the end of its process continues by itself."""
+        if self._cut_short:
+            await self.say(GO_ON)
+
+    async def work(self, task: Work) -> tuple[str, str]:
+        """Give a piece of work to an agent and wait for its end. Returns (outcome, final text). The same `call` means
+        the same agent. Raises `UsageError`, `LimitReached`."""
+        if await self.begun() is None:
+            raise UsageError("the lead of this session has ended: start a new session")
+        return await work(self._team, task)
+
+    async def commit(self, *writes: Write) -> None:
+        """Write under the lease of this process. Raises what `Store.commit` raises."""
+        await self._store.commit(*writes, fence=self._fence)
+
+    @property
+    def store(self) -> Store:
+        """Return the store of the session."""
+        return self._store
+
+    @property
+    def hooks(self) -> HookRegistry:
+        """Return the hooks of the session, which can be added and removed."""
+        return self._host.ports.hooks
+
+    async def take_model(self) -> None:
+        """Apply a resume option that names another model: the lead uses it from its next call on."""
+        row = self._board.agent("lead")
+        chosen = self._wiring.chosen
+        state = await recall(self._store, self.id, "lead", row[0].incarnation) if row else AgentState()
+        if state.spec is not None and state.spec.model != chosen.name:
+            command = model_command(chosen.name, chosen.limits[chosen.name])
+            await self.command(command.action, text=command.text)
+
+    async def take_flags(self, flags: Mapping[str, object], settings: Settings) -> None:
+        """Apply the permission mode and the limits of a turn that this resume names to the lead of the resumed session;
+        the others are unchanged. `settings`: the settings in force, including the flags."""
+        if self._board.agent("lead") is None:
+            return
+        named_flags = {name for name, value in flags.items() if value is not None}
+        if "permission.mode" in named_flags:
+            self._chosen_mode = settings.permission.mode
+            await self.command("mode", text=settings.permission.mode)
+        named = [name for name in ("steps", "seconds") if f"limits.{name}" in named_flags]
+        if named:
+            await self.command("limits", text=json.dumps({name: flags[f"limits.{name}"] for name in named}))
+
+    async def renew(self, *, carry: bool) -> None:
+        row = self._board.agent("lead")
+        life = row[0].incarnation if row else 1
+        await self.command("new", text="carry" if carry else "")
+        await self._team.begun("lead", life + 1)
+
+    async def begun(self) -> AgentSpec | None:
+        """Return the lead's spec, once its life has its first records, with the permission mode that this resume names;
+        None if the lead has ended or does not begin."""
+        row = self._board.agent("lead")
+        if row is None or row[0].life == "stopped":
+            return None
+        with anyio.move_on_after(BEGINS_WITHIN):
+            await self._team.begun("lead", row[0].incarnation)
+        state = self.state("lead")
+        if state is None or state.spec is None or self._chosen_mode is None:
+            return state.spec if state is not None else None
+        return state.spec.model_copy(update={"permission_mode": self._chosen_mode})
+
+    async def finished(self) -> RunEnd:
+        await self._quiet()
+        return self.end(await unmerged(self._host.ports.worktrees, self.id))
+
+    async def _quiet(self) -> None:
+        """Wait until no work is left. Unless the wait for commands has no limit, it ends `background.at_end` seconds
+        after all other work is done, or after a turn that the end of a command started."""
+        also = self._fires_no_more if self._with_schedules else lambda: True
+        ends = self._commands_at_rest == "end"
+        while self._commands_at_rest != "wait":
+            await self._team.quiet(also, commands=False)
+            commands = self._team.commands()
+            ids = frozenset(command.id for command in commands)
+            if ids <= self._awaited:
+                if not ends:
+                    return
+                await self.end_commands()
+                break
+            self._awaited |= ids
+            self._host.streamed("lead", Delta("notice", _waiting_words(commands, self._at_end, ends=ends)))
+            with anyio.move_on_after(self._at_end):
+                await self._team.quiet(also)
+                break
+        await self._team.quiet(also)
+
+    async def end_commands(self) -> None:
+        """End the background commands that still run. Shielded, so that a cancelled session also ends them."""
+        with anyio.CancelScope(shield=True):
+            self._stopped = (*self._stopped, *await self._team.end_commands())
+
+    def stopped(self) -> Sequence[StoppedCommand]:
+        return self._stopped
+
+    def _fires_no_more(self) -> bool:
+        return not any(fires_again(schedule) for schedule in self._board.schedules())
+
+    def end(self, worktrees: tuple[str, ...] = ()) -> RunEnd:
+        """Return the current state of the session, as the end of a run. `worktrees`: those with unmerged work."""
+        lead = self.state("lead")
+        row = self._board.agent("lead")
+        requests = [r for r in self.requests(pending_only=False) if (r.expires_at or r.created_at) >= self._began]
+        outcome = outcome_of(row[0] if row else None, lead, requests)
+        code = outcome.exit_code
+        reason = outcome.why
+        crashed = [agent.name for agent in self._board.agents() if agent.life == "crashed"]
+        if crashed and code == DONE:
+            code = FAILED
+            reason = f"{', '.join(crashed)} crashed again and again: the session's log has the details"
+        text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
+        advice = advice_after(self.id, lead.last_reason, outcome.limit) if lead else ""
+        differs = self._wiring.verdict()
+        if differs:
+            code, reason = code or FAILED, differs
+        return RunEnd(code, text, reason, self.usage(), self.team(), self.open_work(worktrees), outcome.limit, advice)
+
+    def denied(self) -> Sequence[DeniedCall]:
+        return self._denied.all()
+
+    async def _name_session(self, text: str) -> None:
+        """Write the person's first words to the session's row, for lists."""
+        row = await self._store.get(session_key(self.id))
+        if row is not None and row.value is not None:
+            now = read_value(SessionRow, row.value, row.key)
+            if not now.prompt:
+                put = Put(row.key, named(now, text).encode(), expected=row.revision)
+                await self._store.commit(put, fence=self._fence)
+
+    async def mark_ended(self, code: int) -> None:
+        """Note in the session's row how this run ended."""
+        row = await self._store.get(session_key(self.id))
+        if row is not None and row.value is not None:
+            now = read_value(SessionRow, row.value, row.key)
+            await self._store.commit(mark_ended(now, row.revision, self._now, code), fence=self._fence)
+
+    @property
+    def servers(self) -> Servers | None:
+        return self._host.ports.servers
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
+
+    @property
+    def _fence(self) -> Fence | None:
+        return self._host.fence
+
+    @property
+    def _hosted_budget(self) -> Budget | None:
+        return self._host.budget
+
+
+def _waiting_words(commands: Sequence[StoppedCommand], limit: float | None, *, ends: bool) -> str:
+    """Return the line about commands for which a run waits. `ends`: the run ends them after the limit."""
+    names = "; ".join(
+        f"{command.id} of {command.agent}: {' '.join(command.command.split())[:100]}" for command in commands
+    )
+    then = "then it ends them" if ends else "then they go on beside the conversation"
+    until = "until they end" if limit is None else f"for {limit:g} s at most, {then}"
+    return f"waiting for background commands {until} (background.at_end): {names}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Piece of work for an agent."""
+
+    call: str
+    """Permanent id of the work."""
+    agent_type: str
+    prompt: str
+    role: str = ""
+    """Short description, shown to the person."""
+    model: str = ""
+    """Model that the session knows; empty for that of its type."""
+    budget: Budget = Budget()
+
+    @property
+    def agent(self) -> str:
+        """Return the name of the agent that does the work."""
+        return self.agent_type.replace(":", "-")[:40] + subagent_suffix(self.call)
+
+
+async def work(team: Team, task: Work) -> tuple[str, str]:
+    """Give the work to an agent, or wait for the agent that already has it. Returns (outcome, final text).
+
+    Raises `UsageError` for an unknown agent type or model, and `LimitReached` if no budget has room.
+    """
+    lead = team.agent("lead")
+    if lead is None or lead.spawner is None:
+        raise UsageError("the lead of this session has ended: start a new session")
+    try:
+        spec = _spec(lead.spawner.spec_for(task.agent_type, task.agent, lead.state.me), task)
+        granted = lead.spawner.grant(spec, task.budget)
+    except ToolRefused as refused:
+        raise UsageError(str(refused)) from refused
+    if not isinstance(granted, AgentSpec):
+        message = f"the budget of {granted.budget} has no room for another agent: {granted.kind} {granted.limit:g}"
+        raise LimitReached(message, granted.kind)
+    return await lead.spawner.subagent(granted, task.prompt, call=task.call)
+
+
+def _spec(spec: AgentSpec, task: Work) -> AgentSpec:
+    if task.model and task.model not in spec.models:
+        raise UsageError(f"the session knows no model {task.model!r}; it knows {', '.join(sorted(spec.models))}")
+    return spec.model_copy(
+        update={
+            "kind": "subagent",
+            "parent": "lead",
+            "role": task.role,
+            "tools": tools_for("subagent", spec.tools).names,
+            "model": task.model or spec.model,
+            "plan_required": False,
+            "claims_tasks": False,
+        }
+    )

@@ -1,0 +1,206 @@
+"""Backup of a workspace to one archive, with its database, blobs and the files of its sessions, and restore from it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import anyio
+import anyio.to_thread
+
+from callboard import __version__
+from callboard.adapters.storage.sqlite.copy import copy_database, salvage
+from callboard.adapters.storage.sqlite.place import open_lock, prepare, try_lock
+from callboard.adapters.system.archive import make_private
+from callboard.core.keys import DATABASE, count_words
+from callboard.engine.commands import stored_sessions
+from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
+from callboard.types.errors import UsageError
+
+MANIFEST = "callboard-backup.json"
+_STATE = "state"
+_DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupContent:
+    """Content of a backup, or of a restore."""
+
+    path: Path
+    sessions: int
+    bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+async def back_up(workspace: Path, target: Path | None, notice: Notice) -> BackupContent:
+    """Write a backup, even while processes use the workspace. Raises `UsageError` if the file exists."""
+    places = find_places(workspace, writable=False)
+    if not (places.state / DATABASE).exists():
+        raise UsageError(f"there is no session in {places.workspace} yet: there is nothing to back up")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    file = target or Path(f"callboard-{places.workspace.name}-{stamp}.tar.gz")
+    if file.exists():
+        raise UsageError(f"{file} exists: choose another name")
+    store = await open_store(places, "full", notice)
+    try:
+        sessions = len((await stored_sessions(store)).rows)
+        await anyio.to_thread.run_sync(partial(_write, places, file, sessions))
+    finally:
+        await store.aclose()
+    return BackupContent(file, sessions, file.stat().st_size)
+
+
+async def restore(workspace: Path, source: Path, notice: Notice, *, replace: bool) -> BackupContent:
+    """Restore a backup, or the readable part of a damaged database. The previous content is moved aside.
+
+    Raises `UsageError` for a file of another kind, if sessions would be replaced without `replace`, and while a process
+    uses the workspace.
+    """
+    places = find_places(workspace, writable=False)
+    if not await anyio.Path(source).is_file():
+        raise UsageError(f"{source}: there is no such file")
+    sessions = await _sessions(places, notice) if (places.state / DATABASE).exists() else 0
+    if sessions and not replace:
+        raise UsageError(
+            f"{places.workspace} has {count_words(sessions, 'session')}: `--replace` moves them aside first"
+        )
+    work = partial(_unpack, places, source) if tarfile.is_tarfile(source) else partial(_salvage, places, source)
+    notes = await anyio.to_thread.run_sync(partial(_alone, places, source, work))
+    return BackupContent(places.state / DATABASE, await _sessions(places, notice), notes=notes)
+
+
+async def _sessions(places: WorkspacePaths, notice: Notice) -> int:
+    store = await open_store(places, "full", notice)
+    try:
+        return len((await stored_sessions(store)).rows)
+    finally:
+        await store.aclose()
+
+
+def _write(places: WorkspacePaths, file: Path, sessions: int) -> None:
+    """Write the archive completely or not at all. The database is copied first, so that all files that it names exist
+    when they are copied."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    manifest = {"callboard": __version__, "workspace": str(places.workspace), "sessions": sessions}
+    try:
+        with tempfile.TemporaryDirectory(dir=places.state) as scratch:
+            copy = Path(scratch) / DATABASE
+            copy_database(places.state, copy)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+                text = json.dumps(manifest, indent=2).encode()
+                about = tarfile.TarInfo(MANIFEST)
+                about.size = len(text)
+                archive.addfile(about, io.BytesIO(text))
+                archive.add(copy, f"{_STATE}/{DATABASE}")
+                _add(archive, places.state / "blobs", f"{_STATE}/blobs")
+                _add(archive, places.data, _DATA)
+        draft.rename(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
+    """Add all files below a folder. A file that an agent changes at the same time is copied in its current state, or
+    not at all."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file():
+            continue
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        entry = tarfile.TarInfo(f"{name}/{path.relative_to(folder).as_posix()}")
+        entry.size = len(data)
+        entry.mode = 0o600
+        archive.addfile(entry, io.BytesIO(data))
+
+
+def _alone(places: WorkspacePaths, source: Path, work: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    prepare(places.state)
+    with _lock(places):
+        aside = places.state / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+            path = places.state / name
+            if path.exists() and path.resolve() != source.resolve():
+                aside.mkdir(mode=0o700, exist_ok=True)
+                path.rename(aside / name)
+        notes = work()
+    moved = (f"what was there before is kept in {aside}",) if aside.exists() else ()
+    return (*notes, *moved)
+
+
+@contextmanager
+def _lock(places: WorkspacePaths) -> Generator[None]:
+    """Hold the store exclusively. Raises `UsageError`."""
+    descriptor = open_lock(places.state / "open.lock")
+    try:
+        if not try_lock(descriptor, fcntl.LOCK_EX):
+            raise UsageError(f"a process uses {places.workspace}: end it first (`callboard serve`, a prompt line)")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _unpack(places: WorkspacePaths, source: Path) -> tuple[str, ...]:
+    with tarfile.open(source) as archive:
+        names = archive.getnames()
+        if MANIFEST not in names or f"{_STATE}/{DATABASE}" not in names:
+            raise UsageError(f"{source} is no backup: `callboard backup` writes them")
+        manifest = json.loads(_read(archive, archive.getmember(MANIFEST)))
+        for member in archive:
+            target = _target(places, PurePosixPath(member.name)) if member.isfile() else None
+            if target is not None:
+                make_private(target.parent)
+                _write_private(target, _read(archive, member))
+    before = str(manifest.get("workspace", ""))
+    if before and before != str(places.workspace):
+        return (f"it was made in {before}: paths in its sessions still name that folder",)
+    return ()
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    content = archive.extractfile(member)
+    assert content is not None, "a file has content"
+    with content:
+        return content.read()
+
+
+def _target(places: WorkspacePaths, name: PurePosixPath) -> Path | None:
+    """Return the path to which an entry is restored; None for an entry that does not belong to a Callboard backup."""
+    if name.is_absolute() or ".." in name.parts or len(name.parts) < 2:
+        return None
+    relative = Path(*name.parts[1:])
+    if name.parts[0] == _DATA:
+        return places.data / relative
+    ours_in_state = name.parts[0] == _STATE and (relative.parts[0] == "blobs" or relative == Path(DATABASE))
+    return places.state / relative if ours_in_state else None
+
+
+def _write_private(target: Path, data: bytes) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(target)
+
+
+def _salvage(places: WorkspacePaths, source: Path) -> tuple[str, ...]:
+    salvaged = salvage(source, places.state)
+    summary = f"read {count_words(salvaged.records, 'record')} and {count_words(salvaged.rows, 'row')} of {source}"
+    missing = (
+        f"; lost {count_words(len(salvaged.missing), 'record')}: `callboard sessions` names the sessions that need them"
+    )
+    return (summary + (missing if salvaged.missing else ""),)

@@ -1,0 +1,56 @@
+"""Sessions of a workspace, opened without hosting them: for commands that read a session or act on it once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from callboard.config.settings import load_settings
+from callboard.core.keys import rows_prefix
+from callboard.engine.commands import find_session, naming_version
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.store import Store
+from callboard.ports.store_reading import rows_of
+from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.health import ListedSession, listed_sessions
+from callboard.types.errors import UsageError
+
+
+@asynccontextmanager
+async def open_handle(workspace: Path, session: str | None = None, *, notice: Notice) -> AsyncGenerator[SessionHandle]:
+    """Open the newest session of a workspace, or the named one, without hosting it. Raises `UsageError` for none."""
+    places = find_places(workspace, writable=False)
+    async with _open(places, notice) as store:
+        row = await find_session(store, session)
+        with naming_version(row):
+            board = SessionBoard(row.id, lambda kind, name: None)
+            board.take(*await rows_of(store, rows_prefix(row.id)))
+            yield SessionHandle(row, store, board)
+
+
+async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:
+    """Return all sessions of a workspace, newest first, including unreadable ones."""
+    places = find_places(workspace, writable=False)
+    if not _has_store(places):
+        return []
+    async with _open(places, notice) as store:
+        return await listed_sessions(store)
+
+
+def _has_store(places: WorkspacePaths) -> bool:
+    return (places.state / "callboard.db").exists()
+
+
+@asynccontextmanager
+async def _open(places: WorkspacePaths, notice: Notice) -> AsyncGenerator[Store]:
+    if not _has_store(places):
+        raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
+    loaded = load_settings(os.environ)
+    store = await open_store(places, loaded.settings.durability, notice)
+    try:
+        yield store
+    finally:
+        await store.aclose()

@@ -1,0 +1,222 @@
+"""Data behind `callboard policy`: the judge of a workspace, and the rules and hooks in force there. Composition.
+
+No session is hosted here, and hooks are only named, not run.
+
+Input of `callboard policy test` and `lint`: settings with their examples and locations. Composition; applies nothing.
+
+Both read the workspace's own files even if it is not trusted: the content has no effect, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from pydantic import ValidationError
+
+from callboard.adapters.extensions.agents import AgentFile, load_agents
+from callboard.adapters.extensions.discovery import ExtensionPaths
+from callboard.adapters.extensions.yaml import Address, YamlDocument, load_document
+from callboard.adapters.processes.sandbox.machine import examine
+from callboard.adapters.processes.sandbox.sandbox import choose
+from callboard.adapters.shell.policy_judge import Explainer, Judged, parse_rules
+from callboard.config.hooks import add_front_matter, fill_registry
+from callboard.config.settings import LoadedSettings, load_settings
+from callboard.config.trust import standing
+from callboard.core.permissions.call_input import GivenCall, GivenRules, Misread, ToolTraits, read_line
+from callboard.core.permissions.lint import CheckedExample, Example, call_of
+from callboard.core.permissions.modes import inherited, within
+from callboard.core.permissions.values import Floor, Mode, Rule, Verdict
+from callboard.engine.hooks.registry import HookRegistry
+from callboard.sessions.compose import WorkspacePaths, all_tools, find_places
+from callboard.types.agent_spec import PermissionRules
+from callboard.types.errors import UsageError
+from callboard.types.hook_answers import Caller, PreToolUse
+from callboard.types.records import Json, ToolCall
+from callboard.types.settings import ExampleSetting, ProfileSettings
+
+
+def known_tools(workspace: Path) -> dict[str, ToolTraits]:
+    """Return the known facts about each tool of the runtime."""
+    specs = (tool.spec for tool in all_tools({}, workspace).values())
+    return {spec.name: ToolTraits(spec.effect, _texts(spec.input_schema), spec.destructive) for spec in specs}
+
+
+def _texts(schema: Json) -> frozenset[str]:
+    return frozenset(name for name, of in schema.get("properties", {}).items() if of.get("type") == "string")
+
+
+def sandbox_level(workspace: Path) -> int:
+    """Return the best sandbox level (0 to 3) that this machine supports for commands: the one that a person at the
+    terminal gets."""
+    return choose(None, examine(workspace, os.environ), (), attended=True, any_level=True).level
+
+
+class Explaining:
+    """Judge of one workspace. Raises `WorkspaceUnusable` for a missing folder."""
+
+    def __init__(self, workspace: Path, force: InForce | None = None) -> None:
+        """`force`: what applies in addition to the rules of a call: the hard rules on programs, and trust in git's
+        settings."""
+        places = find_places(workspace, writable=False)
+        self.known = known_tools(places.workspace)
+        level = cache(lambda: sandbox_level(places.workspace))
+        own = (places.state, places.config)
+        if force is None:
+            self._explainer = Explainer(places.workspace, own, self.known, level=level)
+        else:
+            self._explainer = Explainer(
+                places.workspace, own, self.known, floor=force.floor, level=level, git_trusted=force.git
+            )
+
+    def judge(self, call: GivenCall) -> Judged:
+        """Judge a call without running it. Raises `Misread` for an invalid folder."""
+        return self._explainer.judge(call)
+
+    def line(self, line: bytes) -> Verdict:
+        """Judge the call on a line of JSON. Never raises: a line that cannot be read is denied."""
+        try:
+            return self.judge(read_line(line, self.known)).verdict
+        except Misread as wrong:
+            return Verdict("deny", "input", f"the call cannot be read: {wrong}")
+        except Exception as bug:  # noqa: BLE001  whoever feeds thousands of lines gets an answer to each of them
+            return Verdict("deny", "bug", f"a bug of ours: {type(bug).__name__}: {bug}"[:300])
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """Settings, permissions and hooks that would be in force in a session started now."""
+
+    places: WorkspacePaths
+    loaded: LoadedSettings
+    trusted: bool
+    agents: Mapping[str, tuple[Mode, PermissionRules]]
+    """Mode of each agent type, and its rules in addition to the general ones. Agents that the lead starts have no more
+    permissions than the lead."""
+    hooks: HookRegistry
+    git: Callable[[str], bool]
+    """Function of a folder that returns True if a person trusted the programs that its repository's git
+    settings run."""
+    read_only: frozenset[str] = frozenset()
+    """Agent types that only read."""
+    inert: str = ""
+    """Line for a person on the content of the workspace that has no effect because it is not trusted."""
+
+    @property
+    def floor(self) -> Floor:
+        """Return the programs that are never run, or that always require approval."""
+        permission = self.loaded.settings.permission
+        return Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
+
+    def rights(self, agent_type: str) -> tuple[Mode, GivenRules]:
+        """Return the mode and all rules of an agent of this type. Raises `UsageError` with the existing types."""
+        if agent_type not in self.agents:
+            raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.agents)}")
+        mode, own = self.agents[agent_type]
+        return mode, GivenRules(
+            allow=(*self._of_all("allow"), *parse_rules(own.allow, f"permission.agents.{agent_type}")),
+            ask=(*self._of_all("ask"), *parse_rules(own.ask, f"permission.agents.{agent_type}")),
+            deny=(*self._of_all("deny"), *parse_rules(own.deny, f"permission.agents.{agent_type}")),
+            read_only=agent_type in self.read_only,
+        )
+
+    def _of_all(self, kind: str) -> Sequence[Rule]:
+        texts: Sequence[str] = getattr(self.loaded.settings.permission, kind)
+        return parse_rules(texts, f"permission.{kind}", self.loaded.rule_bases(kind))
+
+    def hooks_of(self, call: GivenCall, agent_type: str) -> Sequence[str]:
+        """Return the hooks that would run before the call, in order."""
+        folder = str(self.places.workspace / call.folder)
+        by = Caller(agent_type=agent_type, permission_mode=call.mode, folder=folder)
+        event = PreToolUse(ToolCall(id="", use_id="", name=call.tool, input=dict(call.input)), by)
+        return [hook.by for hook in self.hooks.about(event)]
+
+
+def in_force(workspace: Path, *, trust: bool = False) -> InForce:
+    """Read settings, agent types and hooks. `trust`: as if the workspace were trusted.
+
+    Raises `SettingsError`, `WorkspaceUnusable`.
+    """
+    places = find_places(workspace, writable=False)
+    trust_state = standing(places.workspace, places.config)
+    trust_state = replace(trust_state, how="flag") if trust else trust_state
+    trusted = trust_state.trusted
+    brought = trust_state.brought
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=brought)
+    files = ExtensionPaths(places.workspace, places.config, Path.home(), trusted=trusted, brought=brought)
+    definitions = load_agents(files).items
+    hooks = fill_registry(loaded, places.workspace, dict(os.environ), trusted=trusted, brought=brought)
+    add_front_matter(hooks, loaded, files, definitions.values())
+    read_only = frozenset(name for name, definition in definitions.items() if definition.read_only)
+    return InForce(
+        places, loaded, trusted, _rights(definitions, loaded), hooks, trust_state.git, read_only, trust_state.inert
+    )
+
+
+def _rights(definitions: Mapping[str, AgentFile], loaded: LoadedSettings) -> dict[str, tuple[Mode, PermissionRules]]:
+    permission = loaded.settings.permission
+    lead: tuple[Mode, PermissionRules] = (permission.mode, PermissionRules())
+    rights: dict[str, tuple[Mode, PermissionRules]] = {}
+    for name in sorted(definitions, key=lambda each: each != "lead"):
+        profile = permission.agents.get(name, ProfileSettings())
+        mode = profile.mode or definitions[name].permission_mode
+        if name == "lead":
+            lead = (mode or permission.mode, profile.rules)
+        rights[name] = lead if name == "lead" else (within(lead[0], mode), inherited(lead[1], profile.rules))
+    return rights
+
+
+TESTS = Path(".callboard") / "policy-tests.yaml"
+"""Path of the examples: a list, or a mapping with the single field `examples`."""
+
+
+def examples_of(force: InForce) -> list[Example]:
+    """Return the examples of the settings, then those of the workspace's file. Raises `SettingsError` for an invalid
+    one."""
+    examples: list[Example] = []
+    for number, each in enumerate(force.loaded.settings.permission.examples):
+        examples.append(_example(each, force.loaded.place(("permission", "examples", number))))
+    file = force.places.workspace / TESTS
+    if file.is_file():
+        examples += _of_file(load_document(file))
+    return examples
+
+
+def tried(force: InForce, explaining: Explaining) -> Iterator[CheckedExample]:
+    """Yield each example with its current decision. Raises `SettingsError`."""
+    for example in examples_of(force):
+        yield CheckedExample(example, _verdict(example, force, explaining))
+
+
+def _verdict(example: Example, force: InForce, explaining: Explaining) -> Verdict:
+    try:
+        mode, rules = force.rights(example.agent)
+        return explaining.judge(call_of(example, mode, rules, explaining.known)).verdict
+    except (Misread, UsageError) as wrong:
+        return Verdict("deny", "input", f"the call cannot be read: {wrong}")
+
+
+def _of_file(document: YamlDocument) -> Iterator[Example]:
+    data = document.data
+    start = cast("Address", ())
+    if isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"examples"}:
+        data, start = cast("dict[str, object]", data)["examples"], ("examples",)
+    if data is None:
+        return
+    if not isinstance(data, list):
+        raise document.error("policy tests are a list of examples: `- {call: git push, decision: ask}`", start)
+    for number, each in enumerate(cast("list[object]", data)):
+        at: Address = (*start, number)
+        try:
+            yield _example(ExampleSetting.model_validate(each), document.place(at))
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_input=False)[0]
+            raise document.error(f"{first['msg'][0].lower()}{first['msg'][1:]}", (*at, *first["loc"][:1])) from wrong
+
+
+def _example(setting: ExampleSetting, place: str) -> Example:
+    return Example(setting.call, setting.decision, place, setting.by, setting.mode, setting.agent, setting.folder)

@@ -1,0 +1,380 @@
+"""A person's schedules of a session, managed from any process: the store's doorbell notifies the host of each change.
+
+Nothing is changed from inside a tool's process: an agent has its own tools for that, with permissions.
+
+The schedules of a whole workspace, across its sessions. Each session has its own; a person can name one without knowing
+its session.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from callboard.adapters.extensions.agents import load_agents
+from callboard.adapters.extensions.discovery import ExtensionPaths
+from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.system.clock import SystemClock
+from callboard.config.settings import load_settings
+from callboard.core.decoding import read_value
+from callboard.core.keys import by_beginning, fires_prefix, rows_prefix, schedule_key, short_id
+from callboard.core.reports.spending import ScheduleSpent, Spent
+from callboard.core.scheduling import resumed
+from callboard.core.scheduling.fields import FieldWrong, with_fields
+from callboard.core.scheduling.history import FireStats, newest_first, stats_of, upcoming
+from callboard.engine.budgets.spending import session_spending
+from callboard.engine.commands import SERVES, find_session, sessions_of
+from callboard.engine.row_cache import SessionBoard
+from callboard.ports.store import Store
+from callboard.ports.store_reading import rows_of
+from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
+from callboard.sessions.inspect.schedule_files import faults_of, files_now
+from callboard.sessions.inspect.serving import firing
+from callboard.sessions.person_actions import fire_as_person, refuse_inside_tool, write_schedule_as_person
+from callboard.types.errors import Conflict, UsageError
+from callboard.types.schedules import Fire, Schedule
+
+Fields = Mapping[str, object]
+"""Fields of a schedule, in the format of `core.scheduling.fields`."""
+
+LIVE = frozenset({"active", "paused"})
+"""States of schedules that fire, or will when resumed; a name is unique only among them."""
+_TRIES = 20
+"""Number of attempts: a fire may change the row between our read and our write."""
+
+
+class ScheduleInspector:
+    """Schedules of one session, as an outside process sees and changes them."""
+
+    def __init__(self, store: Store, session: str, board: SessionBoard) -> None:
+        self.session = session
+        self._store = store
+        self._board = board
+        self._clock = SystemClock()
+
+    def all(self) -> Sequence[Schedule]:
+        """Return the schedules, oldest first, including ended ones."""
+        return self._board.schedules()
+
+    def drafted(self, fields: Fields) -> Schedule:
+        """Return the schedule that `add` would create from these fields, without writing it. Raises `FieldWrong`, and
+        `UsageError` for an existing name."""
+        made = drafted(self.session, len(self._board.schedules()), fields, self._clock.now())
+        self._free(made)
+        return made
+
+    async def add(self, drafted: Schedule) -> None:
+        """Write the result of `drafted`. Raises `UsageError` if another process just created the same one."""
+        refuse_inside_tool("add a schedule")
+        try:
+            await write_schedule_as_person(self._store, self.session, drafted, expected=0)
+        except Conflict as conflict:
+            raise UsageError("another process added a schedule in this moment: say it again") from conflict
+
+    def edited(self, name: str, fields: Fields) -> Schedule:
+        """Return the schedule as `edit` would change it, without writing it. Raises as `drafted` does, and for a
+        schedule from a file.
+
+        New times apply from now on: missed ones are not made up. An ended schedule fires again if its times, its end or
+        its number of runs are changed.
+        """
+        schedule = self.schedule_named(name)
+        now = self._clock.now()
+        _not_from_file(schedule, "edit")
+        if schedule.state == "cancelled":
+            raise UsageError(f"{name} is cancelled, and never fires again: add a new one")
+        changed = with_fields(schedule, fields, now)
+        update: dict[str, object] = {}
+        if (changed.cron, changed.timezone) != (schedule.cron, schedule.timezone):
+            update["last_slot"] = max(now, schedule.last_slot or 0.0)
+        if schedule.state in ("fired", "ended") and _reopens(schedule, changed):
+            update |= {"state": "active", "enabled": True}
+        changed = changed.model_copy(update=update)
+        self._free(changed)
+        return changed
+
+    async def edit(self, name: str, fields: Fields) -> Schedule:
+        """Change the given fields. Raises as `edited` does."""
+        refuse_inside_tool("edit a schedule")
+        return await self._change(name, lambda _: self.edited(name, fields))
+
+    async def cancel(self, name: str) -> Schedule:
+        """End a schedule; its row stays, for the history. Raises `UsageError` for an unknown schedule, or one from a
+        file."""
+        refuse_inside_tool("remove a schedule")
+        _not_from_file(self.schedule_named(name), "remove")
+        return await self._change(
+            name, lambda schedule: schedule.model_copy(update={"state": "cancelled", "enabled": False})
+        )
+
+    async def pause(self, name: str, reason: str = "") -> Schedule:
+        """Pause a schedule until it is resumed. Raises `UsageError` for one that is unknown or not active."""
+        refuse_inside_tool("pause a schedule")
+
+        def pausing(schedule: Schedule) -> Schedule:
+            if schedule.state != "active":
+                raise UsageError(f"{name} is not active, it is {schedule.state}")
+            return schedule.model_copy(update={"state": "paused", "paused_why": reason or "by a person"})
+
+        return await self._change(name, pausing)
+
+    async def resume(self, name: str, fields: Fields) -> Schedule:
+        """Let a paused schedule fire again, with these fields (its budgets) changed. Raises `FieldWrong`, and
+        `UsageError` for one that is unknown or not paused."""
+        refuse_inside_tool("resume a schedule")
+
+        def resuming(schedule: Schedule) -> Schedule:
+            if schedule.state != "paused":
+                raise UsageError(f"{name} is not paused, it is {schedule.state}")
+            now = self._clock.now()
+            changed = with_fields(schedule, fields, now) if fields else schedule
+            active = resumed(changed, now, changed.budget, changed.fire_budget)
+            return active.model_copy(update={"failures": 0})
+
+        return await self._change(name, resuming)
+
+    async def run(self, name: str) -> str:
+        """Fire a schedule now, in addition to its times and in any state. Returns the id of the fire. Raises
+        `UsageError`."""
+        refuse_inside_tool("run a schedule")
+        return await fire_as_person(self._store, self.session, self.schedule_named(name), now=self._clock.now())
+
+    async def history(self, name: str | None = None) -> list[Fire]:
+        """Return the fires of one schedule, or of all, newest first. Raises `UsageError` for an unknown schedule."""
+        prefix = fires_prefix(self.session, self.schedule_named(name).id if name else "")
+        rows = await rows_of(self._store, prefix)
+        return newest_first(read_value(Fire, row.value or b"", row.key) for row in rows)
+
+    async def spent(self, name: str) -> ScheduleSpent:
+        """Return the usage of the turns of a schedule's fires, from the journals. Raises `UsageError` for an unknown
+        schedule.
+        """
+        schedule = self.schedule_named(name)
+        self._board.take(*await rows_of(self._store, rows_prefix(self.session)))
+        spending = await session_spending(self._store, self.session, self._board.agents())
+        nothing = ScheduleSpent(schedule.id, 0, Spent())
+        return next((spent for spent in spending.schedules if spent.id == schedule.id), nothing)
+
+    async def stats(self, name: str | None = None) -> list[FireStats]:
+        """Return the numbers of fires of each schedule, oldest schedule first, or of one. Raises as `history` does."""
+        fires = await self.history(name)
+        schedules = [self.schedule_named(name)] if name else self.all()
+        return [stats_of(schedule, [fire for fire in fires if fire.schedule == schedule.id]) for schedule in schedules]
+
+    def schedule_named(self, name: str) -> Schedule:
+        """Return the schedule with that name or id, or the only one with that id prefix. Raises `UsageError` with the
+        existing names. If several have the name, the live one is returned, otherwise the newest."""
+        schedule = self.find(name)
+        if schedule is None:
+            raise UsageError(f"there is no schedule {name}; there are: {names_of(self.all())}")
+        return schedule
+
+    def find(self, name: str) -> Schedule | None:
+        """Return the same; None for an unknown schedule. Raises `UsageError` for a prefix that matches several."""
+        named = [schedule for schedule in self.all() if schedule.name and schedule.name == name]
+        if named:
+            return max(named, key=lambda match: (match.state in LIVE, match.created_at))
+        by_id = {schedule.id: schedule for schedule in self.all()}
+        fitting = by_beginning(by_id, name)
+        if len(fitting) > 1:
+            raise UsageError(f"{name} fits {len(fitting)} schedules: {', '.join(fitting[:8])}")
+        return by_id[fitting[0]] if fitting else None
+
+    def _free(self, schedule: Schedule) -> None:
+        """Reject a name that another live schedule has. Raises `FieldWrong`."""
+        others = [other for other in self.all() if other.id != schedule.id and other.state in LIVE]
+        namesake = next((other for other in others if schedule.name and other.name == schedule.name), None)
+        if namesake is not None:
+            raise FieldWrong("name", f"{schedule.name} is the name of {namesake.id} already: choose another one")
+
+    async def _change(self, name: str, act: Callable[[Schedule], Schedule]) -> Schedule:
+        """Write the result of `act` for the current row; retry if the row was changed in the meantime."""
+        key = schedule_key(self.session, self.schedule_named(name).id)
+        for _ in range(_TRIES):
+            row = await self._store.get(key)
+            if row is None:
+                break
+            self._board.take(row)
+            changed = act(self.schedule_named(name))
+            try:
+                await write_schedule_as_person(self._store, self.session, changed, expected=row.revision)
+            except Conflict:
+                continue
+            return changed
+        raise UsageError(f"{name} could not be changed, since it was changed again and again meanwhile: try once more")
+
+
+def drafted(session: str, number: int, fields: Fields, now: float) -> Schedule:
+    """Return a new schedule with these fields. Its id, and therefore its jitter, is derived from them and the number of
+    schedules (`number`), so that a dry run shows the real result. Raises `FieldWrong`."""
+    origin = sorted((name, str(value)) for name, value in fields.items())
+    blank = Schedule(id=short_id("cron", session, origin, number), cron="", prompt="", created_at=now)
+    made = with_fields(blank, fields, now)
+    if not upcoming(made, now, 1):
+        raise FieldWrong("cron", f"{made.cron} never fires from now on: write a time that is still to come")
+    return made
+
+
+def names_of(schedules: Sequence[Schedule]) -> str:
+    """Return the names and ids that a person may use; `none` without any."""
+    live = [schedule for schedule in schedules if schedule.state in LIVE] or list(schedules)
+    return (
+        ", ".join(f"{schedule.name} ({schedule.id})" if schedule.name else schedule.id for schedule in live[:8])
+        or "none"
+    )
+
+
+def _not_from_file(schedule: Schedule, action: str) -> None:
+    """Raise `UsageError` for a schedule from a file: only the file can change it."""
+    if schedule.source:
+        done = "delete it" if action == "remove" else "change it there"
+        raise UsageError(
+            f"{schedule.name or schedule.id} comes from {schedule.source}, and the file counts: {done}; "
+            "`cron pause` keeps it from firing meanwhile"
+        )
+
+
+def _reopens(old: Schedule, new: Schedule) -> bool:
+    times = (old.cron, old.timezone, old.recurring) != (new.cron, new.timezone, new.recurring)
+    return times or (old.expires, old.max_runs) != (new.expires, new.max_runs)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSchedule:
+    """A schedule and its session."""
+
+    schedule: Schedule
+    session: str
+
+
+class NoSession(UsageError):
+    """Raised if the workspace has no session that could own schedules."""
+
+
+class AllSchedules:
+    """Schedules of each session, newest session first; or of the named session."""
+
+    def __init__(self, store: Store, places: WorkspacePaths, inspectors: Sequence[ScheduleInspector]) -> None:
+        self.store = store
+        self._places = places
+        self.inspectors = inspectors
+
+    @property
+    def current(self) -> ScheduleInspector:
+        """Return the inspector of the newest session, or of the named one."""
+        return self.inspectors[0]
+
+    def entries(self) -> list[SessionSchedule]:
+        """Return all schedules, oldest first within each session."""
+        return [
+            SessionSchedule(schedule, inspector.session)
+            for inspector in self.inspectors
+            for schedule in inspector.all()
+        ]
+
+    def inspector_of(self, name: str) -> ScheduleInspector:
+        """Return the inspector of the session with that schedule, by name or id: the current session first, a live
+        schedule before an ended one. Raises `UsageError` with the existing names."""
+        matches = [
+            (inspector, schedule) for inspector in self.inspectors if (schedule := inspector.find(name)) is not None
+        ]
+        if not matches:
+            names = names_of([entry.schedule for entry in self.entries()])
+            raise UsageError(f"there is no schedule {name}; there are: {names}")
+        return next((inspector for inspector, schedule in matches if schedule.state in LIVE), matches[0][0])
+
+    async def fired_by(self) -> dict[str, str]:
+        """Return session -> a description of the process that fires its schedules; empty if none is running."""
+        return {
+            inspector.session: await firing(self.store, inspector.session)
+            for inspector in self.inspectors
+            if inspector.all()
+        }
+
+    async def fires_here(self, inspector: ScheduleInspector) -> str:
+        """Return the process that fires the schedules of a session, including one that just got its first schedule."""
+        return await firing(self.store, inspector.session)
+
+    async def check_type(self, schedule: Schedule) -> None:
+        """Reject an agent type that no file defines, so that the error appears now and not at the first fire. Raises
+        `FieldWrong`."""
+        if schedule.target == "lead":
+            return
+        agent_types = await anyio.to_thread.run_sync(_agent_types, self._places)
+        if schedule.target not in agent_types:
+            likely = difflib.get_close_matches(schedule.target, agent_types, n=1)
+            hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(agent_types)}"
+            raise FieldWrong("agent_type", f"no type {schedule.target!r}: {hint}")
+
+    async def faults(self) -> tuple[str, ...]:
+        """Return a line for each fault of the schedule files."""
+        files = await anyio.to_thread.run_sync(files_now, self._places)
+        return faults_of(files, [entry.schedule for entry in self.entries()])
+
+
+@asynccontextmanager
+async def open_schedules(
+    workspace: Path,
+    session: str | None = None,
+    make: Callable[[Store], Awaitable[str]] | None = None,
+    *,
+    notice: Notice,
+) -> AsyncGenerator[AllSchedules]:
+    """Open the schedules of all sessions of a workspace, or of the named one.
+
+    `make` creates a session if there is none; without it, `NoSession` is raised then. Raises `UsageError` for an
+    unknown session.
+    """
+    places = find_places(workspace, writable=False)
+    if make is None and not (places.state / "callboard.db").exists():
+        raise NoSession(_no_session(places.workspace))
+    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    try:
+        ids = await _sessions(store, session)
+        if not ids:
+            if make is None:
+                raise NoSession(_no_session(places.workspace))
+            ids = [await make(store)]
+        yield AllSchedules(store, places, [await _inspector(store, session_id) for session_id in ids])
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+def _agent_types(places: WorkspacePaths) -> list[str]:
+    """Return every type that a file defines, trusted or not: only the names are needed."""
+    home = os.environ.get("HOME", "")
+    brought = read_brought(places.workspace)
+    file_places = ExtensionPaths(
+        places.workspace, places.config, Path(home) if home else None, trusted=True, brought=brought
+    )
+    return list(load_agents(file_places).items)
+
+
+def _no_session(workspace: Path) -> str:
+    """Return advice for a workspace without a session that a schedule could belong to."""
+    return (
+        f"there is no session in {workspace} yet, so there are no schedules: add one with `callboard cron add`, or "
+        "write .callboard/schedules/NAME.md and start `callboard serve`"
+    )
+
+
+async def _sessions(store: Store, session: str | None) -> list[str]:
+    """Return the sessions, newest first, with the one that is kept for schedule files last."""
+    if session is not None:
+        return [(await find_session(store, session)).id]
+    rows = await sessions_of(store)
+    return [row.id for row in sorted(rows, key=lambda row: bool(row.settings.get(SERVES)))]
+
+
+async def _inspector(store: Store, session: str) -> ScheduleInspector:
+    board = SessionBoard(session, lambda kind, name: None)
+    board.take(*await rows_of(store, f"{rows_prefix(session)}schedule/"))
+    return ScheduleInspector(store, session, board)

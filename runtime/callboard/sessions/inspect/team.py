@@ -1,0 +1,322 @@
+"""A session's team as any process sees it, once or as it changes, and a person's actions on one of its agents.
+
+A watch follows the store: the rows, the journals of living agents, and the session's host. It does not poll, and it
+extends a folded journal only with its new records. The journals of ended agents are not read: their rows contain their
+usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.tools.shell import BashInput
+from callboard.core.agent.apply import apply
+from callboard.core.agent.state import AgentState, without_history
+from callboard.core.budgets.tree import raised
+from callboard.core.decoding import read_event, read_value
+from callboard.core.keys import RATES, agent_key, host_key, host_lease, journal, rows_prefix
+from callboard.core.reports.activity import Doing, doing
+from callboard.engine.commands import AgentCommand
+from callboard.engine.rate_limits.limiter import rates_of
+from callboard.engine.recall import lost_words, recall_readable
+from callboard.engine.row_cache import SessionBoard
+from callboard.engine.team.admin_orders import Given, Order
+from callboard.ports.store import Store
+from callboard.sessions.person_actions import command_as_person, order_as_person, refuse_inside_tool
+from callboard.sessions.result import AgentSummary, summarise
+from callboard.types.errors import UsageError
+from callboard.types.rate_limits import RateNotice
+from callboard.types.records import AgentRow, Budget, Request, Usage
+
+Key = tuple[str, int]
+"""An agent's name and its life."""
+
+ENDED_LISTED = 20
+"""Number of newest ended agents that a view of the team lists; the others are counted."""
+_WAIT = 20.0
+"""Seconds to wait for the result of an order: the supervisor gives running work 10 s to end (`engine/team/kill.py`)."""
+_DEFAULTS = {"bash": float(BashInput.model_fields["timeout_s"].default)}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSeen:
+    """State of one agent at a given moment."""
+
+    row: AgentRow
+    summary: AgentSummary
+    doing: Doing
+    tasks: tuple[str, ...] = ()
+    """Ids of the tasks that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedAgents:
+    """Number of ended agents, and their usage."""
+
+    count: int = 0
+    usage: Usage = Usage()
+    uncounted: int = 0
+    """Number of these agents whose rows do not contain their usage: `callboard cost` reads it from their journals."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSeen:
+    """Agents of a session at a given moment (`at`, Unix seconds)."""
+
+    session: str
+    at: float
+    agents: tuple[AgentSeen, ...]
+    """The lead, then living agents and the newest ended ones, by age."""
+    host: int | None = None
+    """Process that hosts the session; None if there is none, and the data is from the last host."""
+    troubles: tuple[str, ...] = ()
+    """Damage in the journals of living agents: the lost data and the command that continues."""
+    rates: tuple[RateNotice, ...] = ()
+    """Parks and refusals of API keys that block calls now."""
+    ended: EndedAgents = EndedAgents()
+    """All ended agents, including those that are not listed."""
+
+
+@dataclass(slots=True)
+class IncarnationState:
+    """State of one incarnation, from its journal so far."""
+
+    state: AgentState
+    at: float
+    trouble: str = ""
+    """Damage of the journal; empty for none."""
+
+
+@dataclass(slots=True)
+class TeamInspector:
+    """The agents of one session."""
+
+    store: Store
+    session: str
+    board: SessionBoard
+    _known_agents: dict[Key, IncarnationState] = field(default_factory=dict[Key, IncarnationState])
+    _host: int | None = None
+    _rates: tuple[RateNotice, ...] = ()
+    _clock: SystemClock = field(default_factory=SystemClock)
+
+    async def look(self) -> TeamSeen:
+        """Return the team as it is now."""
+        for row in self.board.agents():
+            if row.life != "stopped":
+                await self.recalled(row)
+        await self.look_around()
+        return self.seen()
+
+    def ended(self, skip: int = 0, limit: int | None = None) -> tuple[AgentSeen, ...]:
+        """Return ended agents, newest first: at most `limit`, without the first `skip`."""
+        stop = None if limit is None else skip + limit
+        return tuple(AgentSeen(row, summarise(row, None), Doing(since=row.since)) for row in self._ended()[skip:stop])
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` at the beginning and after each change; `seen` then returns the new state. Never returns;
+        raises `StoreDamaged` as reading does."""
+        await self.look()
+        changed()
+        async with anyio.create_task_group() as group:
+            watching = _Watching(self, group, changed)
+            group.start_soon(watching.rows)
+            group.start_soon(watching.host)
+            group.start_soon(watching.rates)
+
+    def seen(self) -> TeamSeen:
+        """Return the team as far as known here."""
+        over = self._ended()
+        listed = [row for row in self.board.agents() if row.life != "stopped" or row.kind == "lead"]
+        listed += [row for row in over[:ENDED_LISTED] if row.kind != "lead"]
+        listed.sort(key=lambda row: (row.kind != "lead", row.created_at, row.name))
+        requests, held = self._held()
+        now = self._clock.now()
+        agents = tuple(self._agent(row, requests.get(row.name, {}), held.get(row.name, ())) for row in listed)
+        rates = tuple(rate for rate in self._rates if rate.fault or max(rate.parked_until, rate.named_until) > now)
+        troubles = tuple(known_agent.trouble for known_agent in self._known_agents.values() if known_agent.trouble)
+        totals = [row.totals for row in over if row.totals is not None]
+        used = reduce(Usage.plus, (totals_of_agent.usage for totals_of_agent in totals), Usage())
+        ended = EndedAgents(len(over), used, len(over) - len(totals))
+        return TeamSeen(self.session, now, agents, self._host, troubles, rates, ended)
+
+    def _ended(self) -> list[AgentRow]:
+        """Return the rows of ended agents, newest first."""
+        over = [row for row in self.board.agents() if row.life == "stopped"]
+        return sorted(over, key=lambda row: (-row.since, row.name))
+
+    def _held(self) -> tuple[dict[str, dict[str, Request]], dict[str, list[str]]]:
+        """Return each agent's requests by id, and the ids of the tasks that it holds."""
+        requests = dict[str, dict[str, Request]]()
+        held = dict[str, list[str]]()
+        for request in self.board.requests():
+            requests.setdefault(request.asked_by, {})[request.id] = request
+        for task in self.board.open_tasks():
+            if task.status == "in_progress" and task.owner is not None:
+                held.setdefault(task.owner, []).append(task.id)
+        return requests, held
+
+    def _agent(self, row: AgentRow, requests: Mapping[str, Request], tasks: Sequence[str]) -> AgentSeen:
+        recalled = None if row.life == "stopped" and row.totals else self._known_agents.get((row.name, row.incarnation))
+        state = recalled.state if recalled is not None and recalled.state.spec is not None else None
+        does = Doing(since=row.since)
+        if recalled is not None:
+            does = doing(row, recalled.state, recalled.at, requests=requests, longest=_DEFAULTS.get)
+        return AgentSeen(row, summarise(row, state), does, tuple(tasks))
+
+    async def recalled(self, row: AgentRow) -> IncarnationState:
+        """Return an incarnation's state from its journal, which is read once; its newest event is not older than its
+        row says."""
+        key = (row.name, row.incarnation)
+        if key not in self._known_agents:
+            recalled = await recall_readable(self.store, self.session, *key)
+            self._known_agents[key] = IncarnationState(
+                recalled.state, row.since, lost_words(recalled.lost) if recalled.lost else ""
+            )
+        return self._known_agents[key]
+
+    async def look_around(self) -> None:
+        """Read the holder of the session's lease, and whether its key is parked, from the store."""
+        self._rates = tuple(await rates_of(self.store))
+        holder = await self.store.holder(host_lease(self.session))
+        self._host = holder.pid if holder is not None else None
+
+    # What a person does
+
+    async def stop(self, name: str, reason: str = "") -> bool:
+        """Tell an agent to stop: it settles its calls and ends. Returns True if it has stopped; False also if no
+        process hosts it."""
+        row = self._living(name, "stop")
+        await command_as_person(self.store, self.session, AgentCommand("stop", name, reason), now=self._clock.now())
+        return await self._until(row, lambda now: now.life == "stopped")
+
+    async def kill(self, name: str, reason: str = "") -> bool:
+        """Have the supervisor end an agent in any state. Returns True if it has ended; False also if no process hosts
+        it."""
+        row = self._living(name, "kill")
+        await self._order("kill", row, reason)
+        return await self._until(row, lambda now: now.life == "stopped")
+
+    async def resume(self, name: str) -> bool:
+        """Resume an agent that was parked after crashes. Returns True if it has resumed; False also if no process hosts
+        it."""
+        row = self._living(name, "resume")
+        if row.life != "crashed":
+            raise UsageError(f"{name} is not parked: it is {row.life}")
+        await self._order("resume", row, "")
+        return await self._until(row, lambda now: now.life != "crashed")
+
+    async def raise_budget(self, name: str, raise_to: Budget) -> Budget:
+        """Raise an agent's total budget, and return the new one. The command stays in the agent's mailbox, so that it
+        also takes effect if no process hosts the session now. Raises `UsageError` if a limit is not raised."""
+        row = self._living(name, "raise the budget of")
+        now = (await self.recalled(row)).state
+        budget = now.spec.budget if now.spec is not None else Budget()
+        for kind, new_limit in raise_to.model_dump(exclude_none=True).items():
+            limit = getattr(budget, kind)
+            if limit is None:
+                raise UsageError(f"{name} has no limit of {kind} of its own: a limit above it applies")
+            if new_limit <= limit:
+                raise UsageError(f"{kind}: {name} may use {limit:g} already; a budget is only raised")
+        if raise_to == Budget():
+            raise UsageError(f"say what {name} may use in all, such as cost_usd=3")
+        command = AgentCommand("budget", name, raise_to.model_dump_json(exclude_none=True))
+        await command_as_person(self.store, self.session, command, now=self._clock.now())
+        await self.look_around()
+        return raised(budget, raise_to)
+
+    def _living(self, name: str, action: str) -> AgentRow:
+        """Return the row of a living agent. Raises `UsageError` for an unknown or stopped agent, and inside a tool's
+        process."""
+        refuse_inside_tool(f"{action} an agent")
+        match = self.board.agent(name)
+        if match is None:
+            names = ", ".join(agent.name for agent in self.board.agents() if agent.life != "stopped")
+            raise UsageError(f"there is no agent {name!r} in session {self.session}; there are: {names or 'none'}")
+        if match[0].life == "stopped":
+            raise UsageError(f"{name} has stopped already ({match[0].outcome})")
+        if match[0].kind == "lead" and action in ("stop", "kill"):
+            raise UsageError("the lead ends with its session: Ctrl-C stops its turn, /new begins its conversation anew")
+        return match[0]
+
+    async def _order(self, kind: Order, row: AgentRow, reason: str) -> None:
+        order = Given(kind, row.name, row.incarnation, reason)
+        await order_as_person(self.store, self.session, order, now=self._clock.now())
+
+    async def _until(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
+        """Wait until the host has processed the order."""
+        await self.look_around()
+        if self._host is None:
+            return False
+        with anyio.move_on_after(_WAIT):
+            return await self._heard_of(row, done)
+        return False
+
+    async def _heard_of(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
+        async with self.store.watch(agent_key(self.session, row.name)) as rows:
+            async for changed in rows:
+                now = read_value(AgentRow, changed.value, changed.key) if changed.value is not None else row
+                if now.name == row.name and (done(now) or now.incarnation > row.incarnation):
+                    return True
+        return False
+
+
+class _Watching:
+    """Followers of one watch."""
+
+    def __init__(self, inspector: TeamInspector, group: TaskGroup, changed: Callable[[], None]) -> None:
+        self._inspector = inspector
+        self._group = group
+        self._changed = changed
+        self._followed: set[Key] = set()
+
+    async def rows(self) -> None:
+        """Process each row, and follow the journal of each incarnation that has not ended."""
+        inspector = self._inspector
+        async with inspector.store.watch(rows_prefix(inspector.session)) as rows:
+            async for row in rows:
+                inspector.board.take(row)
+                agent = inspector.board.agent(row.key.removeprefix(agent_key(inspector.session, "")))
+                if agent is not None:
+                    self._follow(agent[0])
+                self._changed()
+
+    def _follow(self, agent: AgentRow) -> None:
+        key = (agent.name, agent.incarnation)
+        if agent.life != "stopped" and key not in self._followed:
+            self._followed.add(key)
+            self._group.start_soon(self._journal, agent)
+
+    async def host(self) -> None:
+        """Follow the session's host, which writes a row when it starts, and removes it when it exits in order."""
+        inspector = self._inspector
+        async with inspector.store.watch(host_key(inspector.session)) as rows:
+            async for _ in rows:
+                await inspector.look_around()
+                self._changed()
+
+    async def rates(self) -> None:
+        """Follow parks and refusals of API keys."""
+        inspector = self._inspector
+        async with inspector.store.watch(RATES) as rows:
+            async for _ in rows:
+                await inspector.look_around()
+                self._changed()
+
+    async def _journal(self, row: AgentRow) -> None:
+        inspector = self._inspector
+        recalled = await inspector.recalled(row)
+        stream = journal(inspector.session, row.name, row.incarnation)
+        async with inspector.store.follow(stream, recalled.state.seq) as records:
+            async for record in records:
+                event = read_event(record.data, stream, record.seq)
+                recalled.state, recalled.at = apply(recalled.state, event), event.at
+                self._changed()
+                if recalled.state.ended is not None:
+                    recalled.state = without_history(recalled.state)
+                    return

@@ -1,0 +1,165 @@
+"""Worktrees of a workspace, from any process: a list with their owners; a person can merge and remove them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+
+from callboard.adapters.git.worktrees import worktrees_of
+from callboard.adapters.processes.launcher import ShellLauncher
+from callboard.adapters.system.clock import SystemClock
+from callboard.config.settings import load_settings
+from callboard.core.decoding import read_value
+from callboard.ports.store import Row, Store
+from callboard.ports.store_reading import rows_of
+from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
+from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
+from callboard.sessions.person_actions import as_person, refuse_inside_tool
+from callboard.sessions.sandbox import launcher_of, serve_way_out
+from callboard.types.errors import SessionUnreadable, UsageError
+from callboard.types.records import AgentRow, Task, Value
+
+PERSON = Who("person")
+TEST_SECONDS = 3_600.0
+"""Time limit of a person's test command of a merge, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeLine:
+    """One worktree for a list."""
+
+    name: str
+    branch: str
+    folder: str
+    owner: str
+    """Owner of the worktree: the newest agent whose tools ran there; otherwise its creator."""
+    session: str
+    tasks: tuple[str, ...]
+    state: str
+    """`ready`, `kept`, `missing`, or the action in progress."""
+    ahead: int
+    behind: int
+    dirty: int
+    """Number of changed files; -1 if git did not report it."""
+    bytes: int
+
+
+_V = TypeVar("_V", bound=Value)
+
+
+def _readable(kind: type[_V], row: Row) -> _V | None:
+    """Return the row's value; None if a newer version wrote it."""
+    try:
+        return read_value(kind, row.value or b"", row.key)
+    except SessionUnreadable:
+        return None
+
+
+class WorktreeInspector:
+    """The worktrees of one workspace."""
+
+    def __init__(self, places: WorkspacePaths, store: Store, keeper: WorktreeKeeper) -> None:
+        self._places = places
+        self._store = store
+        self._keeper = keeper
+
+    async def lines(self) -> list[WorktreeLine]:
+        """Return all worktrees. Raises `UsageError` if the repository is gone."""
+        with as_person():
+            facts = await self._keeper.facts()
+        owners: dict[str, str] = {}
+        tasks: dict[str, list[str]] = {}
+        for row in await rows_of(self._store, "s/") if facts else ():
+            parts = row.key.split("/")
+            if len(parts) != 4 or row.value is None:
+                continue
+            if parts[2] == "agent":
+                agent = _readable(AgentRow, row)
+                if agent is not None:
+                    owners |= {agent.worktree: agent.name} if agent.worktree else {}
+            elif parts[2] == "task":
+                task = _readable(Task, row)
+                if task is not None and task.worktree and task.status not in ("completed", "cancelled"):
+                    tasks.setdefault(task.worktree, []).append(task.id)
+        return [_line(facts_of_tree, owners, tuple(tasks.get(facts_of_tree.tree.name, ()))) for facts_of_tree in facts]
+
+    async def losses(self, name: str) -> tuple[str, ...]:
+        """Return a line for each item of work that would be lost with a worktree. Raises `UsageError` for an unknown
+        one."""
+        with as_person():
+            return (await self._keeper.losses(name)).lines()
+
+    async def remove(self, name: str, agreed: tuple[str, ...]) -> Removed:
+        """Remove a worktree. Raises `UsageError` if more would be lost than was agreed to, and inside a tool's
+        process."""
+        refuse_inside_tool("remove a worktree")
+        with as_person():
+            return await self._keeper.remove(name, PERSON, agreed)
+
+    async def merge(self, name: str, test_command: str = "") -> MergeEnd:
+        """Merge a worktree. Raises `UsageError` if it cannot be merged, and inside a tool's process."""
+        refuse_inside_tool("merge a worktree")
+        with as_person():
+            return await self._keeper.merge(name, PERSON, self._check(test_command) if test_command.strip() else None)
+
+    def _check(self, command: str) -> Check:
+        async def run(folder: Path) -> MergeCheck:
+            """Run the test command in the sandbox of agents' commands, since it runs code that agents wrote."""
+            launcher = await launcher_of(self._places, load_settings(os.environ), "merge", attended=True)
+            checked = MergeCheck(passed=False)
+            async with anyio.create_task_group() as group:
+                await group.start(_serve_way_out, launcher)
+                with tempfile.TemporaryDirectory(prefix="callboard-merge-") as folder_name:
+                    ended = await launcher.run(
+                        command, folder, timeout=TEST_SECONDS, keep=Path(folder_name) / "test.out"
+                    )
+                checked = MergeCheck(ended.exit_code == 0 and not ended.timed_out, ended.output)
+                group.cancel_scope.cancel()
+            return checked
+
+        return run
+
+
+@asynccontextmanager
+async def open_worktrees(workspace: Path, notice: Notice) -> AsyncGenerator[WorktreeInspector]:
+    """Open the worktrees of a workspace. Raises `UsageError` if it never had a session, and therefore has no
+    worktrees."""
+    places = find_places(workspace, writable=False)
+    if not (places.state / "callboard.db").exists():
+        raise UsageError(f"there is no session in {places.workspace} yet, so there are no worktrees")
+    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    try:
+        keeper = worktrees_of(places.workspace, places.worktrees, store, environment=os.environ, clock=SystemClock())
+        yield WorktreeInspector(places, store, keeper)
+    finally:
+        await store.aclose()
+
+
+async def _serve_way_out(launcher: ShellLauncher, *, task_status: TaskStatus[None]) -> None:
+    await serve_way_out(launcher, task_status=task_status)
+
+
+def _line(facts: WorktreeFacts, owners: dict[str, str], tasks: tuple[str, ...]) -> WorktreeLine:
+    tree = facts.tree
+    at_rest = "missing" if facts.missing else "kept" if tree.kept else "ready"
+    return WorktreeLine(
+        name=tree.name,
+        branch=tree.branch,
+        folder=facts.folder,
+        owner=owners.get(tree.name, tree.by),
+        session=tree.session,
+        tasks=tasks,
+        state=at_rest if tree.standing == "ready" else tree.standing,
+        ahead=facts.ahead,
+        behind=facts.behind,
+        dirty=facts.dirty,
+        bytes=facts.bytes,
+    )

@@ -1,0 +1,248 @@
+"""Hosting of a session: the host announces itself in a row, and another process takes over only at a person's request.
+
+The lease is authoritative; processes communicate through the row (`HostRow`). A process that wants to take over writes
+its pid there; the host sees that and exits in order, as at SIGTERM. A host that does not exit is killed only with
+force, and only if its pid and start time match the holder of the lease.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from callboard.adapters.processes.pids import open_pid, started_at
+from callboard.adapters.system.clock import SystemClock
+from callboard.core.decoding import read_value
+from callboard.core.keys import host_key, host_lease
+from callboard.ports.store import Delete, Lease, LeaseHolder, Put, Store
+from callboard.types.errors import CallboardError, Conflict, SessionHosted, SessionTakenOver
+from callboard.types.records import HostRow
+
+LOOK = 1.0
+"""Seconds between two checks of a lease whose holder cannot be watched."""
+PROMISED = 30.0
+"""Seconds for which a session that its host has left for another process is reserved for that process."""
+KILLED_WITHIN = 10.0
+"""Seconds within which a killed process ends; the kernel may still be writing for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Request of a person that this process replaces another as the host of a session."""
+
+    wait: float = 10.0
+    """Seconds that the host has to exit in order."""
+    force: bool = False
+    """True to kill the host if it has not exited by then."""
+
+
+async def take_lease(store: Store, session: str, take_over: TakeOver | None = None) -> Lease:
+    """Acquire the lease to host this session. Raises `SessionHosted` with the process that holds and keeps it."""
+    lease = await store.acquire(host_lease(session))
+    if isinstance(lease, LeaseHolder) and take_over is not None:
+        await _ask_to_leave(store, session, lease, take_over.wait)
+        lease = await store.acquire(host_lease(session))
+        if isinstance(lease, LeaseHolder) and take_over.force:
+            await _kill(lease, session)
+            lease = await store.acquire(host_lease(session))
+    if isinstance(lease, LeaseHolder):
+        raise SessionHosted(_hosted_words(session, lease.pid, take_over), lease.pid)
+    return lease
+
+
+@asynccontextmanager
+async def hold_lease(
+    store: Store, session: str, take_over: TakeOver | None = None
+) -> AsyncGenerator[tuple[Lease, HostRow]]:
+    """Host the session while the block lasts, and say so in a row. Raises as `take_lease` does.
+
+    The row goes after the lease: whoever sees that it is gone gets the lease at once.
+    """
+    lease = await take_lease(store, session, take_over)
+    row = HostRow(pid=os.getpid(), started=started_at(os.getpid()) or 0.0, since=SystemClock().now())
+    await store.commit(Put(host_key(session), row.encode()), fence=lease.fence)
+    try:
+        yield lease, row
+    finally:
+        with anyio.CancelScope(shield=True):
+            await lease.release()
+            await _withdraw(store, session, row)
+
+
+async def heed_take_over(store: Store, session: str, own_row: HostRow) -> None:
+    """Watch for the request to leave. This includes another process that already hosts the session because this one was
+    presumed dead. Raises `SessionTakenOver`; returns only when the store is closed."""
+    async with store.watch(host_key(session)) as rows:
+        async for row in rows:
+            if row.key != host_key(session) or row.value is None:
+                continue
+            host = read_value(HostRow, row.value, row.key)
+            if host.asked_by or not _same(host, own_row):
+                by = host.asked_by or host.pid
+                raise SessionTakenOver(
+                    f"process {by} takes over session {session}. What was under way here goes on there; "
+                    f"`callboard attach {session}` follows it",
+                    by,
+                )
+
+
+async def host_died(store: Store, session: str, holder: LeaseHolder) -> None:
+    """Return when the process that held the lease has ended.
+
+    A process that is not visible from here (in another container, or while it ends) sends no notification: as long as
+    it holds the lease it is checked once a second.
+    """
+    await holder_died(store, host_lease(session), holder)
+
+
+async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
+    """Return when the holder of any lease has ended; see `host_died`."""
+    watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
+    if watched is None:
+        while await store.holder(lease) == holder:  # noqa: ASYNC110 - its end rings no bell
+            await anyio.sleep(LOOK)
+        return
+    try:
+        await anyio.wait_readable(watched)
+    finally:
+        os.close(watched)
+
+
+async def until_free(store: Store, session: str) -> None:
+    """Return when a session is free: no process hosts it, and none is about to take it over at a person's request. The
+    host's row or its death wakes the waiting process; another process may still be faster."""
+    while (obstacle := await _in_the_way(store, session)) is not None:
+        with anyio.move_on_after(PROMISED if obstacle.promised else None) as waiting:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_died, store, session, obstacle.holder, group.cancel_scope)
+                await _other_in_the_way(store, session, obstacle)
+                group.cancel_scope.cancel()
+        if waiting.cancelled_caught:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _InTheWay:
+    """Process that keeps a session from being free."""
+
+    holder: LeaseHolder
+    promised: bool = False
+    """True if it holds no lease yet: the host has left for it."""
+
+
+async def _in_the_way(store: Store, session: str) -> _InTheWay | None:
+    holder = await store.holder(host_lease(session))
+    if holder is not None:
+        return _InTheWay(holder)
+    row = await store.get(host_key(session))
+    asked_by = read_value(HostRow, row.value, row.key).asked_by if row is not None and row.value is not None else 0
+    started = started_at(asked_by) if asked_by not in (0, os.getpid()) else None
+    return None if started is None else _InTheWay(LeaseHolder(asked_by, started), promised=True)
+
+
+async def _died(store: Store, session: str, holder: LeaseHolder, scope: anyio.CancelScope) -> None:
+    await host_died(store, session, holder)
+    scope.cancel()
+
+
+async def _other_in_the_way(store: Store, session: str, obstacle: _InTheWay) -> None:
+    """Return when another process, or none, is next."""
+    async with store.watch(host_key(session)) as rows:
+        while await _in_the_way(store, session) == obstacle:
+            row = await store.get(host_key(session))
+            host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
+            # One that has said nothing yet may leave without a word too: a process that takes the lease for one commit.
+            silent = not obstacle.promised and (host is None or host.pid != obstacle.holder.pid)
+            with anyio.move_on_after(LOOK if silent else None):
+                await anext(rows, None)
+
+
+async def _ask_to_leave(store: Store, session: str, holder: LeaseHolder, wait: float) -> None:
+    """Return when the host has left or died, or when the time is up."""
+
+    async def died() -> None:
+        await host_died(store, session, holder)
+        group.cancel_scope.cancel()
+
+    with anyio.move_on_after(wait):
+        async with anyio.create_task_group() as group:
+            group.start_soon(died)
+            await _until_left(store, session, holder)
+            group.cancel_scope.cancel()
+
+
+async def _until_left(store: Store, session: str, holder: LeaseHolder) -> None:
+    """Ask the host to leave as soon as it has announced itself; return when it has left."""
+    async with store.watch(host_key(session)) as rows:
+        async for row in rows:
+            if row.key != host_key(session):
+                continue
+            if row.value is None:
+                return
+            host = read_value(HostRow, row.value, row.key)
+            if host.pid != holder.pid or host.started != holder.started:
+                continue  # of a host before this one
+            if host.left:
+                return
+            if host.asked_by:
+                continue
+            request = host.model_copy(update={"asked_by": os.getpid()})
+            try:
+                await store.commit(Put(row.key, request.encode(), expected=row.revision))
+            except Conflict:
+                continue  # it has changed meanwhile: the watch tells how
+
+
+async def _kill(holder: LeaseHolder, session: str) -> None:
+    """Kill the process that holds the lease, and wait until it has ended. Raises `SessionHosted` if the process cannot
+    be identified with certainty."""
+    watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
+    if watched is None:
+        raise SessionHosted(
+            f"the host of session {session} cannot be killed: process {holder.pid} is not seen from here as the one "
+            "that holds the lease (another container, perhaps). End it where it runs",
+            holder.pid,
+        )
+    try:
+        signal.pidfd_send_signal(watched, signal.SIGKILL)
+        with anyio.move_on_after(KILLED_WITHIN):
+            await anyio.wait_readable(watched)
+    finally:
+        os.close(watched)
+
+
+async def _withdraw(store: Store, session: str, own_row: HostRow) -> None:
+    """Remove the row, or note in it that this host has left for another process; not if it already contains that
+    process's row. Nothing here depends on the row any more."""
+    try:
+        row = await store.get(host_key(session))
+        host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
+        if row is None or host is None or not _same(host, own_row):
+            return
+        if host.asked_by:
+            await store.commit(Put(row.key, host.model_copy(update={"left": True}).encode(), expected=row.revision))
+        else:
+            await store.commit(Delete(row.key, expected=row.revision))
+    except Conflict:
+        return  # another process was faster, and hosts the session now
+    except CallboardError:
+        return  # the store fails: the lease is free all the same, and the row names a process that will be gone
+
+
+def _same(row: HostRow, other: HostRow) -> bool:
+    return (row.pid, row.started, row.since) == (other.pid, other.started, other.since)
+
+
+def _hosted_words(session: str, pid: int, take_over: TakeOver | None) -> str:
+    if take_over is not None and not take_over.force:
+        message = f"process {pid} hosts session {session} and has not left within {take_over.wait:g} s"
+        return f"{message}: wait longer (--wait), or kill it with --take-over --force"
+    return (
+        f"session {session} is hosted by process {pid}: `callboard attach {session}` follows it, `callboard send` and "
+        "`approve` speak to it, and --take-over makes it leave"
+    )

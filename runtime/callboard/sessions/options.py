@@ -1,0 +1,194 @@
+"""Options of a session, in parts: each builder of `open.py` takes the part that it reads.
+
+    SessionOptions(WorkspaceOptions(Path(".")), model=ModelOptions("claude-..."), identity=IdentityOptions(prompt="Go"))
+
+Every part but the workspace has defaults. Front ends make the parts; `flags` are settings by dotted name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from callboard.adapters.extensions.agents import AgentFile
+from callboard.adapters.extensions.hooks import HookEntry
+from callboard.adapters.system.folder_watch import Watches
+from callboard.config.trust import TrustPrompt
+from callboard.engine.rate_limits.limiter import Governors
+from callboard.ports.mcp import Bridge
+from callboard.ports.store import Store
+from callboard.ports.tool import Tool
+from callboard.sessions.compose import Notice, log_notice
+from callboard.sessions.lease import TakeOver
+from callboard.types.messages import OwnStage
+
+CommandsAtRest = Literal["wait", "leave", "end"]
+"""`wait`: wait until the commands end. `leave`: wait at most `background.at_end` seconds, then let them continue.
+`end`: the same, then end them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedResources:
+    """Resources that all sessions hosted by a process share. The creator of the store closes it."""
+
+    store: Store
+    governors: Governors
+    watches: Watches = field(default_factory=Watches)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceOptions:
+    """The folder, its settings, and the trust in what it brings."""
+
+    folder: Path
+    flags: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Settings of this run, by dotted name (`permission.mode`)."""
+    sources: frozenset[str] | None = None
+    """Sources of definitions and compatible settings: `user` (`~/.claude` and the user's own agents and skills),
+    `project` and `local` (the workspace's shared and personal files). None: all, those of the workspace once it is
+    trusted. With `project` an untrusted workspace's agents, skills and commands are used as text, without the
+    permissions or commands that they define."""
+    trust: bool = False
+    """True to use the workspace's content for this run."""
+    gate: TrustPrompt | None = None
+    """Gate that asks whether to trust the workspace, and is notified of the outcome; None: nobody is asked, and it is
+    not trusted."""
+
+    def reads(self, source: str) -> bool:
+        """Return True if one of `sources` is read."""
+        return self.sources is None or source in self.sources
+
+    @property
+    def reads_texts(self) -> bool:
+        """Return True if an untrusted workspace's agents, skills and commands are read as texts."""
+        return self.sources is not None and "project" in self.sources
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityOptions:
+    """The session: a new one, or one to resume."""
+
+    session: str | None = None
+    """Session to resume; None with `resume`: the newest one."""
+    resume: bool = False
+    prompt: str | None = None
+    """First prompt of the person: a new session is created with it, a resumed one receives it."""
+    carry: bool = False
+    """With `resume`: the lead continues in a new conversation, with a handoff from the previous one."""
+    take_over: TakeOver | None = None
+    """With `resume`: host the session even if another process hosts it, which must exit."""
+    name: str = ""
+    """Id of a new session; empty: one is generated."""
+    serves: bool = False
+    """True if a new session is the one that `callboard serve` keeps for schedule files; it is never a person's current
+    one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The model, its limit of cost, and a recording."""
+
+    name: str | None = None
+    """Name of a model, `rehearsal:FILE` or `cassette:FILE`; None: from the session or the settings."""
+    max_cost_usd: float | None = None
+    """Cost limit for the whole session."""
+    record: Path | None = None
+    """File of a new cassette; None: the session is not recorded."""
+    live_tools: bool = False
+    """True if a replay runs the tools instead of using their recorded results."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadOptions:
+    """The lead of the session."""
+
+    agent_type: str = "lead"
+    """Agent type of a new session's lead."""
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """Thinking effort requested from the lead's model; empty for that of its type."""
+    instructions: str = ""
+    """Instructions that replace those of the lead's type; empty to keep them."""
+    appended: str = ""
+    """Text at the end of every system prompt."""
+    tools: tuple[str, ...] | None = None
+    """The only tools of the lead; None for those of its type."""
+    disallowed: tuple[str, ...] = ()
+    """Tools that the lead does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionOptions:
+    """The answers to what agents ask."""
+
+    attended: bool = False
+    """True if a person is present to answer."""
+    answerable: bool = False
+    """True if no person is present, but one may come and answer: a request waits for `ask.deadline`, then the answer is
+    no."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpOptions:
+    """MCP servers of this run."""
+
+    config: tuple[str, ...] = ()
+    """JSON texts, and paths of files."""
+    strict: bool = False
+    """True to use only these servers, and none from files elsewhere."""
+    wait: bool = False
+    """True if the first prompt waits until each server has connected or failed, even if a person may answer."""
+    bridges: Mapping[str, Bridge] = field(default_factory=dict[str, Bridge])
+    """MCP servers that run in the client of this run, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionOptions:
+    """Extensions of this run, beside those of files."""
+
+    agents: Mapping[str, AgentFile] = field(default_factory=dict[str, AgentFile])
+    """Agent types, which win over those of files."""
+    plugins: tuple[Path, ...] = ()
+    """Folders of plugins: the person named them, so they are trusted."""
+    hooks: tuple[HookEntry, ...] = ()
+    """Hooks, beside those of files."""
+    hook_functions: tuple[Callable[[Any], object], ...] = ()
+    """Python functions with `@hook` marks."""
+    tools: tuple[Tool, ...] = ()
+    """Tools of the program that opens the session."""
+    own: tuple[str, ...] = ()
+    """Names of custom tools available to every agent whose type does not list its tools."""
+    stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
+    """Stages of the context pipeline that the program provides, by their names in settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostingOptions:
+    """The process that hosts the session."""
+
+    notice: Notice = log_notice
+    """Function that reports why the opening of the store, or a process that does not host the session, has to wait.
+    Called from another thread."""
+    shared: SharedResources | None = None
+    """Resources shared by the sessions that the process hosts; None: this session has separate ones."""
+    embedded: bool = False
+    """True if the session runs in another program, whose logging is left unchanged."""
+    with_schedules: bool = False
+    """True if the session is not finished until its schedules have fired for the last time."""
+    commands_at_rest: CommandsAtRest = "wait"
+    """Handling of background commands that still run when all other work is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Options of a person for one session."""
+
+    workspace: WorkspaceOptions
+    identity: IdentityOptions = IdentityOptions()
+    model: ModelOptions = ModelOptions()
+    lead: LeadOptions = LeadOptions()
+    permissions: PermissionOptions = PermissionOptions()
+    mcp: McpOptions = field(default_factory=McpOptions)
+    extensions: ExtensionOptions = field(default_factory=ExtensionOptions)
+    hosting: HostingOptions = HostingOptions()

@@ -1,0 +1,120 @@
+"""Actions reserved for a person: answers, messages, commands, orders, schedules, tasks and session rules.
+
+Every front end and the Python API write through this module; `tests/test_architecture.py` checks it. A process that an
+agent's tool started is refused here: nobody approves their own actions. One exception: such a process may prompt and
+command a session that it hosts itself (`hosted`), since it is the person of that session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.core.keys import rule_key, schedule_key, task_key
+from callboard.engine.approvals.requests import answer_request
+from callboard.engine.commands import AgentCommand, send_command, send_note, send_prompt
+from callboard.engine.scheduling.fire import fire_by_hand
+from callboard.engine.team.admin_orders import Given, give_order
+from callboard.ports.environment import Answer
+from callboard.ports.store import Fence, Put, Store, Write
+from callboard.types.errors import ToolRefused, UsageError
+from callboard.types.records import SessionRule, Task
+from callboard.types.schedules import Schedule
+
+
+def refuse_inside_tool(action: str, *, service: bool = False) -> None:
+    """Raise `UsageError` in a process that a tool started. `service`: a service manager may have started it."""
+    if reason := started_by_tool(service=service):
+        raise UsageError(
+            f"a command that an agent runs may not {action}: a person does that in a terminal of their own ({reason})"
+        )
+
+
+async def answer_as_person(
+    store: Store, session: str, request_id: str, answer: Answer, *, now: float, fence: Fence | None = None
+) -> str | None:
+    """Answer a request. Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a
+    tool's process."""
+    refuse_inside_tool("answer a request")
+    return await answer_request(store, session, request_id, answer, now=now, fence=fence)
+
+
+async def say_as_person(
+    store: Store, session: str, text: str, *, to: str, now: float, nonce: str = "", hosted: bool = False
+) -> None:
+    """Send a person's prompt to an agent. Raises `UsageError` inside a tool's process, and for an unknown agent.
+
+    `nonce`: makes the prompt one envelope; left out: a new one. `hosted`: this process hosts the session.
+    """
+    if not hosted:
+        refuse_inside_tool("speak as the person")
+    await send_prompt(store, session, text, to=to, now=now, nonce=nonce or secrets.token_hex(8))
+
+
+async def note_as_person(store: Store, session: str, text: str, *, now: float) -> None:
+    """Send the lead a text that it reads with the next prompt or at its next step, without waking it. Raises as
+    `say_as_person` does."""
+    refuse_inside_tool("speak as the person")
+    await send_note(store, session, text, now=now, nonce=secrets.token_hex(8))
+
+
+async def command_as_person(
+    store: Store, session: str, command: AgentCommand, *, now: float, hosted: bool = False
+) -> str:
+    """Send a person's command to the runtime of an agent; return the envelope's id. Raises as `say_as_person` does."""
+    if not hosted:
+        refuse_inside_tool(f"{command.action} an agent")
+    return await send_command(store, session, command, now=now, nonce=secrets.token_hex(8))
+
+
+async def order_as_person(store: Store, session: str, order: Given, *, now: float) -> None:
+    """Have the supervisor act on one life of an agent. Raises `UsageError` inside a tool's process."""
+    refuse_inside_tool(f"{order.what} an agent")
+    await give_order(store, session, order, now=now, nonce=secrets.token_hex(8))
+
+
+async def write_schedule_as_person(
+    store: Store,
+    session: str,
+    schedule: Schedule,
+    *,
+    expected: int,
+    fence: Fence | None = None,
+    hosted: bool = False,
+) -> None:
+    """Write a schedule's row. `expected`: the revision that it replaces, 0 for a new one; `hosted` as for prompts.
+
+    Raises `Conflict` if the row is another one now, and `UsageError` inside a tool's process.
+    """
+    if not hosted:
+        refuse_inside_tool("change a schedule")
+    await store.commit(Put(schedule_key(session, schedule.id), schedule.encode(), expected=expected), fence=fence)
+
+
+async def fire_as_person(store: Store, session: str, schedule: Schedule, *, now: float) -> str:
+    """Fire a schedule now; return the id of the fire. Raises `UsageError` inside a tool's process."""
+    refuse_inside_tool("run a schedule")
+    return await fire_by_hand(store, session, schedule, now=now, nonce=secrets.token_hex(8))
+
+
+async def write_task_as_person(store: Store, session: str, task: Task, *notices: Write, expected: int) -> None:
+    """Write a task's row, with notices to agents in the same commit. Raises as `write_schedule_as_person` does."""
+    refuse_inside_tool("change a task")
+    await store.commit(Put(task_key(session, task.id), task.encode(), expected=expected), *notices)
+
+
+async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *, expected: int) -> None:
+    """Write a session rule's row. Raises as `write_schedule_as_person` does."""
+    refuse_inside_tool("change a session rule")
+    await store.commit(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
+
+
+@contextmanager
+def as_person() -> Generator[None]:
+    """Turn the refusal of a rule to a tool (`ToolRefused`) into a `UsageError` for a person."""
+    try:
+        yield
+    except ToolRefused as refused:
+        raise UsageError(str(refused)) from refused

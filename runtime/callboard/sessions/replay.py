@@ -1,0 +1,285 @@
+"""Recording of a session to a cassette, and replay of one: the ports wrapped for that. Part of the composition root.
+
+A replay uses the recorded session's id, so that all ids are the same, in a separate store and folder that are deleted
+at the end. Its permissions come from this machine, never from the cassette. The cassette provides answers, decisions
+and results; with live tools the rules of this workspace decide.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio.to_thread
+
+from callboard.adapters.models.cassette.format import Placeholders, read_header
+from callboard.adapters.models.cassette.mail_order import PATIENCE, CourseRecorder, DeliveryOrder
+from callboard.adapters.models.cassette.recorder import Cassette, CassetteModel, Recording, RecordingModel, Tape
+from callboard.adapters.models.cassette.wrappers import (
+    WORKTREE_TOOLS,
+    RecordedLauncher,
+    RecordedServers,
+    RecordedTool,
+    ReplayedApprover,
+    ReplayedLauncher,
+    ReplayedStoreTool,
+    ReplayedTool,
+    ReplayedWorktreeTool,
+    TapedArchive,
+    TapedDice,
+    TapedJudge,
+    TapedSurroundings,
+    replayed_servers,
+    taped_facts,
+)
+from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.tools.mcp import server_tools
+from callboard.config.settings import LoadedSettings
+from callboard.core.messaging.envelopes import sending
+from callboard.engine.runtime import Host, Ports
+from callboard.engine.toolbox import Toolbox, wrapped
+from callboard.ports.environment import Approver, Surroundings
+from callboard.ports.tool import Tool
+from callboard.sessions.compose import Chosen, WorkspacePaths, choose_model
+from callboard.types.agent_spec import ModelLimits
+from callboard.types.errors import SettingsError
+from callboard.types.records import Json
+
+CASSETTE = "cassette"
+LIVE_PATIENCE = 660.0
+"""Seconds of silence in a replay whose tools run: longer than any tool may take."""
+_SESSION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Session that is neither recorded nor a replay."""
+
+    chosen: Chosen
+    schedules: bool = True
+    """True if schedules fire while the session is hosted."""
+
+    def wrap(self, ports: Ports) -> Ports:
+        """Return the ports for the session's agents."""
+        return ports
+
+    def nonce(self, real: str) -> str:
+        """Return the nonce that identifies a person's message as one envelope."""
+        return real
+
+    def facts(self, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the facts about the machine in the agent's prompt."""
+        return real
+
+    def verdict(self) -> str:
+        """Return the fault of the session as a replay; empty if there is none."""
+        return ""
+
+    async def feed(self, host: Host) -> None:
+        """Send the envelopes that come from outside the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSource:
+    """Session that is being recorded. For its methods see `Plain`."""
+
+    chosen: Chosen
+    tape: Recording
+    schedules: bool = True
+
+    def wrap(self, ports: Ports) -> Ports:
+        course = CourseRecorder(self.tape)
+        return replace(
+            ports,
+            tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.tape)),
+            judge=TapedJudge(ports.judge, self.tape),
+            archive=TapedArchive(ports.archive, self.tape),
+            launcher=RecordedLauncher(ports.launcher, self.tape),
+            dice=TapedDice(ports.dice, self.tape),
+            surroundings=_taped(ports.surroundings, self.tape),
+            observers=(course, *ports.observers),
+            script=course,
+            servers=ports.servers and RecordedServers(ports.servers, self.tape),
+        )
+
+    def nonce(self, real: str) -> str:
+        return self.tape.new_id("person", real)
+
+    def facts(self, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
+        return taped_facts(self.tape, agent, real)
+
+    def verdict(self) -> str:
+        return ""
+
+    async def feed(self, host: Host) -> None:
+        """Do nothing: real envelopes arrive by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Session that is replayed. For its methods see `Plain`."""
+
+    chosen: Chosen
+    tape: Cassette
+    course: DeliveryOrder
+    live_tools: bool
+    schedules: bool = False
+
+    def wrap(self, ports: Ports) -> Ports:
+        """Return the ports for a replay: recorded answers replace the approvers here, except for permissions of tools
+        that really run, which a cassette does not contain."""
+        ports = self._with_servers(ports)
+        approver: Approver = ReplayedApprover(self.tape, self.course, permissions=not self.live_tools)
+        shared = replace(
+            ports,
+            tools=wrapped(ports.tools, self._tool),
+            dice=TapedDice(ports.dice, self.tape),
+            surroundings=_taped(ports.surroundings, self.tape),
+            observers=(self.course, *ports.observers),
+            approvers=(approver, *(ports.approvers if self.live_tools else ())),
+            script=self.course,
+        )
+        if self.live_tools:
+            return shared
+        return replace(
+            shared,
+            judge=TapedJudge(ports.judge, self.tape),
+            archive=TapedArchive(ports.archive, self.tape),
+            launcher=ReplayedLauncher(self.tape, self.course),
+        )
+
+    def nonce(self, real: str) -> str:
+        return self.tape.new_id("person", real)
+
+    def facts(self, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
+        return taped_facts(self.tape, agent, real)
+
+    def verdict(self) -> str:
+        return self.tape.told or self.tape.unfinished()
+
+    async def feed(self, host: Host) -> None:
+        """Send the envelopes of schedules at the same points as in the recording."""
+        async with self.course.outside as envelopes:
+            async for envelope in envelopes:
+                await host.commit(sending(host.session, envelope))
+
+    def _with_servers(self, ports: Ports) -> Ports:
+        """Return the ports with the tools of MCP servers as the recorded session had them."""
+        servers = replayed_servers(self.tape) if ports.servers is None else None
+        if servers is None:
+            return ports
+        own = {**ports.tools, **{tool.spec.name: tool for tool in server_tools(servers)}}
+        return replace(ports, tools=Toolbox(own, servers), servers=servers)
+
+    def _tool(self, tool: Tool) -> Tool:
+        if tool.spec.effect == "store" or tool.spec.name == "complete_task":
+            return ReplayedStoreTool(tool, self.tape, self.course)
+        if self.live_tools or tool.spec.name == "task":
+            return tool
+        replayed = ReplayedWorktreeTool if tool.spec.name in WORKTREE_TOOLS else ReplayedTool
+        return replayed(tool, self.tape)
+
+
+Wiring = Plain | RecordingSource | Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Description of the session that a cassette replays."""
+
+    file: Path
+    session: str
+    attended: bool
+    data: Path
+    """Folder for large results and transcripts, removed at the end."""
+
+
+async def find_replay(model: str, stack: AsyncExitStack) -> Replay | None:
+    """Return the replay that this model names, None for any other model. Raises `SettingsError` for an invalid
+    cassette."""
+    kind, _, path = model.partition(":")
+    if kind != CASSETTE or not path:
+        return None
+    file = Path(path)
+    header = await anyio.to_thread.run_sync(read_header, file)
+    session = str(header.get("session", ""))
+    if not _SESSION.match(session):
+        raise SettingsError("the cassette names no session: record it again", f"{file}:1")
+    data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="callboard-replay-")))
+    return Replay(file, session, bool(header.get("attended")), data)
+
+
+@asynccontextmanager
+async def wired_for_replay(
+    replay: Replay, loaded: LoadedSettings, places: WorkspacePaths, live_tools: bool
+) -> AsyncGenerator[Wiring]:
+    """Yield the model and the delivery order of a replay. Raises `SettingsError` with file and line for a damaged
+    cassette."""
+    cassette = await anyio.to_thread.run_sync(Cassette, replay.file, _placeholders(places, replay.session))
+    course = DeliveryOrder(cassette, SystemClock(), LIVE_PATIENCE if live_tools else PATIENCE)
+    limits = _limits_of(cassette, loaded)
+    fallbacks = tuple(str(name) for name in cassette.header.get("fallbacks", ()))
+    try:
+        yield Replayed(Chosen(CassetteModel(cassette), cassette.model, limits, fallbacks), cassette, course, live_tools)
+    finally:
+        course.close()
+
+
+@asynccontextmanager
+async def wired(
+    model: str, loaded: LoadedSettings, places: WorkspacePaths, *, session: str, record: Path | None, attended: bool
+) -> AsyncGenerator[Wiring]:
+    """Yield the model of a session that is not a replay, recorded if requested. Raises the errors of `choose_model`,
+    and `UsageError` if the cassette cannot be written."""
+    async with choose_model(model, loaded, places, session) as chosen:
+        if record is None:
+            yield Plain(chosen)
+            return
+        header: Json = {
+            "model": chosen.name,
+            "session": session,
+            "attended": attended,
+            "limits": {name: model_limits.model_dump(mode="json") for name, model_limits in chosen.limits.items()},
+            "fallbacks": list(chosen.fallbacks),
+        }
+        recording = Recording(record, _placeholders(places, session), header)
+        try:
+            yield RecordingSource(replace(chosen, model=RecordingModel(chosen.model, recording)), recording)
+        finally:
+            recording.close()
+
+
+def _limits_of(cassette: Cassette, loaded: LoadedSettings) -> dict[str, ModelLimits]:
+    """Return the recorded limits, so that a replay compacts where the recorded run did."""
+    try:
+        limits = {
+            str(name): ModelLimits.model_validate(model_limits)
+            for name, model_limits in dict(cassette.header["limits"]).items()
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise SettingsError(
+            f"the cassette is damaged: its limits cannot be read ({error!r})", f"{cassette.path}:1"
+        ) from error
+    if cassette.model not in limits:
+        limits[cassette.model] = loaded.settings.limits_of(cassette.model)
+    return limits
+
+
+def _taped(world: Surroundings | None, tape: Tape) -> Surroundings | None:
+    return None if world is None else TapedSurroundings(world, tape)
+
+
+def _placeholders(places: WorkspacePaths, session: str) -> Placeholders:
+    return Placeholders(
+        {
+            "workspace": str(places.workspace),
+            "data": str(places.session_data(session)),
+            "worktrees": str(places.worktrees),
+            "home": str(Path.home()),
+            "session": session,
+        }
+    )

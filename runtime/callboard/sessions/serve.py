@@ -1,0 +1,306 @@
+"""`callboard serve`: fires the schedules of a workspace without a terminal.
+
+    await serve(Serving(Path(".")), tell=print)
+
+It hosts each session whose schedules fire and that no other process hosts (`serve_sessions.py`), and keeps a separate
+session for schedule files. It ends only by being cancelled, or with `once`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.system.logs import logging_to
+from callboard.config.settings import LoadedSettings, load_settings
+from callboard.config.trust import decide
+from callboard.core.keys import DATABASE, host_lease
+from callboard.core.scheduling import CronInvalid, next_wake
+from callboard.engine.commands import SERVES, sessions_of, stored_sessions
+from callboard.engine.rate_limits.limiter import Governors
+from callboard.ports.store import LeaseHolder, Store
+from callboard.sessions.compose import Notice, WorkspacePaths, choose_model, find_places, keep_patience, open_store
+from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, sync_files
+from callboard.sessions.inspect.serving import announced_serving, fires_again, serving
+from callboard.sessions.lease import holder_died
+from callboard.sessions.open import open_session
+from callboard.sessions.options import (
+    HostingOptions,
+    IdentityOptions,
+    ModelOptions,
+    PermissionOptions,
+    SessionOptions,
+    SharedResources,
+    WorkspaceOptions,
+)
+from callboard.sessions.person_actions import refuse_inside_tool
+from callboard.sessions.serve_sessions import LogLine, ServedSession, Server, Serving, Tell
+from callboard.types.errors import CredentialsMissing, PersonCanAct, SettingsError, StoreBusy, StoreFull, heart_of
+from callboard.types.schedules import Schedule
+
+__all__ = ["LogLine", "Serving", "WouldHost", "serve", "serve_session", "serving_pids", "would_host"]
+
+FILES_LEASE = "schedule-files"
+"""Lease of the one process that reads the schedule files of a workspace."""
+MAKING_LEASE = "serve-session"
+"""Lease of the process that creates the session for them."""
+OPEN_AGAIN = 10.0
+"""Seconds until the next attempt to open a store on a full disk."""
+_REHEARSAL = "rehearsal:"
+
+
+async def serve(serving: Serving, tell: Tell) -> int:
+    """Serve until cancelled; with `once`, until the due work is done, and return its exit code.
+
+    Raises `UsageError` inside a tool's process; `CredentialsMissing`, `UnknownModel` and `SettingsError` at once if no
+    session could call its model; `WorkspaceUnusable`; and errors that nobody can act on.
+    """
+    refuse_inside_tool("serve schedules", service=True)
+    async with _opened(serving, partial(_patient_store, tell=tell)) as (places, loaded, shared):
+        server = Server(serving, shared, tell)
+        await server.look()
+        await _check_models(
+            serving,
+            places,
+            loaded=loaded,
+            sessions=[entry for entry in server.entries if entry.fires()],
+            store=shared.store,
+        )
+        with logging_to(places.state / "log" / "serve.jsonl"):
+            return await _served(serving, places, shared, server=server, tell=tell)
+
+
+async def _served(
+    serving: Serving, places: WorkspacePaths, shared: SharedResources, *, server: Server, tell: Tell
+) -> int:
+    async with _patience(shared.store, tell):
+        if serving.once:
+            await _sync_once(serving, places, shared, server=server, tell=tell)
+            return await server.once()
+        async with announced_serving(shared.store, SystemClock().now()):
+            tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
+            await server.tell_lost()
+            await server.run(partial(_keep_files, serving, places, shared, tell))
+    return 0
+
+
+@asynccontextmanager
+async def _patience(store: Store, tell: Tell) -> AsyncGenerator[None]:
+    """Wait for a full disk or a stopped process during the block, and report it."""
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep_patience, store, _trouble_of(tell))
+            yield
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failed:
+        raise heart_of(failed) from failed
+
+
+def _trouble_of(tell: Tell) -> Notice:
+    """Return the function that logs why the store is waiting."""
+    return lambda message: tell(LogLine("trouble", message))
+
+
+async def _patient_store(places: WorkspacePaths, durability: str, tell: Tell) -> Store:
+    """Return the store, once there is room on its disk and no stopped process holds its lock."""
+    while True:
+        try:
+            return await open_store(places, durability, _trouble_of(tell))
+        except (StoreFull, StoreBusy) as error:
+            tell(LogLine("trouble", f"{error}. Tried again in {OPEN_AGAIN:g} s"))
+            await anyio.sleep(OPEN_AGAIN)
+
+
+async def serving_pids(workspace: Path, notice: Notice) -> list[int]:
+    """Return the processes that serve a workspace now."""
+    places = find_places(workspace, writable=False)
+    if not (places.state / DATABASE).exists():
+        return []
+    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    try:
+        return sorted(await serving(store))
+    finally:
+        await store.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class WouldHost:
+    """Session that a `callboard serve` would host. `host`: the process that hosts it now, None for none."""
+
+    session: str
+    host: int | None
+    schedules: tuple[tuple[Schedule, float | None], ...]
+    """Schedules that fire, with the next time (Unix seconds) of each."""
+
+
+async def would_host(serving: Serving, notice: Notice) -> list[WouldHost]:
+    """Return the sessions that a `callboard serve` would host now, and when each schedule is due next. Changes
+    nothing.
+    """
+    async with _opened(serving, partial(open_store, notice=notice)) as (_, _, shared):
+        server = Server(serving, shared, lambda event: None)
+        await server.look()
+        hosts = list[WouldHost]()
+        for session in server.entries:
+            firing = [
+                (schedule, _wake(schedule))
+                for schedule in session.schedules.values()
+                if schedule.durable and fires_again(schedule)
+            ]
+            if firing:
+                holder = await shared.store.holder(host_lease(session.session))
+                firing.sort(key=lambda pair: pair[1] or 0.0)
+                hosts.append(WouldHost(session.session, holder.pid if holder else None, tuple(firing)))
+        return hosts
+
+
+async def serve_session(options: SessionOptions, store: Store) -> str:
+    """Return the session of the workspace's schedule files; it is created if there is none. Raises the errors of
+    `open_session`."""
+    while (session := await _serve_session(store)) is None:
+        lease = await store.acquire(MAKING_LEASE)
+        if isinstance(lease, LeaseHolder):
+            await holder_died(store, MAKING_LEASE, lease)
+            continue
+        try:
+            await _make_session(options, store)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+    return session
+
+
+async def _make_session(options: SessionOptions, store: Store) -> None:
+    if await _serve_session(store) is not None:
+        return
+    governors = Governors(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)
+    shared = options.hosting.shared or SharedResources(store, governors)
+    new = replace(options, identity=IdentityOptions(serves=True), hosting=replace(options.hosting, shared=shared))
+    async with open_session(new):
+        return  # to be there is all: whoever serves hosts it when it has schedules
+
+
+async def _keep_files(serving: Serving, places: WorkspacePaths, shared: SharedResources, tell: Tell) -> None:
+    """Keep the schedules of the schedule files, until cancelled. Only one of the processes that serve a workspace does
+    this."""
+    store = shared.store
+    session = partial(serve_session, _options(serving, shared), shared.store)
+    while True:
+        lease = await store.acquire(FILES_LEASE)
+        if isinstance(lease, LeaseHolder):
+            await holder_died(store, FILES_LEASE, lease)
+            continue
+        try:
+            await keep_file_schedules(
+                store,
+                session,
+                places,
+                shared.watches,
+                flag=serving.trust,
+                tell=lambda line: tell(LogLine("files", line)),
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+
+
+async def _sync_once(
+    serving: Serving, places: WorkspacePaths, shared: SharedResources, *, server: Server, tell: Tell
+) -> None:
+    """Sync the schedules with the current files, unless another process keeps them."""
+    lease = await shared.store.acquire(FILES_LEASE)
+    if isinstance(lease, LeaseHolder):
+        return
+    try:
+        files = await anyio.to_thread.run_sync(partial(files_now, places, flag=serving.trust))
+        session = await _serve_session(shared.store)
+        if session is None and files.schedules:
+            session = await serve_session(_options(serving, shared), shared.store)
+        if session is not None:
+            synced = await sync_files(shared.store, session, files, SystemClock().now())
+            for line in (*synced.lines(), *synced.faults):
+                tell(LogLine("files", line))
+            await server.look()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await lease.release()
+
+
+def _options(serving: Serving, shared: SharedResources) -> SessionOptions:
+    """Return the options of the session for schedule files."""
+    return SessionOptions(
+        WorkspaceOptions(serving.workspace, trust=serving.trust),
+        model=ModelOptions(serving.model),
+        permissions=PermissionOptions(answerable=True),
+        hosting=HostingOptions(shared=shared),
+    )
+
+
+async def _serve_session(store: Store) -> str | None:
+    return next((row.id for row in reversed(await sessions_of(store)) if row.settings.get(SERVES)), None)
+
+
+@asynccontextmanager
+async def _opened(
+    serving: Serving, opening: Callable[[WorkspacePaths, str], Awaitable[Store]]
+) -> AsyncGenerator[tuple[WorkspacePaths, LoadedSettings, SharedResources]]:
+    """Yield the workspace's store, with the resources that all of its sessions share in this process."""
+    places = find_places(serving.workspace)
+    trust = await decide(places.workspace, places.config, flag=serving.trust)
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trust.trusted, brought=trust.brought)
+    store = await opening(places, loaded.settings.durability)
+    try:
+        yield places, loaded, SharedResources(store, Governors(SystemClock(), loaded.settings.rate.calls_at_once))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+async def _check_models(
+    serving: Serving, places: WorkspacePaths, *, loaded: LoadedSettings, sessions: Sequence[ServedSession], store: Store
+) -> None:
+    """Report at the start, instead of at each fire, that no model can be called."""
+    ids = {entry.session for entry in sessions}
+    stored = await stored_sessions(store)
+    ids -= stored.rebuilt  # what is known of their models may be wrong, and must not stop the others
+    models = {str(row.settings.get("model", row.model)) for row in stored.rows if row.id in ids}
+    models = models or {serving.model or loaded.settings.model}
+    faults = [fault for model in sorted(models) if (fault := await _fault_of(model, loaded, places)) is not None]
+    fatal = [fault for fault in faults if isinstance(fault, CredentialsMissing)]
+    if fatal or len(faults) == len(models):
+        raise (fatal or faults)[0]
+
+
+async def _fault_of(model: str, loaded: LoadedSettings, places: WorkspacePaths) -> PersonCanAct | None:
+    """Return why a model cannot be called from here; None if no reason is known. Calls no service."""
+    try:
+        if not model.startswith(_REHEARSAL):
+            async with choose_model(model, loaded, places, "serve"):
+                return None
+        file = model.removeprefix(_REHEARSAL)
+        missing = SettingsError("there is no such scenario file", file)
+        return None if await anyio.Path(file).is_file() else missing
+    except PersonCanAct as fault:
+        return fault
+
+
+def _wake(schedule: Schedule) -> float | None:
+    try:
+        return next_wake(schedule)
+    except CronInvalid:
+        return None
+
+
+def _counted(entries: Sequence[ServedSession]) -> str:
+    sessions = sum(1 for entry in entries if entry.fires())
+    return (
+        f"{sessions} session{'s' if sessions != 1 else ''} with schedules that fire" if sessions else "no schedules yet"
+    )

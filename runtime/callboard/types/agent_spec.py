@@ -1,0 +1,198 @@
+"""Specification of an agent. Lead, teammate and subagent differ only by their `AgentSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field
+
+from callboard.types.records import Budget, Json, Usage, Value
+
+PermissionMode = Literal["plan", "dontAsk", "default", "acceptEdits", "sandboxed", "bypassPermissions"]
+BYPASS: PermissionMode = "bypassPermissions"
+READ_AS: Mapping[str, PermissionMode] = MappingProxyType({"manual": "default", "auto": "default"})
+"""Modes of Claude Code and their equivalents: `manual` is another name of `default`; `auto` asks a classifier in Claude
+Code, and a person here."""
+
+
+class PermissionRules(Value):
+    """Permission rules as users write them, in addition to those of the session. Deny takes precedence over ask, ask
+    over allow."""
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    def joined(self, other: PermissionRules) -> PermissionRules:
+        """Return the rules of both, without duplicates."""
+        return PermissionRules(
+            allow=tuple(dict.fromkeys((*self.allow, *other.allow))),
+            ask=tuple(dict.fromkeys((*self.ask, *other.ask))),
+            deny=tuple(dict.fromkeys((*self.deny, *other.deny))),
+        )
+
+
+class Limits(Value):
+    """Limits that end a turn. None: no limit. 0: nothing is allowed; it never means unlimited."""
+
+    steps: int | None = None
+    """Model steps in one turn. 30 for subagents (docs/design.md, "What it does by the numbers")."""
+    tokens: int | None = None
+    """Tokens of one turn, including cached input."""
+    cost_usd: float | None = None
+    seconds: float | None = None
+
+
+class StageSpec(Value):
+    """One stage of a context pipeline with its parameters. Unknown parameters are refused when settings load."""
+
+    stage: str
+    params: Json = Field(default_factory=dict)
+
+
+class ModelLimits(Value):
+    """Known limits, abilities and prices of a model. Prices are in US dollars per million tokens."""
+
+    window: int = 200_000
+    max_output: int = 64_000
+    price_input: float = 3.0
+    price_write: float = 3.75
+    price_read: float = 0.3
+    price_output: float = 15.0
+    priced: bool = True
+    """True if the prices are known. Otherwise they are those of a similar model, which serve for comparisons but not
+    for amounts of money."""
+    assumed: str = ""
+    """Reason for assumed limits, for the user; empty if the limits are stated."""
+    cache_minimum: int = 1_024
+    """Tokens of the smallest prefix that the service caches."""
+    cache_ttl: float = 300.0
+    """Seconds that a cached prefix lives after its last use."""
+    thinking: bool = True
+    """True if the model accepts thinking blocks."""
+    tools: bool = True
+    """True if the model can call tools."""
+    effort: bool = True
+    """True if the model accepts a thinking effort."""
+    long_over: int | None = None
+    """Prompt size, including cached tokens, above which the prompt and its reply cost `long_factor` times these prices.
+    None: one price for all sizes."""
+    long_factor: float = 1.0
+
+    def cost_of(self, usage: Usage) -> float:
+        """Return the cost of one call with this usage in US dollars; 0 if the prices are not known."""
+        if not self.priced:
+            return 0.0
+        price = (
+            usage.input_tokens * self.price_input
+            + usage.cache_creation_input_tokens * self.price_write
+            + usage.cache_read_input_tokens * self.price_read
+            + usage.output_tokens * self.price_output
+        )
+        return price * self.factor(usage.prompt_tokens) / 1_000_000
+
+    def factor(self, prompt_tokens: int) -> float:
+        """Return the price factor for a prompt of this many tokens."""
+        return self.long_factor if self.long_over is not None and prompt_tokens > self.long_over else 1.0
+
+
+class ModelChoice(Value):
+    """Model that the user chose for an agent, with its limits as known when it was chosen."""
+
+    name: str
+    limits: ModelLimits
+
+
+class AgentSpec(Value):
+    """All differences between agents. Stored as a blob; each change is an event, so a resume brings no surprise."""
+
+    name: str
+    kind: Literal["lead", "teammate", "subagent"]
+    agent_type: str
+    role: str = ""
+    parent: str | None = None
+    instructions: str = ""
+    """Body of the agent file: the first section of the system prompt."""
+    tools: tuple[str, ...] = ()
+    """Names of the agent's tools, sorted. `mcp` selects the tools of MCP servers."""
+    own: tuple[str, ...] | None = None
+    """Names of the agent's tools among the Python functions of the program that opened the session. None: all shared
+    ones."""
+    mcp: tuple[str, ...] | None = None
+    """Tools of MCP servers that the agent may use: `mcp__server`, `mcp__server__*`, `mcp__server__tool`, `mcp__*`.
+    None: all tools of the session."""
+    mcp_denied: tuple[str, ...] = ()
+    """Exceptions from `mcp`, in the same form."""
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """Thinking effort requested from the model; empty: the service's default."""
+    memory: Literal["", "user", "project", "local"] = ""
+    """Location of the agent's own notes, kept from session to session; empty: the agent keeps none."""
+    model: str
+    fallback_models: tuple[str, ...] = ()
+    small_model: str | None = None
+    """Model for summaries; None: the agent's own model."""
+    models: dict[str, ModelLimits] = Field(default_factory=dict)
+    """Limits and prices of each model above."""
+    permission_mode: PermissionMode = "default"
+    rules: PermissionRules = PermissionRules()
+    """Rules of the agent's type, and rules of its parent that deny or ask. The rules of the session apply as well."""
+    read_only: bool = False
+    """True if the agent only reads, whatever rules, modes and answers say. It may run only commands that read inside
+    its folder."""
+    unasked: tuple[str, ...] = ()
+    """Rules that bound what runs without a question: of calls that change something, only those that match, whatever
+    else allows them; empty: no bound. Set in turns of a schedule with such rights, and in turns that these start."""
+    limits: Limits = Limits()
+    output_tokens: int = 8_000
+    output_escalated: int = 16_000
+    attempts: int = 3
+    """Attempts of one call, including the first; unattended sessions use 10."""
+    max_wait: float = 60.0
+    """Longest wait in seconds that the service may ask for. A longer wait parks the agent."""
+    first_byte: float = 120.0
+    """Seconds until a reply begins."""
+    idle: float = 60.0
+    """Seconds between two events of a reply that carry content."""
+    total: float = 900.0
+    """Seconds of a whole model call."""
+    pipeline: tuple[StageSpec, ...] = ()
+    context_limit: int | None = None
+    """Token count that triggers compaction, instead of the budget of the window."""
+    react_limit: Literal["per_success", "per_turn"] = "per_success"
+    """Frequency with which a prompt refused as too long is compacted: once between two replies, or once in a turn."""
+    after_compact: Literal["continue", "end_turn"] = "continue"
+    """Behaviour after a compaction that the `compact` tool asked for: the turn continues, or ends."""
+    todo_reminder_steps: int = 3
+    plan_required: bool = False
+    plan_approver: Literal["person", "lead", "either"] = "person"
+    plan_deadline: float = 1_800.0
+    plan_on_deadline: Literal["escalate", "refuse"] = "escalate"
+    """Action at the deadline of a plan: put it to the user as well, unless the user was asked already, or reject it."""
+    plan_moved_base: Literal["tell", "void"] = "tell"
+    """Handling of a plan whose base commit has changed by the time of its approval: `tell` the agent, or `void` the
+    approval.
+    """
+    ask_deadline: float | None = 1_800.0
+    """Seconds that a permission request or a question waits; 0: no one can answer, reject at once; None: no
+    deadline."""
+    stop_hook_cap: int = 8
+    isolation: Literal["", "worktree"] = ""
+    """`worktree`: the agent gets its own git worktree, in which its file and shell tools run."""
+    folder: str = ""
+    """Folder in which the agent's file and shell tools run; empty: the workspace."""
+    worktree: str = ""
+    """Worktree of the agent. Its tools run there, unless a task that it holds is bound to another worktree."""
+    claims_tasks: bool = False
+    """True if the agent claims the next ready task from the board when it is idle."""
+    budget: Budget = Budget()
+    """Budget of the agent's whole life, including the agents that it starts. The budgets above it apply as well."""
+    charged_to: str = ""
+    """`fire:<envelope id>` if a turn of a schedule started the agent; empty: only the parent is charged."""
+    stuck_after: int = 3
+    """Repetitions without progress after which the agent is nudged, and stopped if it continues; 0: never."""
+
+    def limits_of(self, model: str) -> ModelLimits:
+        """Return the limits and prices of `model`, or the defaults of `ModelLimits` if none are stated."""
+        return self.models.get(model) or ModelLimits()

@@ -1,0 +1,172 @@
+"""Content of a model's window: blocks, messages, edits. The view is rendered from the journal and these alone.
+
+A block's `data` has the form of the API (a plain dict) and is never mutated. The id of a message is the journal
+position of the event that opened it, so that an edit can always name its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from callboard.types.records import Json, Value
+
+Source = Literal[
+    "person",
+    "assistant",
+    "tool",
+    "hook",
+    "reminder",
+    "ide",
+    "inbox",
+    "schedule",
+    "memory",
+    "skill",
+    "compactor",
+    "instructions",
+]
+
+TIERS: dict[str, int] = {"reminder": 0, "person": 1, "schedule": 1, "assistant": 2}
+"""Authority tiers: 0 the runtime's reminders; 1 the user and the user's schedules; 2 the assistant; 3
+everything else."""
+
+
+class Placed(Value):
+    """Block to be added to a user message, as stored in events."""
+
+    data: Json
+    source: Source
+    pinned: bool = False
+    compactable: bool = True
+    by: str = ""
+    """For restored thinking: the model that produced it."""
+
+
+class Restored(Value):
+    """Message as it was before an edit that was undone."""
+
+    id: int
+    role: Literal["user", "assistant"]
+    blocks: tuple[Placed, ...]
+    turn: str = ""
+    at: float = 0.0
+    times: tuple[float, ...] = ()
+    """Time of each block (Unix seconds), if different from `at`."""
+
+
+Spared = tuple[tuple[int, int], ...]
+"""First and last message id of each stretch that a person restored."""
+
+
+class Edit(Value):
+    """Reduction of the rendered history. Journalled.
+
+    `cleared`, `persisted`: block `block` of message `message` now reads `text`.
+    `summarised`, `dropped`, `snipped`: messages `message`..`last` are one user message of `blocks`.
+    `restored`: messages `message`..`last` are `messages` again; an undo is an edit too.
+    """
+
+    kind: Literal["cleared", "persisted", "summarised", "dropped", "snipped", "restored"]
+    message: int
+    last: int
+    block: int | None = None
+    text: str = ""
+    blocks: tuple[Placed, ...] = ()
+    path: str = ""
+    """File that holds the whole text; empty: it was not written to a file."""
+    messages: tuple[Restored, ...] = ()
+
+
+FROM_THE_START = 0
+"""`SummaryWanted.message` of a summary that also replaces earlier summaries."""
+
+
+OwnStage = Callable[..., object]
+"""A person's own stage (`core.context.stages.custom`)."""
+
+
+class SummaryWanted(Value):
+    """Summary that a stage requests. The engine makes the model call."""
+
+    stage: str
+    trigger: Literal["auto", "manual", "reactive"]
+    message: int
+    last: int
+    """First and last message (ids) that the summary replaces."""
+    focus: str = ""
+    max_tokens: int = 2_000
+    again: bool = False
+    """True if earlier summaries in this range are summarized as well instead of being kept."""
+    input: Literal["all", "head", "tail", "both"] = "all"
+    """Part of the messages that the model gets: everything, in chunks; or the first, the last, or both ends of
+    `input_chars`."""
+    input_chars: int = 80_000
+    prompt: str = ""
+    """Instructions for the summary; empty: the default instructions."""
+    place: Literal["system", "user"] = "system"
+    """Position of the instructions: in the system prompt, or in a user message."""
+    why: str = ""
+    """Reason for the summary, for the user."""
+
+
+class Injection(Value):
+    """Text of the runtime that waits for the next user message. `kind` is its tag. A newer one replaces an
+    unsent one."""
+
+    kind: str
+    text: str
+    source: Source = "reminder"
+    key: str = ""
+    """Distinguishes several injections of one kind. Only the newest of each (kind, key) is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewBlock:
+    """One block in the view."""
+
+    data: Json
+    source: Source
+    tokens: int
+    at: float = 0.0
+    pinned: bool = False
+    compactable: bool = True
+    by: str = ""
+    """For thinking: the model that produced it. It is never sent to another model."""
+
+    @property
+    def tier(self) -> int:
+        """Return the authority tier of the block's author: 0 the runtime, 1 the user, 2 the assistant, 3 others."""
+        return TIERS.get(self.source, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMessage:
+    """One message of the view. `wire` is its JSON for the API; `tokens` is the sum over its blocks."""
+
+    id: int
+    role: Literal["user", "assistant"]
+    blocks: tuple[ViewBlock, ...]
+    tokens: int
+    wire: bytes
+    turn: str = ""
+    private: bool = False
+    """True if some content is not sent to every model: thinking, or a call of the service's own tools."""
+
+
+class StateBlock(Value):
+    """State that the runtime renders exactly after every compaction, so that summaries need not contain it."""
+
+    todos: tuple[str, ...] = Field(default=())
+    tasks: tuple[str, ...] = Field(default=())
+    plan: str = ""
+    teammates: tuple[str, ...] = Field(default=())
+    background: tuple[str, ...] = Field(default=())
+    schedules: tuple[str, ...] = Field(default=())
+    files_read: tuple[str, ...] = Field(default=())
+    files_changed: tuple[str, ...] = Field(default=())
+    skills: tuple[str, ...] = Field(default=())
+    requests: tuple[str, ...] = Field(default=())
+    """Unanswered requests of the agent, and requests that it has to answer."""

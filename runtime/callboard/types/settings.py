@@ -1,0 +1,454 @@
+"""All settings of a user or a workspace, with their defaults: one frozen tree that refuses unknown names.
+
+`callboard.config.settings` fills it from files, environment and flags. Units are seconds, tokens and US dollars. Keys
+for the model service are not settings: they come only from the environment and are never displayed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from callboard.types.agent_spec import READ_AS, ModelLimits, PermissionMode, PermissionRules, StageSpec
+from callboard.types.errors import UnknownModel
+from callboard.types.model_names import DEFAULT_MODEL, LONG_WINDOW, nearest_listed, resolve_alias, without_long
+from callboard.types.records import Budget, Json
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _number(value: object) -> object:
+    """Convert the text of an environment variable to a number."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+class Section(BaseModel):
+    """A branch of the tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ModelSetting(Section):
+    """Limits and prices of the models that a name or glob matches. Missing fields are taken from a wider glob."""
+
+    window: Annotated[int, Field(ge=1_000)] | None = None
+    """Tokens of prompt and reply together."""
+    max_output: Positive | None = None
+    price_input: Price | None = None
+    """US dollars per million tokens, as for all prices."""
+    price_write: Price | None = None
+    """Price of writing to the prompt cache. Default: 1.25 x input."""
+    price_read: Price | None = None
+    """Price of reading from the prompt cache. Default: 0.1 x input."""
+    price_output: Price | None = None
+    cache_minimum: Count | None = None
+    """Tokens of the smallest prefix that the service caches. Default: 1,024."""
+    cache_ttl: Seconds | None = None
+    """Seconds that a cached prefix lives after its last use. Default: 300."""
+    thinking: bool | None = None
+    """True if the model accepts thinking blocks. Default: true."""
+    tools: bool | None = None
+    """True if the model can call tools. Default: true."""
+    effort: bool | None = None
+    """True if the model accepts a thinking effort. Default: true."""
+    long_over: Count | None = None
+    """Prompt size above which a call costs `long_factor` times these prices. Default: one price for all sizes."""
+    long_factor: Price | None = None
+
+
+Mode = Annotated[PermissionMode, BeforeValidator(lambda written: READ_AS.get(written, written))]
+"""A permission mode. `manual` and `auto` are read as `default`."""
+
+
+class ProfileSettings(Section):
+    """Permissions of some agents or turns, in addition to those of all: a mode that can only be narrower, and more
+    rules."""
+
+    mode: Mode | None = None
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> PermissionRules:
+        return PermissionRules(allow=self.allow, ask=self.ask, deny=self.deny)
+
+
+class ExampleSetting(Section):
+    """Call with its expected decision, written next to the rules that it tests: `callboard policy test`."""
+
+    call: str | Json
+    """Shell command, or `{tool: NAME, input: {...}}`."""
+    decision: Literal["allow", "ask", "deny"]
+    by: str | None = None
+    """Expected source of the decision: a reason code, `rule TEXT`, `mode NAME`. Default: any."""
+    mode: Mode | None = None
+    """Permission mode. Default: the mode in force."""
+    agent: str = "lead"
+    """Type of the agent."""
+    folder: str = ""
+    """Folder in which the agent works. Default: the workspace."""
+
+
+class PermissionSettings(ProfileSettings):
+    """Permissions to run without a question. The lists of all sources are joined: a later one cannot remove entries."""
+
+    mode: Mode = "default"  # pyright: ignore[reportIncompatibleVariableOverride] - frozen: nobody can set None
+    never: tuple[str, ...] = ()
+    """Programs to deny always, in addition to the built-in ones."""
+    always_ask: tuple[str, ...] = ()
+    """Programs that always need permission, in addition to the built-in ones."""
+    classic_dd: Literal["deny", "judge"] = "judge"
+    """`deny`: deny every `dd if=`, as the classic list does."""
+    agents: dict[str, ProfileSettings] = Field(default_factory=dict)
+    """Permissions of the agents of a type (`lead`, `explore`, ...). Their denials and questions also apply to agents
+    that they start."""
+    schedules: ProfileSettings = ProfileSettings()
+    """Permissions of turns that a schedule began, and of agents started in them. Default mode: that of the agent, with
+    `sandboxed` in place of `bypassPermissions`."""
+    examples: tuple[ExampleSetting, ...] = ()
+    """Calls with their expected decisions. They allow nothing; `callboard policy test` checks the rules against
+    them."""
+
+
+class LimitSettings(Section):
+    """Limits that end a turn. Default: no limit. 0: nothing is allowed."""
+
+    steps: Count | None = None
+    tokens: Count | None = None
+    cost_usd: Price | None = None
+    seconds: Seconds | None = None
+    subagent_steps: Count = 30
+    stuck_after: Count = 3
+    """Repetitions without progress after which an agent is nudged, and its turn ended if it continues; 0: never."""
+
+
+class BudgetSettings(Section):
+    """Limits on total use. Default: no own limit. 0: nothing is allowed."""
+
+    tokens: Count | None = None
+    """Tokens of all model calls, including cached input."""
+    cost_usd: Price | None = None
+    steps: Count | None = None
+    """Model calls, including retries."""
+    seconds: Seconds | None = None
+    """Time since the start."""
+    agents: Count | None = None
+    """Agents started in total, including those that have ended; the lead does not count."""
+    depth: Count | None = None
+    """Greatest depth of an agent below the owner of the budget: 1 allows no subagents of teammates."""
+
+    def value(self) -> Budget:
+        """Return the budget that these settings state."""
+        return Budget.model_validate(self.model_dump())
+
+
+class RecoverySettings(Section):
+    """Recovery from a failed model call."""
+
+    attempts: Positive = 3
+    """Attempts of one call, including the first."""
+    unattended_attempts: Positive = 10
+    max_wait: Seconds = 60.0
+    """Longest wait in seconds that the service may ask for. A longer wait parks the agent."""
+    output_tokens: Positive = 8_000
+    output_escalated: Positive = 16_000
+    first_byte: Seconds = 120.0
+    idle: Seconds = 60.0
+    """Seconds between two events that carry content."""
+    total: Seconds = 900.0
+    too_long: tuple[str, ...] = ()
+    """Texts by which another endpoint says that a prompt is too long, in addition to the known ones."""
+    react_limit: Literal["per_success", "per_turn"] = "per_success"
+    """Frequency with which a prompt refused as too long is compacted: once between two replies, or once in a turn."""
+
+
+class RateSettings(Section):
+    """Sharing of the service's rate among the calls of all agents."""
+
+    calls_at_once: Positive = 256
+    """Most model calls in flight for one key in one process. The service may allow fewer."""
+
+
+class ContextSettings(Section):
+    """Compaction: how the conversation stays within the model's window."""
+
+    pipeline: str | tuple[StageSpec, ...] = "economic"
+    """Name of a preset, or a list of stages with their parameters."""
+    pipelines: dict[str, str | tuple[StageSpec, ...]] = Field(default_factory=dict)
+    """Pipelines of agents by type (`explore`, `teammate`, ...), which replace `pipeline`."""
+    limit: Positive | None = None
+    """Token count that triggers compaction, instead of the budget of the window."""
+    todo_reminder_steps: Count = 3
+    after_compact: Literal["continue", "end_turn"] = "continue"
+    """Behaviour after a compaction that the `compact` tool asked for: the turn continues, or ends."""
+
+
+class SkillSettings(Section):
+    """Visibility of skills, the share of the prompt for their catalogue, and whether they run commands."""
+
+    catalogue: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share of the context window for the catalogue. If it is too small, the least used skills are listed by
+    name only."""
+    description: Positive = 1_536
+    """Most characters of one description."""
+    commands: bool = True
+    """True if commands in the texts of skills run before the model reads them, under the usual rules and in the
+    sandbox."""
+    overrides: dict[str, Literal["on", "name-only", "user-invocable-only", "off"]] = Field(default_factory=dict)
+    """Visibility by the name of a skill: without its description in the catalogue, for the user only, or hidden."""
+
+
+class TeamSettings(Section):
+    """Size of a team, and the number of unread messages of one agent."""
+
+    max_agents: Positive = 32
+    """Most agents that live at once, including the lead; subagents do not count."""
+    max_depth: Positive = 3
+    """Greatest depth of an agent below the lead: a teammate is at depth 1, a subagent of that teammate at depth 2."""
+    mailbox: Positive = 1_000
+    """Most unread envelopes of an agent, above which tools that send it more are refused."""
+
+
+class PlanSettings(Section):
+    """Approval of plans: the approver, and the action if no one answers."""
+
+    approver: Literal["person", "lead", "either"] = "person"
+    deadline: Seconds = 1_800.0
+    on_deadline: Literal["escalate", "refuse"] = "escalate"
+    """Action at a plan's deadline if a person is present: put it to the user as well, or reject it. An unattended run
+    rejects it."""
+    moved_base: Literal["tell", "void"] = "tell"
+    """Handling of a plan whose base commit has changed by the time of its approval: `tell` the agent, or `void` the
+    approval.
+    """
+
+
+class AskSettings(Section):
+    """Time that a permission request or a question waits: 0 rejects at once, null waits forever."""
+
+    deadline: Seconds | None = 1_800.0
+
+
+class PathSettings(Section):
+    """Folders for agents' large results and transcripts, relative to the workspace. Default: the data folder."""
+
+    transcripts: str | None = None
+    tool_results: str | None = None
+
+
+class BackgroundSettings(Section):
+    """Commands that run in the background."""
+
+    deadline: Seconds | None = None
+    """Seconds after which a command is ended; null: never."""
+    at_end: Seconds | None = 600.0
+    """Seconds that a headless run, `serve` or `mcp serve` with nothing else to do waits for commands, before it ends
+    them; a conversation with a program, before its result; null: until they end."""
+
+
+class NetworkSettings(Section):
+    """Network access of commands."""
+
+    allow: tuple[str, ...] = ()
+    """Hosts (`example.org`, `example.org:8443`; default ports 80 and 443) that level 3 lets through; `*`: the whole
+    network, at every level."""
+
+
+class SandboxSettings(Section):
+    """Sandbox around the commands of tools. A workspace can never set it."""
+
+    level: Annotated[Literal["auto", 0, 1, 2, 3], BeforeValidator(_number)] = "auto"
+    """Sandbox level. `auto`: the best level that the machine supports. A level that it does not support is refused."""
+    unattended: Literal["refuse", "any"] = "refuse"
+    """For `auto`, in an unattended run on a machine without a sandbox: run no commands, or run them anyway."""
+    network: NetworkSettings = NetworkSettings()
+    writable: tuple[str, ...] = ()
+    """Paths that commands may change: outside their folder, or inside it although other tools execute the files."""
+    readable: tuple[str, ...] = ()
+    """Paths in hidden folders (such as a home directory) that commands may read."""
+    hidden: tuple[str, ...] = ()
+    """Paths that commands may not read, in addition to the known places of credentials."""
+    processes: Count = 2_048
+    """Most processes of one command at once; 0: no limit, also for the settings below."""
+    memory: Count = 8_192
+    """Most data memory of one process, in MB."""
+    file_size: Count = 16_384
+    """Largest size of one file, in MB."""
+    seconds: Count = 0
+    """Most processor time of one process, in seconds."""
+    env: tuple[str, ...] = ()
+    """Environment variables to pass, in addition to the built-in ones; never one whose name suggests a credential."""
+
+
+class McpSettings(Section):
+    """MCP servers (docs/mcp.md)."""
+
+    deferred_over: Count = 40
+    """Most tools of servers in an agent's prompt. More tools are deferred behind the search."""
+    deferred_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Most of the model's window, as a share, that tools of servers may use in the prompt before they are deferred."""
+    wait: Seconds = 5.0
+    """Seconds that the first prompt waits for servers if a person is present; otherwise it waits until each server has
+    connected or failed."""
+    start: Seconds = 30.0
+    """Seconds within which a server must be ready (`MCP_TIMEOUT` takes precedence, in milliseconds)."""
+    call: Seconds = 100_000.0
+    """Most seconds of one call (`MCP_TOOL_TIMEOUT` takes precedence, in milliseconds, and a server's own `timeout` over
+    both)."""
+    idle: Seconds | None = None
+    """Seconds of silence that end a call. Default: 30 minutes for a process, 5 minutes for a remote server."""
+    result_tokens: Positive = 25_000
+    """Most tokens of a result to show (`MAX_MCP_OUTPUT_TOKENS` takes precedence). A larger result goes to a file."""
+    off: tuple[str, ...] = ()
+    """Names of servers not to connect."""
+
+
+class MemorySettings(Section):
+    """Notes that agents keep (docs/memory.md)."""
+
+    write: Literal["ask", "allow", "off"] = "ask"
+    """Policy for changing notes: with permission like any other change, without a question, or never."""
+    notes: Annotated[int, Field(ge=0, le=5)] = 5
+    """Most notes that enter one turn automatically."""
+
+
+class Settings(Section):
+    """The tree of all settings."""
+
+    model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
+    fallback_models: tuple[str, ...] = ()
+    """Models to try, in this order, when the model is overloaded."""
+    small_model: str | None = None
+    """Model for summaries. Default: the agent's own model."""
+    base_url: str | None = None
+    """URL of the model service, from the user's file or the environment, never from a workspace."""
+    models: dict[str, ModelSetting] = Field(default_factory=dict)
+    """Limits and prices by name or glob (`my-model-*`)."""
+    model_aliases: dict[str, str] = Field(default_factory=dict)
+    """The user's own names for models, and other meanings of `opus`, `sonnet`, `haiku` and `fable`."""
+    permission: PermissionSettings = PermissionSettings()
+    limits: LimitSettings = LimitSettings()
+    budget: BudgetSettings = BudgetSettings()
+    """Budget of the whole session, including its resumes."""
+    budgets: dict[str, BudgetSettings] = Field(default_factory=dict)
+    """Budget of each agent of a type (`explore`, ...) or kind (`lead`, `teammate`, `subagent`), including the agents
+    that it starts."""
+    recovery: RecoverySettings = RecoverySettings()
+    rate: RateSettings = RateSettings()
+    context: ContextSettings = ContextSettings()
+    skills: SkillSettings = SkillSettings()
+    team: TeamSettings = TeamSettings()
+    plan: PlanSettings = PlanSettings()
+    ask: AskSettings = AskSettings()
+    paths: PathSettings = PathSettings()
+    hooks: dict[str, tuple[Json, ...]] = Field(default_factory=dict)
+    """Event -> handlers, in the JSON form of hook files."""
+    hooks_off: tuple[str, ...] = ()
+    """Bundled hooks to switch off."""
+    durability: Literal["full", "process"] = "full"
+    """`full` survives a power failure, `process` a killed process."""
+    background: BackgroundSettings = BackgroundSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    memory: MemorySettings = MemorySettings()
+    mcp: McpSettings = McpSettings()
+
+    def model_id(self, name: str) -> str:
+        """Return the id that an alias stands for (`opus`, `sonnet[1m]`, an alias of `model_aliases`), or `name` itself.
+        A suffix `[1m]` is kept only if it has an effect: most models have that window anyway."""
+        if ":" in name:  # `rehearsal:FILE` and `cassette:FILE`
+            return name
+        planning = self.permission.mode == "plan"
+        resolved = resolve_alias(name, tuple(self.models), self.model_aliases, planning=planning)
+        bare, long = without_long(resolved)
+        return resolved if long and self.limits_of(bare).window < LONG_WINDOW else bare
+
+    def is_listed(self, model: str) -> bool:
+        """Return True if limits and prices of the model are stated, built in or by the user."""
+        return not set(_NEEDED) - set(self._stated_of(without_long(model)[0]))
+
+    def limits_of(self, model: str) -> ModelLimits:
+        """Return limits and prices of a model. A dated snapshot and `-latest` count as the model of that name.
+
+        Limits that no one stated are those of the most similar listed model, and `assumed` says so; its price counts as
+        unknown. Raises `UnknownModel` for an empty name.
+        """
+        bare, long = without_long(model)
+        if not bare:
+            raise UnknownModel("no model is named")
+        stated = self._stated_of(bare)
+        fields = stated if not set(_NEEDED) - set(stated) else self._assumed(bare, stated)
+        fields = {**fields}
+        fields.setdefault("price_write", round(1.25 * float(fields["price_input"]), 6))
+        fields.setdefault("price_read", round(0.1 * float(fields["price_input"]), 6))
+        if long and int(fields["window"]) < LONG_WINDOW:
+            fields |= {"window": LONG_WINDOW, "long_over": _LONG_OVER, "long_factor": _LONG_FACTOR}
+        return ModelLimits.model_validate(fields)
+
+    def _assumed(self, model: str, stated: Mapping[str, float]) -> dict[str, Any]:
+        listed = [name for name in self.models if not set("*?[") & set(name) and self.is_listed(name)]
+        similar = nearest_listed(model, listed)
+        base: Mapping[str, Any] = self._stated_of(similar) if similar else _ASSUMED
+        fields = {**base, **stated}
+        source = f"as of {similar}" if similar else "as of most models"
+        assumption = f"{fields['window']:,} tokens of context and {fields['max_output']:,} of output ({source})"
+        priced = {"price_input", "price_output"} <= set(stated)
+        unknown = "" if priced else "; its cost is unknown"
+        return {
+            **fields,
+            "priced": priced,
+            "assumed": f"the model {model!r} is not listed: assuming {assumption}{unknown}",
+        }
+
+    def price_needed(self, model: str) -> UnknownModel:
+        """Return the error for a budget in dollars with a model without a price."""
+        return UnknownModel(_unpriced(model, self._stated_of(without_long(model)[0]), self.models))
+
+    def _stated_of(self, model: str) -> dict[str, float]:
+        """Return the settings that apply to the model by its name, its name without the date, and matching globs. The
+        narrower setting takes precedence."""
+        bare = _SNAPSHOT.sub("", model)
+        stated: dict[str, float] = {}
+        for pattern in sorted(self.models, key=lambda name: (name == model, name == bare, len(name))):
+            if pattern in (model, bare) or fnmatchcase(model, pattern):
+                stated |= self.models[pattern].model_dump(exclude_none=True)
+        return stated
+
+
+_SNAPSHOT = re.compile(r"-(?:\d{8}|latest)\Z")
+"""Suffix of a dated version of a model, or of the alias of the newest version."""
+_NEEDED = ("window", "max_output", "price_input", "price_output")
+_ASSUMED: Mapping[str, Any] = {
+    "window": 200_000,
+    "max_output": 32_000,
+    "price_input": 3.0,
+    "price_output": 15.0,
+    "effort": False,
+}
+"""Limits of a model that resembles no listed model. Limits that the service states in an error replace them."""
+_LONG_OVER = 200_000
+_LONG_FACTOR = 2.0
+"""Price factor of prompts over 200,000 tokens in a window that `[1m]` opened. The vendor charges input twice and output
+1.5 times; both count as twice here, so that a budget is never exceeded."""
+
+
+def _unpriced(model: str, stated: Mapping[str, float], models: Mapping[str, ModelSetting]) -> str:
+    """Return instructions for the user: what to check, and what to add to the settings."""
+    names = [name for name in models if not set("*?[") & set(name) and name != model]
+    near = ", ".join(get_close_matches(model, names, n=3, cutoff=0.6))
+    hint = f" If the name is wrong, the nearest are: {near}." if near else ""
+    fields = {**dict.fromkeys(_NEEDED, "..."), **stated}
+    line = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    return (
+        f"a budget in dollars needs the price of the model {model!r}, which is not known.{hint}\n"
+        "Set a budget in tokens instead, or put this into your settings.yaml (tokens, and US dollars for a million "
+        f'tokens):\nmodels:\n  "{model}": {{{line}}}'
+    )

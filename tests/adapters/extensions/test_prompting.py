@@ -1,0 +1,61 @@
+"""What of the workspace stands in an agent's prompt: its instruction files, read anew for each prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from callboard.adapters.extensions.discovery import ExtensionPaths
+from callboard.adapters.extensions.prompt import WorkspacePrompts
+from callboard.adapters.extensions.skills import SkillLibrary
+from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel
+from callboard.types.agent_spec import AgentSpec
+
+pytestmark = pytest.mark.anyio
+
+
+async def _composed(workspace: Path, sandbox: Sandbox | None = None) -> str:
+    spec = AgentSpec(name="a", kind="lead", agent_type="lead", model="m")
+    walls = (sandbox or Sandbox()).description()
+    parts = await WorkspacePrompts(workspace, SkillLibrary(ExtensionPaths(bundled=False)), walls=walls).compose(
+        spec, ()
+    )
+    return parts.system.decode()
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "said"),
+    [
+        (Sandbox(SandboxLevel(1)), "and have no network unless the command itself was approved with it"),
+        (Sandbox(SandboxLevel(2)), "and have no network unless the command itself was approved with it"),
+        (Sandbox(SandboxLevel(1, sealed=True)), "and have no network."),
+        (Sandbox(SandboxLevel(2, network=True)), "and have the machine's network."),
+        (
+            Sandbox(SandboxLevel(3), hosts=("a.example", "b.example:8080")),
+            "and reach a.example, b.example:8080; a command that was approved with other hosts reaches those too",
+        ),
+        (Sandbox(), ""),
+        (Sandbox(SandboxLevel(0, network=True, refusal="none here")), ""),
+    ],
+)
+async def test_an_agent_is_told_of_the_walls_round_its_commands(tmp_path: Path, sandbox: Sandbox, said: str) -> None:
+    told = await _composed(tmp_path, sandbox)
+    assert ("Commands run in a sandbox" in told) == bool(said)
+    assert said in told
+
+
+async def test_instruction_files_are_read_when_they_are_there_and_never_through_a_link(tmp_path: Path) -> None:
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    (tmp_path / "outside").write_text("elsewhere")
+    (workspace / "CLAUDE.md").symlink_to(tmp_path / "outside")
+    assert "elsewhere" not in await _composed(workspace)
+    (workspace / "AGENTS.md").write_text("indent with tabs")
+    assert "indent with tabs" in await _composed(workspace)
+    (workspace / "CLAUDE.md").unlink()
+    (workspace / "CLAUDE.md").write_text("indent with tabs\n")
+    assert (await _composed(workspace)).count("indent with tabs") == 1
+    (workspace / "AGENTS.md").unlink()
+    (workspace / "AGENTS.md").mkdir()
+    assert "CLAUDE.md" in await _composed(workspace)

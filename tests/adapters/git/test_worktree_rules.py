@@ -1,0 +1,123 @@
+"""The path rules of an agent that works in a worktree: they look at the folder in which its tools run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.adapters.git.worktree_world import LEAD, Trees
+
+from callboard.adapters.shell.policy_judge import PolicyJudge
+from callboard.adapters.system.archive import FileArchive
+from callboard.adapters.tools.roots import Grounds
+from callboard.ports.environment import Ruling
+from callboard.ports.tool import Effect, Folders, ToolSpec
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.records import Json, ToolCall
+
+pytestmark = pytest.mark.anyio
+SPEC = AgentSpec(name="alice", kind="teammate", agent_type="teammate", model="m")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Trees:
+    return Trees(tmp_path)
+
+
+# Where an agent that works in a worktree may go
+
+
+@pytest.fixture
+async def judged(trees: Trees) -> tuple[Trees, Folders]:
+    for name in ("one", "one-2"):
+        await trees.keeper.create(name, LEAD)
+    (trees.base / "state").mkdir()
+    archive = FileArchive(trees.workspace, trees.base / "data" / "s1", (trees.base / "state",))
+    return trees, archive.folders(SPEC.model_copy(update={"folder": str(trees.root / "one")}))
+
+
+@pytest.mark.parametrize(
+    ("path", "decision"),
+    [
+        ("a.txt", "allow"),
+        ("./deep/../a.txt", "allow"),
+        ("{tree}/a.txt", "allow"),
+        ("../one-2/a.txt", "ask"),
+        ("{tree}-2/a.txt", "ask"),
+        ("{work}/a.txt", "ask"),
+        ("deep/../../../../work/a.txt", "ask"),
+        ("out", "ask"),
+        ("out/a.txt", "ask"),
+        (".env", "ask"),
+        ("../../../state/callboard.db", "deny"),
+        ("{work}/.git/config", "allow"),
+    ],
+)
+async def test_reading_is_judged_where_the_tool_runs(judged: tuple[Trees, Folders], path: str, decision: str) -> None:
+    trees, folders = judged
+    (trees.root / "one" / "out").symlink_to(trees.workspace)
+    given = path.format(tree=trees.root / "one", work=trees.workspace)
+    ruling = await ruled(folders, "read_file", {"path": given})
+    assert ruling.decision == decision
+    ruling = await ruled(folders, "bash", {"command": f"cat {given}"})
+    assert ruling.decision == decision
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("a.txt", "E"),
+        ("{work}/a.txt", "O"),
+        ("../one-2/a.txt", "O"),
+        ("out/a.txt", "O"),
+        (".git", "H"),
+        ("AGENTS.md", "H"),
+        ("{work}/.git/hooks/pre-commit", "H"),
+        ("{work}/.git/config", "H"),
+        ("{work}/.git/worktrees/one/config.worktree", "H"),
+        (".callboard/settings.yaml", "K"),
+    ],
+)
+async def test_writing_is_judged_where_the_tool_runs(judged: tuple[Trees, Folders], path: str, rule: str) -> None:
+    trees, folders = judged
+    (trees.root / "one" / "out").symlink_to(trees.workspace)
+    given = path.format(tree=trees.root / "one", work=trees.workspace)
+    for tool, what in (("write_file", {"path": given, "content": ""}), ("bash", {"command": f"touch {given}"})):
+        ruling = await ruled(folders, tool, what)
+        assert (ruling.decision, ruling.rule) == ("deny" if rule == "K" else "ask", rule), tool
+
+
+@pytest.mark.parametrize("command", ["git status", "git log", "git diff HEAD~0", "git ls-files"])
+async def test_git_reads_in_a_worktree_as_in_the_workspace(judged: tuple[Trees, Folders], command: str) -> None:
+    trees, folders = judged
+    assert (await ruled(folders, "bash", {"command": command})).decision == "allow"
+    trees.git("config", "core.fsmonitor", "evil")
+    assert (await ruled(folders, "bash", {"command": command})).decision == "ask"
+
+
+async def test_file_tools_stay_in_the_worktree_without_an_approval(judged: tuple[Trees, Folders]) -> None:
+    trees, folders = judged
+    (trees.root / "one" / "out").symlink_to(trees.workspace)
+    for path in (
+        "out/a.txt",
+        "../one-2/a.txt",
+        str(trees.workspace / "a.txt"),
+        str(trees.workspace / ".git" / "config"),
+    ):
+        with pytest.raises(ToolRefused, match="outside your folder"):
+            Grounds().find(path, folders)
+    assert Grounds().find("a.txt", folders).path == trees.root / "one" / "a.txt"
+
+
+async def ruled(folders: Folders, tool: str, given: Json) -> Ruling:
+    effect: Effect = {"bash": "unknown", "read_file": "read"}.get(tool, "reconcile")  # type: ignore[assignment]
+    call = ToolCall(id="c", use_id="u", name=tool, input=given)
+    return await PolicyJudge((), (), ()).judge(
+        call, ToolSpec(tool, "", {}, effect), SPEC, folders=folders, authority="person"
+    )

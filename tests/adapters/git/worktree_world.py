@@ -1,0 +1,134 @@
+"""Worktrees over a real repository: a copy of one that was made once, a store, and git as a person runs it."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.adapters.shell.outside_world import ENVIRONMENT
+
+from callboard.adapters.git.git import Git
+from callboard.adapters.git.record import Yard
+from callboard.adapters.git.worktrees import GitWorktrees
+from callboard.adapters.storage.memory import MemoryStore
+from callboard.adapters.system.clock import SystemClock
+from callboard.core.keys import WORKTREES
+from callboard.ports.store import Store
+from callboard.ports.worktrees import MergeCheck, Who
+from callboard.types.errors import ToolRefused
+from callboard.types.worktrees import WorktreeNoted
+
+LEAD = Who("lead", "s1")
+FILES = {
+    "a.txt": "one\ntwo\nthree\n",
+    "b.txt": "b\n",
+    "deep/c.txt": "c\n",
+    ".gitignore": "*.log\nbuild/\n__pycache__/\n",
+}
+
+
+def plain(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Git as a person runs it."""
+    person = ["-c", "user.name=P", "-c", "user.email=p@example.com", "-c", "init.defaultBranch=main"]
+    environment = ENVIRONMENT | {"HOME": str(folder.parent), "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(
+        ["git", *person, *arguments], cwd=folder, env=environment, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@functools.cache
+def _template() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="callboard-template-")) / "work"
+    folder.mkdir()
+    plain(folder, "init", "-q")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    plain(folder, "add", ".")
+    plain(folder, "commit", "-qm", "first")
+    for hook in (folder / ".git" / "hooks").iterdir():
+        hook.unlink()
+    return folder
+
+
+def new_repository(folder: Path) -> Path:
+    """A repository with one commit on `main`."""
+    shutil.copytree(_template(), folder)
+    return folder
+
+
+@dataclass
+class Trees:
+    """A workspace with a repository, and its worktrees."""
+
+    base: Path
+    store: Store = field(default_factory=MemoryStore)
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+
+    def __post_init__(self) -> None:
+        self.base = self.base.resolve()
+        if not self.workspace.exists():
+            new_repository(self.workspace)
+
+    @property
+    def workspace(self) -> Path:
+        return self.base / "work"
+
+    @property
+    def root(self) -> Path:
+        return self.base / "data" / "worktrees"
+
+    @property
+    def yard(self) -> Yard:
+        return Yard(
+            Git(self.workspace, {**self.environment, "HOME": str(self.base)}), self.root, self.store, SystemClock()
+        )
+
+    @property
+    def keeper(self) -> GitWorktrees:
+        return GitWorktrees(self.yard)
+
+    def git(self, *arguments: str, code: int = 0) -> str:
+        """In the workspace, without the last newline."""
+        return plain(self.workspace, *arguments, code=code).rstrip("\n")
+
+    def at(self, name: str, *arguments: str, code: int = 0) -> str:
+        """In a worktree."""
+        return plain(self.root / name, *arguments, code=code).rstrip("\n")
+
+    def commit(self, name: str, file: str, text: str) -> str:
+        """A commit in a worktree; its id."""
+        (self.root / name / file).write_text(text)
+        self.at(name, "add", "-f", file)
+        self.at(name, "commit", "-qm", f"change {file}")
+        return self.at(name, "rev-parse", "HEAD")
+
+    async def acts(self) -> list[str]:
+        """The record: what was done, in order."""
+        records = await self.store.read(WORKTREES)
+        return [WorktreeNoted.model_validate_json(record.data).act for record in records]
+
+    async def refused(self, doing: object) -> str:
+        """The words of a refusal; a failure when there is none."""
+        try:
+            got = await doing  # type: ignore[misc]
+        except ToolRefused as refusal:
+            return str(refusal)
+        raise AssertionError(f"it was not refused: {got}")
+
+
+async def passing(folder: Path) -> MergeCheck:
+    """A test command that passes."""
+    assert (folder / "a.txt").exists()
+    return MergeCheck(passed=True)
+
+
+async def failing(folder: Path) -> MergeCheck:
+    return MergeCheck(passed=False, output="1 failed")

@@ -1,0 +1,103 @@
+"""Remote MCP servers that misbehave: each is told, none is waited for beyond its time, the next call works."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.adapters.mcp.mcp_world import GROWTH, McpWorld, servers, words_of
+from tests.adapters.mcp.odd_http_server import odd_http
+
+from callboard.core.mcp.limits import McpLimits
+from callboard.types.errors import ToolRefused
+from callboard.types.mcp import ServerEntry, ServerNow
+
+pytestmark = pytest.mark.anyio
+
+QUICK = McpLimits(start=30.0, call=6.0, idle=4.0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "work"
+    found.mkdir()
+    return found
+
+
+def remote(url: str, name: str = "odd") -> ServerEntry:
+    return ServerEntry(name, "http", "run", "a test", url=url)
+
+
+def now(world: McpWorld, name: str = "odd") -> ServerNow:
+    return next(one for one in world.manager.now() if one.name == name)
+
+
+async def outcome(world: McpWorld, what: str) -> str:
+    """What the agent reads of a call."""
+    try:
+        return words_of(await world.call("mcp__odd__do", what=what))
+    except ToolRefused as refused:
+        return str(refused)
+
+
+async def test_one_that_cannot_be_connected_says_why_and_the_other_is_there(folder: Path) -> None:
+    wrong = {"401": "401", "403": "403", "404": "404", "500": "500", "503": "503"} | {"loop": "", "html": ""}
+    with odd_http() as address, anyio.fail_after(180):
+        entries = [remote(f"{address}/{path}", path) for path in wrong]
+        closed = remote("http://127.0.0.1:1/mcp", "closed")
+        async with servers(folder, *entries, closed, remote(f"{address}/mcp"), limits=QUICK) as world:
+            for path, why in {**wrong, "closed": ""}.items():
+                failed = now(world, path)
+                assert failed.state == "failed", failed
+                assert failed.why, failed
+                assert why in failed.why, failed
+            assert await world.text("mcp__odd__echo", text="hello") == "hello"
+
+
+async def test_one_that_never_answers_is_left_when_its_time_is_over(folder: Path) -> None:
+    with odd_http() as address, anyio.fail_after(180):
+        entries = [remote(f"{address}/{path}", path) for path in ("silent", "redirect")]
+        async with servers(folder, *entries, limits=McpLimits(start=2.0)) as world:
+            assert now(world, "silent").state == "failed"
+            assert "not ready within" in now(world, "silent").why
+            assert now(world, "redirect").state == "failed"
+
+
+async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Path) -> None:
+    told = {
+        "500": "500",
+        "503": "503",
+        "401": "401",
+        "garbage": "",
+        "reset": "",
+        "short": "",
+        "events": "by events",
+        "endless": "known",
+        "expire": "expired",
+        "404": "",
+    }
+    with odd_http() as address, anyio.fail_after(120):
+        async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
+            for what, words in told.items():
+                said = await outcome(world, what)
+                assert said, what
+                assert words in said, (what, said)
+                assert await world.text("mcp__odd__echo", text=what) == what
+
+
+async def test_an_answer_that_is_too_large_is_not_read(folder: Path) -> None:
+    with odd_http() as address, anyio.fail_after(120):
+        async with servers(folder, remote(f"{address}/mcp"), limits=McpLimits(start=10, call=30, idle=30)) as world:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            said = await outcome(world, "huge")
+            # The server stands in this process too: its own copies of the answer are 40 MB each.
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH + 160_000
+            assert len(said) < 10_000
+            assert await world.text("mcp__odd__echo", text="hello") == "hello"

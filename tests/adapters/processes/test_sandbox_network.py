@@ -1,0 +1,206 @@
+"""The way out of level 3: exactly the named hosts, by what was looked up and checked, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.adapters.processes.cage import Cage, build, machine, need
+
+from callboard.adapters.processes.launcher import ShellLauncher
+from callboard.adapters.processes.sandbox.failures import explain
+from callboard.adapters.processes.sandbox.ground import find_ground
+from callboard.adapters.processes.sandbox.machine import Machine
+from callboard.adapters.processes.sandbox.proxy import ProxyRefused, Target, find_address, is_allowed, read_head
+from callboard.adapters.processes.sandbox.sandbox import Reach, Sandbox, SandboxLevel, choose
+from callboard.ports.tool import Finished
+from callboard.types.records import HostGrant
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "allowed", "wanted"),
+    [
+        ("example.org", 443, ["example.org"], True),
+        ("Example.ORG.", 80, ["example.org"], True),
+        ("example.org", 22, ["example.org"], False),
+        ("example.org", 8443, ["example.org:8443"], True),
+        ("example.org", 443, ["example.org:8443"], False),
+        ("sub.example.org", 443, ["example.org"], False),
+        ("example.org.evil.net", 443, ["example.org"], False),
+        ("notexample.org", 443, ["example.org"], False),
+        ("127.0.0.1", 80, ["example.org"], False),
+        ("127.0.0.1", 81, ["127.0.0.1:81"], True),
+        ("::1", 81, ["[::1]:81"], True),
+        ("example.org", 443, ["*.org"], False),
+        ("example.org", 443, [], False),
+    ],
+)
+def test_exactly_the_named_hosts_are_let_through(host: str, port: int, allowed: list[str], wanted: bool) -> None:
+    assert is_allowed(host, port, allowed) == wanted
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "2130706433", "0x7f.1", "::1", "10.0.0.1", "169.254.169.254"]
+)
+async def test_addresses_and_names_of_this_machine_are_refused(host: str) -> None:
+    allowed = ["localhost"] if host == "localhost" else ["example.org"]
+    with pytest.raises(ProxyRefused):
+        await find_address(Target(host, 80), allowed)
+
+
+async def test_an_address_that_was_named_is_connected_to_as_it_is() -> None:
+    assert await find_address(Target("127.0.0.1", 81), ["127.0.0.1:81"]) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET / HTTP/1.1", b"GET https://example.org/ HTTP/1.1", b"GET http://u:p@example.org/ HTTP/1.1", b"\xff", b""],
+)
+def test_what_is_no_request_to_a_proxy_is_refused(head: bytes) -> None:
+    with pytest.raises(ProxyRefused):
+        read_head(head)
+
+
+def test_a_request_goes_on_to_the_host_that_was_checked() -> None:
+    """A `Host` of the program's own choosing would lead a server of many names elsewhere."""
+    head = b"GET http://example.org:8080/a?b HTTP/1.1\r\nHost: other.net\r\nProxy-Authorization: x\r\nAccept: */*"
+    target = read_head(head)
+    assert (target.host, target.port) == ("example.org", 8080)
+    lines = target.first.decode().split("\r\n")
+    assert lines[:3] == ["GET /a?b HTTP/1.1", "Host: example.org:8080", "Accept: */*"]
+    assert "other.net" not in target.first.decode()
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"from outside")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the test looks at the answers."""
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Answer) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield serving.server_port
+        serving.shutdown()
+
+
+class Far:
+    """A launcher whose proxies are served, and a server of this machine outside."""
+
+    def __init__(self, base: Path, level: int, port: int, hosts: tuple[str, ...] = ()) -> None:
+        build(base)
+        self.cage, self.port = Cage(base, level), port
+        ground = find_ground(self.cage.workspace, self.cage.launcher.environment, locks=self.cage.state / "locks")
+        sandbox = Sandbox(SandboxLevel(level), machine(), ground, hosts=hosts)
+        self.launcher = ShellLauncher(self.cage.workspace, self.cage.launcher.environment, (), sandbox)
+
+    async def run(self, command: str, *hosts: str) -> Finished:
+        """The command, approved with these hosts."""
+        ended: list[Finished] = []
+        keep = self.cage.base / "call.out"
+        grants = tuple(HostGrant(host=host) for host in hosts)
+        async with anyio.create_task_group() as group:
+            await group.start(self.launcher.ways_out.serve)
+            ended.append(await self.launcher.run(command, self.cage.workspace, timeout=60, keep=keep, grants=grants))
+            group.cancel_scope.cancel()
+        return ended[0]
+
+
+async def test_a_command_reaches_what_was_named_and_nothing_else(tmp_path: Path, server: int) -> None:
+    need(3)
+    far = Far(tmp_path, 3, server, (f"127.0.0.1:{server}",))
+    get = (
+        "import sys, urllib.request, urllib.error\n"
+        "for port in sys.argv[1:]:\n"
+        "    try: print(urllib.request.urlopen(f'http://127.0.0.1:{port}/').read().decode())\n"
+        "    except urllib.error.HTTPError as refused: print(refused.code, refused.read().decode().strip())\n"
+    )
+    (far.cage.workspace / "get.py").write_text(get)
+    past = "exec 3<>/dev/tcp/127.0.0.1/1"
+    ran = await far.run(f"NO_PROXY= no_proxy= python get.py {server} 1; ({past}) && echo PAST; (sleep 300 &); exit 4")
+    assert "PAST" not in ran.output
+    lines = ran.output.splitlines()
+    assert lines[:2] == ["from outside", "403 callboard: 127.0.0.1:1 is not in sandbox.network.allow"], ran.output
+    assert "were ended" in ran.output
+    assert ran.exit_code == 4
+    assert far.launcher.network
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(
+    ("host", "reached"), [("", False), ("*", True), ("127.0.0.1:PORT", True), ("localhost:PORT", True)]
+)
+async def test_a_command_has_the_network_that_it_was_approved_with(
+    tmp_path: Path, server: int, level: int, host: str, reached: bool
+) -> None:
+    need(level)
+    far = Far(tmp_path, level, server)
+    hosts = (host.replace("PORT", str(server)),) if host else ()
+    ran = await far.run(f"curl -sS http://127.0.0.1:{server}/", *hosts)
+    assert (ran.exit_code == 0, "from outside" in ran.output) == (reached, reached), ran.output
+    assert ("The sandbox gave this command no network" in ran.output) != reached
+    assert ran.report == ran.output[ran.output.find("[The sandbox") :].rstrip() if not reached else not ran.report
+    after = await far.run(f"curl -sS http://127.0.0.1:{server}/")
+    assert after.exit_code != 0, "an approval is for one command"
+
+
+async def test_a_host_beside_the_approved_ones_is_named_with_the_way_out(tmp_path: Path, server: int) -> None:
+    need(2)
+    far = Far(tmp_path, 2, server)
+    ran = await far.run("curl -sS https://other.example.org/", "example.org")
+    assert "refused other.example.org:443" in ran.output
+    assert '`hosts: ["other.example.org:443"]`' in ran.output
+
+
+async def test_no_approval_opens_the_network_where_nobody_watches_at_level_1(tmp_path: Path, server: int) -> None:
+    sandbox = Sandbox(choose(None, Machine(7, ""), (), attended=False, any_level=False), machine())
+    assert not sandbox.reach((HostGrant(host="*"),)).open
+    watched = Sandbox(choose(None, Machine(7, ""), (), attended=True, any_level=False), machine())
+    assert watched.reach((HostGrant(host="*"),)).open
+
+
+FAILURES = [
+    ("curl: (6) Could not resolve host: example.org", "no network"),
+    ("npm error code ENOTFOUND", "no network"),
+    ("npm ERR! request failed, reason: getaddrinfo EAI_AGAIN registry.example.org", "no network"),
+    ("ERROR: Could not find a version; NewConnectionError: Temporary failure in name resolution", "no network"),
+    ("fatal: unable to access 'https://example.org/': Could not resolve host: example.org", "no network"),
+    ("ssh: Could not resolve hostname example.org: Temporary failure in name resolution", "no network"),
+    ("dial tcp: lookup modules.example.org: no such host", "no network"),
+    ("touch: cannot touch '/usr/x': Read-only file system", "only your folder"),
+    ("cat: HOME/.netrc: No such file or directory", "hides HOME/.netrc"),
+    ("assert 1 == 2", ""),
+    ("FileNotFoundError: No such file or directory: '/work/missing'", ""),
+]
+
+
+@pytest.mark.parametrize(("output", "cause"), FAILURES)
+def test_a_failure_that_looks_like_the_sandboxs_is_told_apart(tmp_path: Path, output: str, cause: str) -> None:
+    build(tmp_path)
+    cage = Cage(tmp_path, 2)
+    ground = cage.launcher.sandbox.ground
+    assert ground is not None
+    text = explain(output.replace("HOME", str(cage.home)), Reach(), (), ground)
+    assert cause.replace("HOME", str(cage.home)) in text
+    assert bool(text) == bool(cause)
+    assert not _about_network(text) or not explain(output, Reach(open=True), (), ground)
+
+
+def _about_network(text: str) -> bool:
+    return "no network" in text

@@ -1,0 +1,91 @@
+"""Where a path leads is what the kernel says at the moment of the question, whatever links stand in it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.values import PathFact, PathQuery
+
+_NAMES = st.sampled_from(["a", "b"])
+_PARTS = st.lists(st.one_of(_NAMES, st.sampled_from(["..", ".", ""])), min_size=1, max_size=5)
+_TARGETS = _PARTS.map(lambda parts: "/".join(parts) or ".")
+_ENTRIES = st.lists(
+    st.tuples(st.lists(_NAMES, min_size=1, max_size=3), st.one_of(st.sampled_from(["folder", "file"]), _TARGETS)),
+    max_size=8,
+)
+
+
+def _build(root: Path, entries: list[tuple[list[str], str]]) -> None:
+    for parts, what in entries:
+        path = root.joinpath(*parts)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if what == "folder":
+                path.mkdir()
+            elif what == "file":
+                path.touch(exist_ok=False)
+            else:
+                path.symlink_to(what)
+        except (OSError, RuntimeError):  # that place is taken, or lies beneath a link that leads nowhere
+            continue
+
+
+def _asked(judge: PathJudge, text: str) -> PathFact:
+    query = PathQuery(text)
+    return judge.look((query,))[query]
+
+
+@given(_ENTRIES, st.lists(_TARGETS, min_size=1, max_size=6), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_path_leads_where_the_library_says(
+    entries: list[tuple[list[str], str]], asked: list[str], absolute: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(os.path.realpath(folder), "in")
+        root.mkdir()
+        _build(root, entries)
+        judge = PathJudge(root, home=Path("/home/me"))
+        for text in asked:
+            full = os.path.join(root, text)
+            fact = _asked(judge, full if absolute else text)
+            if fact.place == "malformed":  # a circle of links
+                continue
+            assert fact.resolved == os.path.realpath(full)
+            assert fact.exists == os.path.exists(fact.resolved)
+            assert fact.directory == os.path.isdir(fact.resolved)
+
+
+def test_each_part_is_looked_at_anew_for_each_question(tmp_path: Path) -> None:
+    root, outside = tmp_path / "in", tmp_path / "outside"
+    (root / "one/two").mkdir(parents=True)
+    (root / "one/two/file").touch()
+    (outside / "two").mkdir(parents=True)
+    (outside / "two/file").touch()
+    judge = PathJudge(root, home=Path("/home/me"))
+    assert _asked(judge, "one/two/file").place == "inside"
+    for part, target in (("one/two/file", "two/file"), ("one/two", "two"), ("one", "")):
+        kept = (root / part).rename(root / "kept")
+        (root / part).symlink_to(outside / target)
+        assert _asked(judge, "one/two/file").place == "outside", part
+        (root / part).unlink()
+        kept.rename(root / part)
+        assert _asked(judge, "one/two/file").place == "inside", part
+
+
+def test_a_folder_of_the_judges_own_that_is_a_link_stands_for_what_it_leads_to(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    (real / "in").mkdir(parents=True)
+    (real / "state/results").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(real)
+    judge = PathJudge(
+        tmp_path / "link/in", readable=[tmp_path / "link/state/results"], own=[tmp_path / "link/state"], home=tmp_path
+    )
+    assert (judge.root, list(judge.readable)) == (str(real / "in"), [str(real / "state/results")])
+    assert _asked(judge, str(real / "state/x")).place == "own"
+    assert _asked(judge, str(tmp_path / "link/state/x")).place == "own"

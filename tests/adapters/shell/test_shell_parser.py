@@ -1,0 +1,90 @@
+"""The parser hides nothing: odd input is refused, and both ways of parsing agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from callboard.adapters.shell.parser import MOST_CHARACTERS, BashParser, PlainReader
+from callboard.core.permissions.values import Script, Unparsed
+
+PARSER = BashParser()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ls\r",
+        "ls\x07",
+        "l\u200bs",
+        "ls\xa0x",
+        "ls \u202ex",
+        "ls\u3000x",
+        "ls\x7f",
+        "ls \ufeff",
+        "ls \ue000",
+        "ls\u2028x",
+        chr(0xDCFF),
+        "x" * (MOST_CHARACTERS + 1),
+        "ls '",
+        "if",
+        "$(",
+        "(" * 5000,
+        "{ " * 2000,
+        "a=(",
+        "ls )",
+        "cat <<E\nx",
+    ],
+)
+def test_what_cannot_be_parsed_says_why(text: str) -> None:
+    parsed = PARSER.parse(text)
+    assert isinstance(parsed, Unparsed)
+    assert parsed.why
+    assert not parsed.nul
+
+
+def test_a_nul_is_marked() -> None:
+    assert PARSER.parse("ls\0") == Unparsed("it holds a NUL character", nul=True)
+
+
+def test_words_of_every_script_are_plain_text_too() -> None:
+    assert isinstance(PARSER.parse("echo 你好 é 🎉"), Script)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ls",
+        "ls -la src",
+        "git log --oneline -n 5",
+        "a/b.py --x=y",
+        "rm -rf /",
+        "echo 1 2 3",
+        "echo a=b",
+        "echo if then",
+        "cat a,b:c@d%e+f",
+    ],
+)
+def test_the_quick_way_and_the_whole_grammar_agree(line: str) -> None:
+    quick = PARSER.parse(line)
+    whole = PARSER.parse(line + " ''")
+    assert isinstance(quick, Script)
+    assert isinstance(whole, Script)
+    first, second = quick.nodes[0], whole.nodes[0]
+    assert [w.parts for w in first.words] == [w.parts for w in second.words[:-1]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("line", ["if ls", "time ls", "a=b ls", "export x", "while x", "a=b", "[[ a"])
+def test_the_quick_way_leaves_grammar_to_the_grammar(line: str) -> None:
+    assert PlainReader().read(line) is None
+
+
+def test_without_shfmt_only_what_is_plain_is_understood() -> None:
+    parser = BashParser("/nonexistent/shfmt")
+    assert isinstance(parser.parse("ls -la 'a b' | cat"), Script)
+    assert isinstance(parser.parse("ls $(pwd)"), Unparsed)
+
+
+def test_the_same_text_gives_the_same_value() -> None:
+    text = 'for i in a {b,c}; do echo "$(ls `pwd`)" > x <<< y; done'
+    assert PARSER.parse(text) == PARSER.parse(text)
+    assert len({PARSER.parse(text), PARSER.parse(text)}) == 1

@@ -1,0 +1,122 @@
+"""The two stores are one: whatever is asked of them, they answer the same, also after the SQLite one was reopened."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from callboard.adapters.storage.memory import MemoryStore
+from callboard.adapters.storage.sqlite import open_store
+from callboard.ports.store import Append, Delete, Fence, LeaseHolder, Put, Store, Write
+from callboard.types.errors import Conflict, Fenced
+
+NAMES = st.sampled_from(["a", "a/b", "a/", "b", "\U0010ffff"])
+DATA = st.binary(max_size=6)
+EXPECTED = st.none() | st.integers(0, 6)
+
+
+@dataclass(frozen=True)
+class Commit:
+    writes: tuple[Write, ...]
+    fence: Fence | None
+
+
+@dataclass(frozen=True)
+class Take:
+    lease: str
+
+
+@dataclass(frozen=True)
+class Release:
+    lease: str
+
+
+@dataclass(frozen=True)
+class Reopen:
+    pass
+
+
+WRITES = (
+    st.builds(Append, NAMES, DATA, id=st.none() | st.sampled_from(["x", "y", ""]), expected=EXPECTED)
+    | st.builds(Put, NAMES, DATA, expected=EXPECTED)
+    | st.builds(Delete, NAMES, expected=EXPECTED)
+)
+FENCES = st.none() | st.builds(Fence, st.sampled_from(["l", "m"]), st.integers(0, 3))
+STEPS = st.lists(
+    st.builds(Commit, st.lists(WRITES, max_size=4).map(tuple), FENCES)
+    | st.builds(Commit, st.lists(WRITES, min_size=1, max_size=3).map(tuple), st.none())
+    | st.builds(Take, st.sampled_from(["l", "m"]))
+    | st.builds(Release, st.sampled_from(["l", "m"]))
+    | st.just(Reopen()),
+    max_size=12,
+)
+
+
+async def outcome(store: Store, step: Commit) -> object:
+    try:
+        return await store.commit(*step.writes, fence=step.fence)
+    except Conflict as conflict:
+        return ("conflict", conflict.what, conflict.expected, conflict.found)
+    except Fenced:
+        return "fenced"
+
+
+async def held(store: Store) -> object:
+    streams = [(list(await store.read(name)), await store.last(name)) for name in ("a", "a/b", "a/", "b", "\U0010ffff")]
+    rows = [await store.keys(prefix) for prefix in ("", "a", "a/", "\U0010ffff", "z")]
+    return streams, rows, [list(await store.read("a", after, limit)) for after in (-1, 0, 2) for limit in (None, 0, 1)]
+
+
+async def walk(folder: Path, steps: Sequence[object]) -> None:
+    memory: MemoryStore = MemoryStore()
+    sqlite = await open_store(folder, durability="process")
+    leases: dict[tuple[str, int], object] = {}
+    for step in steps:
+        stores: tuple[Store, ...] = (memory, sqlite)
+        match step:
+            case Commit():
+                assert await outcome(memory, step) == await outcome(sqlite, step)
+            case Take(lease):
+                taken = [await store.acquire(lease) for store in stores]
+                assert len({isinstance(one, LeaseHolder) for one in taken}) == 1
+                for index, one in enumerate(taken):
+                    if not isinstance(one, LeaseHolder):
+                        leases[lease, index] = one
+                        assert one.fence == taken[0].fence  # type: ignore[union-attr]
+            case Release(lease):
+                for index in range(2):
+                    if (lease, index) in leases:
+                        await leases.pop((lease, index)).release()  # type: ignore[attr-defined]
+            case _:
+                await sqlite.aclose()
+                memory, sqlite = memory.reopen(), await open_store(folder, durability="process")
+                leases.clear()
+        assert await held(memory) == await held(sqlite)
+    assert sqlite.damage == ()
+    await sqlite.aclose()
+
+
+def check(steps: Sequence[object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(walk, Path(folder) / "s", steps)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(STEPS)
+def test_sqlite_answers_as_memory_does(steps: Sequence[object]) -> None:
+    check(steps)
+
+
+@pytest.mark.soak
+@settings(max_examples=1_000 * int(os.environ.get("SOAK", "1")), deadline=None)
+@given(STEPS)
+def test_sqlite_answers_as_memory_does_for_long(steps: Sequence[object]) -> None:
+    check(steps)

@@ -1,0 +1,85 @@
+"""Watches of folders: each wakes for its own folders, and all of them share what the kernel has few of."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard.adapters.system.folder_watch import Watches
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="inotify is a part of Linux")]
+
+INOTIFY = "anon_inode:inotify"
+
+
+def kernel_parts() -> set[tuple[str, str]]:
+    """Return number and kind of each descriptor of this process of which a watch is made.
+
+    Compare these, not how many descriptors there are: what an earlier test did not close may go at any moment.
+    """
+    parts = {(name, _target(name)) for name in os.listdir("/proc/self/fd")}
+    return {(name, kind) for name, kind in parts if kind in (INOTIFY, "anon_inode:[eventfd]")}
+
+
+def _target(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except FileNotFoundError:  # the descriptor of the listing itself
+        return ""
+
+
+async def test_all_watches_of_a_process_share_one_instance_and_leave_nothing(tmp_path: Path) -> None:
+    parts = kernel_parts()
+    threads = set(threading.enumerate())
+    (tmp_path / "agents").mkdir()
+    made = Watches()
+    watches = [made.watch([tmp_path / "agents"]) for _ in range(200)]
+    assert [kind for _, kind in kernel_parts() - parts].count(INOTIFY) == 1
+    (tmp_path / "agents" / "new.md").write_text("x")
+    with anyio.fail_after(180):
+        async with anyio.create_task_group() as tasks:
+            for watch in watches:
+                tasks.start_soon(watch.changed)
+    for watch in watches:
+        watch.close()
+    assert kernel_parts() <= parts
+    assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "callboard-folders"]
+
+
+async def test_a_watch_wakes_for_its_own_folders_also_after_another_of_the_same_folder_was_closed(
+    tmp_path: Path,
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    watches = Watches()
+    one, other, elsewhere = (watches.watch([folder]) for folder in (here, here, there))
+    try:
+        other.close()
+        (here / "new").write_text("x")
+        with anyio.fail_after(180):
+            await one.changed()
+        with anyio.move_on_after(0.5) as quiet:
+            await elsewhere.changed()
+        assert quiet.cancelled_caught
+    finally:
+        one.close()
+        elsewhere.close()
+
+
+async def test_a_folder_that_is_made_deleted_and_made_again_is_watched_each_time(tmp_path: Path) -> None:
+    folder = tmp_path / "skills"
+    watch = Watches().watch([folder])
+    try:
+        for _ in range(2):
+            for act in (folder.mkdir, (folder / "one").touch, (folder / "one").unlink, folder.rmdir):
+                act()
+                with anyio.fail_after(180):
+                    await watch.changed()
+    finally:
+        watch.close()

@@ -1,0 +1,79 @@
+"""The log of a session: every line of it, in order, whoever wrote it and from wherever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+import structlog
+
+from callboard.adapters.system import logs
+from callboard.adapters.system.logs import EventLog, log_file, logging_to
+from callboard.types.events import TurnEnded
+
+pytestmark = pytest.mark.anyio
+
+
+def _events(path: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("anyio_backend")
+async def test_lines_of_the_loop_and_of_threads_stand_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    path, log = tmp_path / "log" / "s.jsonl", structlog.get_logger("test")
+    with logging_to(path):
+        for number in range(3):
+            log.info("loop", number=number)
+        await anyio.to_thread.run_sync(log.warning, "thread")
+        assert _events(path) == ["loop", "loop", "loop", "thread"]
+        log.info("later")
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        assert _events(path)[-1] == "later"
+        log.info("last")
+    log.info("after the end")
+    assert _events(path) == ["loop", "loop", "loop", "thread", "later", "last"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_loop_a_line_is_written_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with logging_to(path):
+        structlog.get_logger("test").info("now")
+        assert _events(path) == ["now"]
+
+
+def test_an_events_line_says_whose_it_is_and_which(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with logging_to(path) as file:
+        EventLog("s1", file).on_event("lead", 7, TurnEnded(at=1.0, turn="t1", reason="end"))
+    (line,) = [json.loads(text) for text in path.read_text().splitlines()]
+    assert line.pop("at") > 0
+    expected = {"level": "info", "session": "s1", "agent": "lead", "turn": "", "step": 0, "seq": 7}
+    assert line == {**expected, "reason": "end", "event": "turn_ended"}
+
+
+def test_a_folder_that_takes_no_log_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("")
+    with logging_to(tmp_path / "log" / "s.jsonl"):
+        structlog.get_logger("test").info("nowhere")
+
+
+def test_a_log_that_is_full_gets_another_name_and_a_few_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LARGEST", 200)
+    path = tmp_path / "log" / "s.jsonl"
+    with log_file(path) as file, log_file(path) as other:
+        for number in range(60):
+            (file, other)[number % 2].put(b"%050d\n" % number)
+    names = sorted(one.name for one in path.parent.iterdir())
+    assert names == ["s.jsonl", "s.jsonl.1", "s.jsonl.2", "s.jsonl.3"]
+    assert all(one.stat().st_size < 800 for one in path.parent.iterdir())
+    lines = [int(line) for name in reversed(names) for line in (path.parent / name).read_text().split()]
+    assert max(lines) == 59
+    assert len(lines) == len(set(lines))

@@ -1,0 +1,244 @@
+"""The bash tool says how a command ended, never runs one twice, and finds its background commands again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.adapters.shell.outside_world import OutsideWorld, text_of
+
+from callboard.adapters.processes.launcher import find_process
+from callboard.adapters.processes.pids import is_same
+from callboard.adapters.tools.background import background_tools
+from callboard.adapters.tools.shell import shell_tools
+from callboard.ports.tool import BackgroundTask
+from callboard.types.events import BackgroundEnded, BackgroundStarted
+
+pytestmark = pytest.mark.anyio
+
+(BASH,) = shell_tools()
+TASK_OUTPUT, TASK_STOP = background_tools()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> OutsideWorld:
+    return OutsideWorld(tmp_path)
+
+
+def known(world: OutsideWorld, event: Any, **changes: Any) -> BackgroundTask:
+    """What the engine makes of the event."""
+    assert isinstance(event, BackgroundStarted)
+    task = BackgroundTask(event.id, event.command, event.pid, event.started, event.output, "running")
+    world.background[event.id] = replace(task, **changes)
+    return task
+
+
+async def test_a_command_runs_in_the_agents_folder(world: OutsideWorld) -> None:
+    outcome = await world.run(BASH, command="pwd; cat", description="Say where we are")
+    assert (text_of(outcome), outcome.is_error) == (str(world.root), False)
+
+
+async def test_a_shell_is_new_for_each_call(world: OutsideWorld) -> None:
+    await world.run(BASH, command="cd /; export A=1")
+    assert text_of(await world.run(BASH, command="echo $PWD$A")) == str(world.root)
+
+
+async def test_exit_3_is_a_failure_and_told(world: OutsideWorld) -> None:
+    outcome = await world.run(BASH, command="echo hi; exit 3")
+    assert (text_of(outcome), outcome.is_error) == ("hi\nexit code 3", True)
+    assert outcome.data["exit_code"] == 3
+
+
+async def test_silence_is_told_as_such(world: OutsideWorld) -> None:
+    assert text_of(await world.run(BASH, command="true")) == "(no output)"
+
+
+async def test_a_time_out_is_told_with_what_came_before_it(world: OutsideWorld) -> None:
+    outcome = await world.run(BASH, command="echo begun; sleep 300", timeout_s=0.3)
+    assert text_of(outcome) == "begun\n[Timed out after 0.3 s: the command and all that it started were ended.]"
+    assert outcome.is_error
+    assert outcome.data["timed_out"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "command"),
+        ({"command": 5}, "command"),
+        ({"command": "true", "timeout_s": 601}, "timeout_s"),
+        ({"command": "true", "timeout_s": 0}, "timeout_s"),
+        ({"command": "true", "background": True}, "background"),
+        ({"command": " \n"}, "empty"),
+        ({"command": "echo a\0b"}, "NUL"),
+        ({"command": "echo \ud83d"}, "surrogate"),
+        ({"command": "x" * 100_001}, "100000 bytes"),
+    ],
+)
+async def test_an_input_that_does_not_fit_is_refused_by_name(
+    world: OutsideWorld, given: dict[str, Any], said: str
+) -> None:
+    outcome = await world.run(BASH, **given)
+    assert outcome.is_error
+    assert said in text_of(outcome)
+
+
+def test_the_schema_is_strict() -> None:
+    schema = BASH.spec.input_schema
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["command"]
+    assert set(schema["properties"]) == {"command", "description", "timeout_s", "run_in_background", "hosts"}
+
+
+async def test_a_folder_that_is_gone_is_told(world: OutsideWorld) -> None:
+    world.root.rmdir()
+    assert "does not exist any more" in text_of(await world.run(BASH, command="true"))
+
+
+async def test_after_a_crash_what_still_runs_is_ended_and_the_outcome_is_unknown(world: OutsideWorld) -> None:
+    given = {"command": "echo half; sleep 300"}
+    context = world.context("call_x")
+    output = world.results / "call_x.out"
+    pid, started = await world.launcher.start("echo half; echo > ready; sleep 300", ready(world), output)
+    await said_ready(world)
+    outcome = await BASH.repair(given, {"pid": pid, "started": started}, context)
+    assert outcome is not None
+    assert outcome.is_error
+    assert "outcome is unknown" in text_of(outcome)
+    assert "has been ended" in text_of(outcome)
+    assert text_of(outcome).endswith("Its last output was:\nhalf")
+    assert not is_same(pid, started)
+
+
+async def test_it_is_ended_even_when_its_pid_never_reached_the_journal(world: OutsideWorld) -> None:
+    output = world.results / "call_x.out"
+    pid, started = await world.launcher.start("echo > ready; sleep 300", ready(world), output)
+    await said_ready(world)
+    outcome = await BASH.repair({"command": "sleep 300"}, {}, world.context("call_x"))
+    assert outcome is not None
+    assert outcome.is_error
+    assert not is_same(pid, started)
+
+
+async def test_a_command_that_never_began_is_not_run_by_repair(world: OutsideWorld) -> None:
+    outcome = await BASH.repair({"command": "touch done"}, {}, world.context("call_x"))
+    assert outcome is not None
+    assert outcome.is_error
+    assert not (world.root / "done").exists()
+
+
+async def test_only_the_flag_makes_a_background_command(world: OutsideWorld) -> None:
+    outcome = await world.run(BASH, command="echo server; exit 0 # npm run dev &")
+    assert outcome.events == ()
+
+
+async def test_a_background_command_answers_at_once_and_its_output_stays_readable(world: OutsideWorld) -> None:
+    ready(world)
+    outcome = await world.run(BASH, command="seq 1 30000; echo > ready; sleep 300", run_in_background=True)
+    event = outcome.events[0]
+    assert isinstance(event, BackgroundStarted)
+    assert text_of(outcome) == f"[Background task {event.id} started]"
+    assert event.id.startswith("bg_")
+    assert event.deadline is None
+    known(world, event)
+    await said_ready(world)
+    assert text_of(await world.run(TASK_OUTPUT, id=event.id)).startswith(f"[{event.id}: running]\n")
+    stopped = await world.run(TASK_STOP, id=event.id)
+    (ended,) = stopped.events
+    assert isinstance(ended, BackgroundEnded)
+    assert (ended.id, ended.status, ended.exit_code) == (event.id, "stopped", 143)
+    assert not is_same(event.pid, event.started)
+    known(world, event, status="stopped")
+    assert await all_parts(world, event.id) == "".join(str(number) for number in range(1, 30001))
+
+
+async def all_parts(world: OutsideWorld, name: str) -> str:
+    """The whole output, read part by part, without line ends."""
+    parts, offset, size = "", 0, 1
+    while offset < size:
+        part = await world.run(TASK_OUTPUT, id=name, offset=offset)
+        _, *body, _ = text_of(part).split("\n")
+        parts += "".join(body)
+        offset, size = part.data["offset"], part.data["size"]
+    return parts
+
+
+async def test_a_time_limit_in_the_background_is_a_deadline(world: OutsideWorld) -> None:
+    outcome = await world.run(BASH, command="sleep 300", run_in_background=True, timeout_s=5)
+    event = outcome.events[0]
+    assert isinstance(event, BackgroundStarted)
+    assert event.deadline == 1005.0
+    assert await world.launcher.end(event.pid, event.started)
+
+
+async def test_a_background_command_is_taken_up_again_after_a_crash(world: OutsideWorld) -> None:
+    given = {"command": "echo > ready; read line < gate; exit 4", "run_in_background": True}
+    ready(world)
+    first = await world.run(BASH, "call_b", **given)
+    await said_ready(world)
+    running = await BASH.repair(given, {}, world.context("call_b"))
+    assert running is not None
+    assert running.events == first.events
+    event = running.events[0]
+    assert isinstance(event, BackgroundStarted)
+    await anyio.to_thread.run_sync((world.root / "gate").write_text, "go\n")
+    assert await world.launcher.wait(event.pid, event.started, Path(event.output)) == 4
+    ended = await BASH.repair(given, {}, world.context("call_b"))
+    assert ended is not None
+    again = ended.events[0]
+    assert isinstance(again, BackgroundStarted)
+    assert again.id == event.id
+    assert await world.launcher.wait(again.pid, again.started, Path(again.output)) == 4, "its exit code is found again"
+    assert not ended.is_error
+
+
+async def test_the_end_of_a_background_command_is_told_with_its_code(world: OutsideWorld) -> None:
+    outcome = await world.run(BASH, command="printf '\\xff'; exit 3", run_in_background=True)
+    event = outcome.events[0]
+    assert isinstance(event, BackgroundStarted)
+    assert await world.launcher.wait(event.pid, event.started, Path(event.output)) == 3
+    known(world, event, status="failed", exit_code=3)
+    told = text_of(await world.run(TASK_OUTPUT, id=event.id))
+    assert told.startswith(f"[{event.id}: failed, exit code 3]\n\ufffd\n")
+    assert "ended already: failed, exit code 3" in text_of(await world.run(TASK_STOP, id=event.id))
+
+
+async def test_a_part_never_ends_inside_a_character(world: OutsideWorld) -> None:
+    text = "日本語" * 10_000
+    path = world.results / "bg.txt"
+    path.write_text(text)
+    world.background["bg_1"] = BackgroundTask("bg_1", "", 0, 0.0, str(path), "completed", 0)
+    first = await world.run(TASK_OUTPUT, id="bg_1")
+    second = await world.run(TASK_OUTPUT, id="bg_1", offset=first.data["offset"])
+    bodies = [text_of(part).split("\n")[1] for part in (first, second)]
+    assert "".join(bodies) == text
+
+
+async def test_an_unknown_background_task_lists_those_there_are(world: OutsideWorld) -> None:
+    world.background["bg_1"] = BackgroundTask("bg_1", "", 0, 0.0, "", "completed", 0)
+    for tool in (TASK_OUTPUT, TASK_STOP):
+        outcome = await world.run(tool, id="bg_2")
+        assert outcome.is_error
+        assert "bg_1" in text_of(outcome)
+
+
+def ready(world: OutsideWorld) -> Path:
+    """Two pipes to wait by; the folder they are in."""
+    for name in ("ready", "gate"):
+        os.mkfifo(world.root / name)
+    return world.root
+
+
+async def said_ready(world: OutsideWorld) -> None:
+    """Until the command has said `echo > ready`; its output was taken before that."""
+    await anyio.to_thread.run_sync((world.root / "ready").read_text)
+    for path in world.results.glob("*.out"):
+        assert find_process(path) is not None

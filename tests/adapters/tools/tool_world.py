@@ -1,0 +1,244 @@
+"""A small real world for tools: rows in a memory store, a spawner and skills that keep their ports' promises.
+
+Nothing is pretended: `run` commits what the tool returned, so that the next tool reads it back, and a lost
+compare-and-swap is the store's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from callboard.adapters.storage.memory import MemoryStore
+from callboard.core import keys as names
+from callboard.core.messaging.envelopes import sending
+from callboard.ports.store import Put, Row, Write
+from callboard.ports.tool import BackgroundTask, CallContext, Folders, Launcher, SkillUse, Tool, ToolOutcome
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import ToolRefused
+from callboard.types.events import BudgetReached
+from callboard.types.records import AgentRow, Budget, Envelope, Json, Request, Task, Value
+from callboard.types.schedules import Schedule
+from callboard.types.skills import PersonCommand, SkillText
+
+SESSION = "s1"
+NOON = 1_780_000_000.0
+
+
+class Rows:
+    """`Board` over the rows of one moment."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = {row.key: row for row in rows if row.value is not None}
+
+    def task(self, task_id: str) -> tuple[Task, int] | None:
+        return self._one(names.task_key(SESSION, task_id), Task)
+
+    def tasks(self) -> list[Task]:
+        return self._all("task", Task)
+
+    def agent(self, name: str) -> tuple[AgentRow, int] | None:
+        return self._one(names.agent_key(SESSION, name), AgentRow)
+
+    def agents(self) -> list[AgentRow]:
+        return self._all("agent", AgentRow)
+
+    def request(self, request_id: str) -> tuple[Request, int] | None:
+        return self._one(names.request_key(SESSION, request_id), Request)
+
+    def requests(self) -> list[Request]:
+        return self._all("request", Request)
+
+    def schedule(self, schedule_id: str) -> tuple[Schedule, int] | None:
+        return self._one(names.schedule_key(SESSION, schedule_id), Schedule)
+
+    def schedules(self) -> list[Schedule]:
+        return self._all("schedule", Schedule)
+
+    def _one(self, key: str, kind: type[Any]) -> Any:
+        row = self._rows.get(key)
+        return None if row is None else (kind.model_validate_json(row.value or b""), row.revision)
+
+    def _all(self, family: str, kind: type[Any]) -> list[Any]:
+        prefix = f"s/{SESSION}/{family}/"
+        return [kind.model_validate_json(row.value or b"") for key, row in self._rows.items() if key.startswith(prefix)]
+
+
+@dataclass
+class MemorySpawner:
+    """`Spawner` that knows some types; subagents answer from a list."""
+
+    types: Mapping[str, AgentSpec]
+    rows: Rows
+    answers: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    started: dict[str, AgentSpec] = field(default_factory=dict[str, AgentSpec])
+    """The subagents, by the call that wanted them."""
+    full: BudgetReached | None = None
+    """The budget that lets nobody in."""
+
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
+        if agent_type not in self.types:
+            raise ToolRefused(f"agent_type: no type {agent_type}; there are {', '.join(sorted(self.types))}")
+        return self.types[agent_type].model_copy(update={"name": name})
+
+    def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | BudgetReached:
+        return self.full or spec.model_copy(update={"budget": asked})
+
+    def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
+        old = self.rows.agent(spec.name)
+        row = AgentRow(
+            name=spec.name,
+            incarnation=old[0].incarnation + 1 if old else 1,
+            kind="teammate",
+            role=spec.role,
+            agent_type=spec.agent_type,
+            parent=spec.parent,
+            created_at=now,
+        )
+        first = Envelope(
+            id=names.short_id("env", call, spec.name),
+            sender=spec.parent or "lead",
+            recipient=spec.name,
+            incarnation=row.incarnation,
+            type="message",
+            content=prompt,
+            metadata={"assignment": True},
+        )
+        return (
+            Put(names.agent_key(SESSION, spec.name), row.encode(), old[1] if old else 0),
+            sending(SESSION, first),
+        )
+
+    async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
+        self.started.setdefault(call, spec)
+        return self.answers.get(prompt, ("done", f"did: {prompt}"))
+
+
+@dataclass
+class MemorySkills:
+    """`Skills` from a list."""
+
+    texts: Sequence[SkillText] = ()
+
+    def catalogue(self, window: int = 0) -> list[SkillText]:
+        return [replace(text, body=None) for text in self.texts]
+
+    def load(self, name: str) -> SkillText:
+        for text in self.texts:
+            if text.name == name:
+                return text
+        raise ToolRefused(f"no skill {name}; there are {', '.join(text.name for text in self.texts)}")
+
+    async def use(self, name: str, arguments: str) -> SkillUse:
+        return SkillUse(f"{name}({arguments}): {self.load(name).body}")
+
+    def commands(self) -> list[PersonCommand]:
+        return []
+
+    def command(self, name: str) -> SkillText | None:
+        return None
+
+
+def spec(name: str, kind: str = "teammate", **fields: object) -> AgentSpec:
+    """An agent's spec, short."""
+    parent = None if kind == "lead" else "lead"
+    return AgentSpec.model_validate(
+        {"name": name, "kind": kind, "agent_type": kind, "model": "rehearsal", "parent": parent, **fields}
+    )
+
+
+class ToolWorld:
+    """A session with a lead and whoever `join`s; tools run in it as any of them."""
+
+    def __init__(self, *families: Sequence[Tool]) -> None:
+        self.store = MemoryStore()
+        self.tools = {tool.spec.name: tool for family in families for tool in family}
+        self.specs: dict[str, AgentSpec] = {}
+        self.now = NOON
+        self.calls = 0
+        self.skills = MemorySkills()
+        self.assigned = "env_1"
+        """The envelope that gave whoever runs a tool the piece of work."""
+        self.checked_out = ""
+        """The commit of the workspace."""
+        self.answers: dict[str, tuple[str, str]] = {}
+        self.started: dict[str, AgentSpec] = {}
+        self.types = {kind: spec("x", agent_type=kind, tools=("bash", "edit_file", "grep")) for kind in _TYPES}
+        self.types["explore"] = spec("x", agent_type="explore", tools=("grep", "read_file"))
+
+    async def join(self, name: str, kind: str = "teammate", **fields: Any) -> None:
+        """A row and a spec for an agent; `life`, `incarnation` and `role` go to the row."""
+        about = {key: fields.pop(key) for key in ("life", "incarnation", "role", "waiting_for") if key in fields}
+        self.specs[name] = spec(name, kind, **fields)
+        row = AgentRow.model_validate({"name": name, "kind": kind, "life": "working", "created_at": self.now, **about})
+        await self.put(names.agent_key(SESSION, name), row)
+
+    async def put(self, key: str, value: Value) -> None:
+        await self.store.commit(Put(key, value.encode()))
+
+    async def rows(self) -> Rows:
+        """The rows as they stand now."""
+        return Rows(await self.store.keys(names.rows_prefix(SESSION)))
+
+    async def context(self, name: str = "lead", call: str | None = None) -> CallContext:
+        """What a tool of `name` is given now; a fresh call unless one is named."""
+        self.calls += 1
+        rows = await self.rows()
+        row = rows.agent(name)
+        return CallContext(
+            session=SESSION,
+            spec=self.specs[name],
+            incarnation=row[0].incarnation if row else 1,
+            call=call or f"call_{self.calls:012}",
+            depth=2,
+            now=self.now,
+            folders=Folders(Path("/nowhere"), Path("/nowhere/results"), Path("/nowhere/transcripts")),
+            files={},
+            board=rows,
+            launcher=cast("Launcher", None),
+            spawner=MemorySpawner(self.types, rows, self.answers, self.started),
+            skills=self.skills,
+            use_skill=self.skills.use,
+            background=cast("Mapping[str, BackgroundTask]", {}),
+            progress=lambda _text: None,
+            assignment=self.assigned,
+            commit=self._commit,
+        )
+
+    async def _commit(self) -> str:
+        return self.checked_out
+
+    async def look(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
+        """Run a tool without committing anything."""
+        context = await self.context(by)
+        found = self.tools[tool]
+        marks = await found.prepare(cast("Json", given), context)
+        assert marks == {}
+        return await found.run(cast("Json", given), context)
+
+    async def run(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
+        """Run a tool and commit its writes, as the engine does with its result."""
+        outcome = await self.look(tool, by, **given)
+        await self.store.commit(*outcome.writes)
+        self.now += 1.0
+        return outcome
+
+    async def refused(self, tool: str, by: str = "lead", **given: object) -> str:
+        """The words of a refusal; a failure when there is none."""
+        try:
+            outcome = await self.run(tool, by, **given)
+        except ToolRefused as error:
+            return str(error)
+        if outcome.is_error:  # and what it wrote down of it is written
+            return str(outcome.content)
+        raise AssertionError(f"{tool} was not refused: {outcome.content}")
+
+    async def mail(self, name: str, incarnation: int = 1) -> list[Envelope]:
+        """What lies in a mailbox."""
+        records = await self.store.read(names.mailbox(SESSION, name, incarnation))
+        return [Envelope.model_validate_json(record.data) for record in records]
+
+
+_TYPES = ("teammate", "general")

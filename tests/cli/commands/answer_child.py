@@ -1,0 +1,57 @@
+"""Answers the pending plans in the ways of a person; run as a script by `test_tool_namespaces.py`. argv: MODEL WAY...
+
+Each way runs in a process of its own, a fork of one that has imported the package. Prints a JSON object: what each way
+wrote, by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+
+import anyio
+
+from callboard import Session
+from callboard.__main__ import main
+from callboard.types.errors import UsageError
+
+
+async def answer(model: str) -> None:
+    """Resume the session and answer as the person."""
+    async with Session.resume(".", "s1", model=model) as session:
+        try:
+            await session.answer("req_a2", True)
+        except UsageError as error:
+            sys.stderr.write(f"{error}\n")
+        else:
+            sys.stdout.write("req_a2 approved\n")
+
+
+WAYS: dict[str, Callable[[str], object]] = {
+    "command line": lambda model: main(["approve", "req_a1"]),
+    "message": lambda model: main(["send", "--session", "s1", "go on"]),
+    "Python API": lambda model: anyio.run(answer, model),
+}
+
+
+def output_of(way: str, model: str) -> str:
+    """Run one way in a fork; what it wrote to stdout and stderr."""
+    with tempfile.TemporaryFile() as output:
+        child = os.fork()
+        if not child:
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+            WAYS[way](model)
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        output.seek(0)
+        return output.read().decode()
+
+
+if __name__ == "__main__":
+    results = {way: output_of(way, sys.argv[1]) for way in sys.argv[2:]}
+    sys.stdout.write(json.dumps(results))

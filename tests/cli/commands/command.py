@@ -1,0 +1,86 @@
+"""The command as a process: in a workspace and a home of its own, with scenarios in place of a model service."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.warm import NOTHING, PIPE, Process
+
+from callboard.__main__ import main
+
+
+@dataclass
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Command:
+    """`callboard` in one workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir()
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+        homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("STATE", "DATA", "CONFIG")}
+        self.env = {**kept, **homes, "HOME": str(folder), "TERM": "xterm", "PYTHONWARNINGS": "error"}
+        self.argv = [sys.executable, "-m", "callboard"]
+
+    def scenario(self, text: str) -> str:
+        """Write a scenario; its name for `--model`."""
+        file = self.workspace.parent / "scenario.yaml"
+        file.write_text(text)
+        return f"rehearsal:{file}"
+
+    def run(self, *args: str, stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
+        """Run to the end."""
+        done = self.start(*args, stdin=NOTHING if stdin is None else PIPE, **env)
+        try:
+            out, err = done.communicate(stdin, timeout)
+        finally:
+            done.kill()
+        return Ran(done.wait(), out, err)
+
+    def answers(self, *args: str, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+        """What one real process with `--stdin` says to each of these lines: an object a line, and nothing else."""
+        given, program = b"".join(line + b"\n" for line in lines), [*self.argv, *args, "--stdin"]
+        done = subprocess.run(
+            program, input=given, capture_output=True, cwd=self.workspace, env=self.env, check=False, timeout=300
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        said = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(said) == len(lines)
+        return said
+
+    def here(self, *args: str, **env: str) -> Ran:
+        """Run in this process, which has paid for the imports already. Nothing can be typed."""
+        out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+        with mock.patch.dict(os.environ, {**self.env, **env}, clear=True):
+            os.chdir(self.workspace)
+            try:
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                    code = main(args)
+            finally:
+                os.chdir(before)
+        return Ran(code, out.getvalue(), err.getvalue())
+
+    def start(self, *args: str, stdin: int = NOTHING, **env: str) -> Process:
+        """Start and leave it running."""
+        return Process([*self.argv[1:], *args], self.workspace, {**self.env, **env}, stdin=stdin)

@@ -1,0 +1,117 @@
+"""A run whose teammates flood each other ends with the reason, whatever else they do; an honest reporter goes on."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.cli.commands.command import Command, Ran
+
+from callboard.adapters.models.rehearsal.emulator import serve
+from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest, say, tool_use
+from callboard.adapters.models.rehearsal.scenario import Scenario
+from callboard.core.messaging.mail_limits import BURST
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+ENDLESS = 300
+"""Calls of one agent by which a run that does not end counts as endless."""
+
+
+@dataclass
+class Flood:
+    """A lead with some teammates, each of whose replies is made by `answer(agent, number)`."""
+
+    command: Command
+    answer: Callable[[str, int], SimulatedReply]
+    mates: tuple[str, ...]
+    calls: Counter[str] = field(default_factory=Counter[str])
+
+    def model(self, request: SimulatedRequest) -> SimulatedReply:
+        if request.purpose != "turn":
+            return say("A summary.")
+        self.calls[request.agent] += 1
+        number = self.calls[request.agent]
+        if request.agent == "lead":
+            spawned = [
+                tool_use("spawn_teammate", {"name": name, "role": "worker", "prompt": "Go."}) for name in self.mates
+            ]
+            return SimulatedReply(tuple(spawned)) if number == 1 else say("I see.")
+        return self.answer(request.agent, number) if number < ENDLESS else say("Nobody stopped me.")
+
+    async def run(self) -> Ran:
+        emulator = await serve(Scenario.from_callable(self.model))
+        key = {"ANTHROPIC_BASE_URL": emulator.url, "ANTHROPIC_API_KEY": "any", "MODEL_ID": "claude-sonnet-4-5"}
+        line = ("run", "--permission-mode", "acceptEdits", "--allowed-tools", "Bash(echo:*)", "Go.")
+        try:
+            return await anyio.to_thread.run_sync(lambda: self.command.run(*line, timeout=300, **key))
+        finally:
+            await emulator.aclose()
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def letters(agent: str, receiver: str, number: int, count: int) -> list[dict[str, object]]:
+    return [
+        tool_use("send_message", {"to": receiver, "content": f"news {number}.{place} of {agent}"})
+        for place in range(count)
+    ]
+
+
+def writes(agent: str, number: int) -> dict[str, object]:
+    return tool_use("write_file", {"path": f"{agent}-{number}.txt", "content": f"{number}"})
+
+
+def echoes(agent: str, number: int) -> dict[str, object]:
+    return tool_use("bash", {"command": f"echo {agent} {number}"})
+
+
+@pytest.mark.parametrize(
+    ("mates", "count", "beside"),
+    [
+        (("alice",), 10, writes),
+        (("alice", "bob"), 10, writes),
+        (("alice",), 5, echoes),
+        (("alice", "bob", "carol"), 3, echoes),
+        (("alice",), 200, writes),
+    ],
+    ids=["a new file", "two teammates", "a new echo", "three teammates", "two hundred"],
+)
+async def test_a_flood_ends_with_its_reason_whatever_is_done_beside_it(
+    command: Command, mates: tuple[str, ...], count: int, beside: Callable[[str, int], dict[str, object]]
+) -> None:
+    def answer(agent: str, number: int) -> SimulatedReply:
+        receiver = next((name for name in mates if name != agent), "lead")
+        return SimulatedReply((*letters(agent, receiver, number, count), beside(agent, number)))
+
+    flood = Flood(command, answer, mates)
+    ran = await flood.run()
+    assert ran.code == 1
+    assert ran.err.count("stopped at a limit: stuck: messages ") > 0, ran.err
+    assert max(flood.calls.values()) < ENDLESS / 2, flood.calls
+    sent = command.here("inbox", "--all", "--json")
+    assert sent.out.count('"type": "message"') <= len(mates) * 2 * BURST
+
+
+async def test_a_teammate_that_works_long_and_reports_often_goes_on(command: Command) -> None:
+    steps = itertools.count()
+
+    def answer(agent: str, number: int) -> SimulatedReply:
+        if number > 120:
+            return SimulatedReply((tool_use("report", {"status": "done", "result": "All is done."}),))
+        next(steps)
+        news = letters(agent, "lead", number, 1) if number % 4 == 0 else []
+        return SimulatedReply((writes(agent, number), *news))
+
+    flood = Flood(command, answer, ("alice",))
+    ran = await flood.run()
+    assert ran.code == 0, ran.err
+    assert "stuck" not in ran.err
+    assert flood.calls["alice"] == 121

@@ -1,0 +1,49 @@
+"""`callboard team budget` raises what one agent may use, from a process that hosts nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.commands.command import Command
+
+TEAM = """
+models:
+  big: {window: 60000, max_output: 8000}
+agents:
+  lead:
+    - reply:
+        - tool_use:
+            name: spawn_teammate
+            input: {name: alice, role: looks, prompt: do it, budget: {steps: 2}}
+    - repeat: forever
+      reply: I see.
+  alice:
+    - reply:
+        - tool_use: {name: list_tasks, input: {}}
+    - reply: Cut short.
+"""
+
+
+def test_a_raise_is_told_and_kept_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    command = Command(tmp_path)
+    cut = command.here("run", "--model", command.scenario(TEAM), "Go.")
+    assert (cut.code, "the budget of model calls of alice is used up" in cut.err) == (1, True), cut.err
+    for args, why in (
+        (("alice", "steps=2"), "steps: alice may use 2 already; a budget is only raised"),
+        (("alice", "tokens=9"), "alice has no limit of tokens of its own"),
+        (("alice", "moons=9"), "no such kind; there are cost_usd, tokens, steps, seconds"),
+        (("nobody", "steps=9"), "there is no agent 'nobody'"),
+    ):
+        ran = command.here("team", "budget", *args)
+        assert (ran.code, why in ran.err) == (2, True), ran.err
+    inside = command.here("team", "budget", "alice", "steps=9", CALLBOARD_TOOL="1")
+    assert (inside.code, "may not raise the budget of an agent" in inside.err) == (2, True), inside.err
+    ran = command.here("team", "budget", "alice", "steps=7")
+    assert (ran.code, "alice may use 7 calls in all" in ran.out) == (0, True), ran.err
+    assert "once a process hosts the session again" in " ".join(ran.out.split())
+    assert command.here("send", "--to", "alice", "Go on.").code == 0
+    more = TEAM.replace("    - reply: Cut short.\n", "    - reply: Cut short.\n    - reply: Done after all.\n")
+    resumed = command.here("run", "-c", "--model", command.scenario(more), "And now?")
+    assert resumed.code == 0, resumed.err
+    told = command.here("inbox", "lead", "--all")
+    assert "Done after all." in told.out, told.out

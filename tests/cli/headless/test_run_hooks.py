@@ -1,0 +1,124 @@
+"""Hooks in a whole session: the same settings file guards every kind of agent, and front matter guards its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.adapters.processes.cage import need
+from tests.cli.commands.command import Command
+
+AGENT = """\
+---
+name: scout
+description: Looks.
+tools: Read, Bash
+hooks:
+  PreToolUse:
+    - matcher: Read
+      hooks:
+        - type: command
+          command: echo agent $(cat | grep -o '"agent_type". "[a-z]*"') >> "$CLAUDE_PROJECT_DIR/log"
+  Stop:
+    - hooks:
+        - type: command
+          command: cat > "$CLAUDE_PROJECT_DIR/stopped"
+---
+Look.
+"""
+SKILL = """\
+---
+name: careful
+description: Be careful.
+hooks:
+  PreToolUse:
+    - matcher: Read
+      hooks:
+        - type: command
+          command: echo 'read nothing here' | tee -a "$CLAUDE_PROJECT_DIR/refused" >&2; exit 2
+---
+Be careful.
+"""
+SCENARIO = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]
+    - when: {result_of: read_file}
+      reply: [{tool_use: {name: load_skill, input: {name: careful}}}]
+    - when: {result_of: load_skill}
+      reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]
+    - when: {result_of: read_file}
+      reply: [{tool_use: {name: task, input: {description: look, prompt: look, agent_type: scout}}}]
+    - when: {result_of: task}
+      reply: Done.
+  "*":
+    - reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]
+    - when: {result_of: read_file}
+      reply: Seen.
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    command = Command(tmp_path)
+    ours = command.workspace
+    (ours / "hello.txt").write_text("hello\n")
+    for path, text in ((".claude/agents/scout.md", AGENT), (".claude/skills/careful/SKILL.md", SKILL)):
+        (ours / path).parent.mkdir(parents=True)
+        (ours / path).write_text(text)
+    who = 'grep -q agent_id && who=scout || who=lead; echo $who >> "$CLAUDE_PROJECT_DIR/all"'
+    log = {"type": "command", "command": who}
+    hooks = {"PreToolUse": [{"matcher": "Read", "hooks": [log]}]}
+    (ours / ".claude/settings.json").write_text(json.dumps({"hooks": hooks}))
+    return command
+
+
+def test_settings_guard_all_and_front_matter_guards_its_own(command: Command) -> None:
+    same = (command.workspace / ".claude/settings.json").read_text()  # the same hook of the person's runs once
+    (command.workspace.parent / ".claude").mkdir()
+    (command.workspace.parent / ".claude/settings.json").write_text(same)
+    ran = command.here("run", "--trust", "--model", command.scenario(SCENARIO), "Go.")
+    assert ran.out == "Done.\n", ran.err
+    log = (command.workspace / "log").read_text()
+    assert log == 'agent "agent_type": "scout"\n', "the lead's reads are none of its business"
+    assert (command.workspace / "all").read_text() == "lead\nlead\nscout\n"
+    stopped = json.loads((command.workspace / "stopped").read_text())
+    assert (stopped["hook_event_name"], stopped["agent_type"]) == ("SubagentStop", "scout")
+    assert stopped["last_assistant_message"] == "Seen."
+    refused = (command.workspace / "refused").read_text()
+    assert refused == "read nothing here\n", "the lead's second read: it has loaded the skill, and the scout has not"
+
+
+def test_nothing_of_it_runs_in_a_folder_that_nobody_trusted(command: Command) -> None:
+    scenario = "agents: {lead: [{reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]}, {reply: Done.}]}"
+    ran = command.here("run", "--model", command.scenario(scenario), "Go.")
+    assert ran.out == "Done.\n", ran.err
+    assert not (command.workspace / "all").exists()
+
+
+def test_the_doctor_names_each_hook_and_the_guards_that_a_fault_opens(command: Command) -> None:
+    command.here("trust", "--yes")
+    told = {one["field"]: one for one in json.loads(command.here("doctor", "--compat", "--json").out)}
+    opens, closed = told["hooks.PreToolUse[0].hooks[0]"], told["hooks.Stop[0].hooks[0]"]
+    assert (opens["verdict"], "onFailure: block" in opens["why"]) == ("honoured", True)
+    assert (closed["verdict"], closed["why"]) == ("honoured", "")
+
+
+def test_a_hook_of_the_workspace_runs_in_the_sandbox_unless_its_entry_says_otherwise(command: Command) -> None:
+    need(1)
+    outside = command.workspace.parent / "outside"
+    outside.mkdir()
+    script = command.workspace.parent / "script.sh"  # for a hook of a person's own this would run outside
+    script.write_text(f"echo x > {outside}/$1\n")
+    line = f"bash {script} "
+    hooks = [
+        {"type": "command", "command": line + "inside"},
+        {"type": "command", "command": line + "free", "sandbox": False},
+    ]
+    (command.workspace / ".claude").mkdir(exist_ok=True)
+    (command.workspace / ".claude/settings.json").write_text(
+        json.dumps({"hooks": {"SessionStart": [{"hooks": hooks}]}})
+    )
+    command.here("run", "--trust", "--model", command.scenario("agents: {lead: [{reply: Done.}]}"), "hello")
+    assert [one.name for one in outside.iterdir()] == ["free"]

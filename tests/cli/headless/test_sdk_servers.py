@@ -1,0 +1,105 @@
+"""MCP servers of a headless run: in the client itself (claude-agent-sdk as published), and as processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.headless.test_agent_sdk import Bench, blocks
+from tests.examples.programs import warm_program
+
+sdk = pytest.importorskip("claude_agent_sdk", reason="the package claude-agent-sdk is not installed")
+
+SCENARIO = """
+agents:
+  lead:
+    - when: {contains: add them}
+      reply:
+        - tool_use: {name: mcp__calc__add, input: {a: 2, b: 40}}
+    - when: {contains: divide}
+      reply:
+        - tool_use: {name: call_tool, input: {name: mcp__calc__divide, input: {a: 2, b: 0}}}
+    - otherwise: true
+      reply: All done.
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    made.scenario.write_text(SCENARIO)
+    with warm_program(made.cli):
+        yield made
+
+
+async def collected(client: Any) -> list[Any]:
+    return [one async for one in client.receive_response()]
+
+
+def calculator() -> Any:
+    @sdk.tool("add", "Add two numbers", {"a": float, "b": float})
+    async def add(given: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": f"The sum is {given['a'] + given['b']:g}"}]}
+
+    @sdk.tool("divide", "Divide two numbers", {"a": float, "b": float})
+    async def divide(given: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "by zero"}], "is_error": True}
+
+    return sdk.create_sdk_mcp_server("calc", tools=[add, divide])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_tools_of_the_client_are_called_through_it(bench: Bench) -> None:
+    options = bench.options(mcp_servers={"calc": calculator()}, allowed_tools=["mcp__calc__add", "mcp__calc__divide"])
+    async with sdk.ClaudeSDKClient(options) as client:
+        await client.query("add them")
+        first = await collected(client)
+        await client.query("divide them")
+        second = await collected(client)
+        status = await client.get_mcp_status()
+    init = next(one for one in first if isinstance(one, sdk.SystemMessage) and one.subtype == "init")
+    assert init.data["mcp_servers"] == [{"name": "calc", "status": "connected"}]
+    assert {"mcp__calc__add", "mcp__calc__divide"} <= set(init.data["tools"])
+    assert "The sum is 42" in str(first)
+    assert "by zero" in str(second)
+    calls = [block.name for block in blocks(second, sdk.ToolUseBlock)]
+    assert calls == ["mcp__calc__divide"]
+    assert status["mcpServers"][0]["status"] == "connected"
+
+
+SERVER = """
+from mcp.server import MCPServer
+app = MCPServer("calc")
+@app.tool()
+def add(a: float, b: float) -> str:
+    "Add two numbers"
+    return f"The sum is {a + b:g}"
+app.run()
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_process_of_mcp_config_serves_and_is_switched_off_and_on(bench: Bench, tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(SERVER)
+    entry = {"type": "stdio", "command": sys.executable, "args": [str(server)]}
+    (bench.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"other": entry}}))
+    options = bench.options(
+        mcp_servers={"calc": entry}, allowed_tools=["mcp__calc"], extra_args={"strict-mcp-config": None}
+    )
+    async with sdk.ClaudeSDKClient(options) as client:
+        await client.query("add them")
+        said = await collected(client)
+        await client.toggle_mcp_server("calc", enabled=False)
+        off = await client.get_mcp_status()
+        await client.reconnect_mcp_server("calc")
+        back = await client.get_mcp_status()
+    assert "The sum is 42" in str(said)
+    assert [(one["name"], one["status"]) for one in off["mcpServers"]] == [("calc", "disabled")]
+    assert [(one["name"], one["status"]) for one in back["mcpServers"]] == [("calc", "connected")]

@@ -1,0 +1,167 @@
+"""A terminal of our own: what `callboard` writes to it byte for byte, and what a person sees of that (by pyte)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+
+import pyte
+from tests.cli.commands.command import Command
+from tests.warm import Process
+
+SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-9A-B]|\x1b[=>78MDEc]")
+JOINER = "\u200d".encode()
+"""Pyte drops what follows one; the columns are the same without."""
+
+
+class PtyScreen:
+    """A pseudo-terminal with `callboard` in it. All that it writes is read at once, unless `hold` says not to."""
+
+    def __init__(self, command: Command, *args: str, columns: int = 100, rows: int = 30, **env: str) -> None:
+        self.columns, self.rows = columns, rows
+        self._master, slave = pty.openpty()
+        self.slave_name = os.ttyname(slave)
+        self._size(columns, rows)
+        self.before = termios.tcgetattr(slave)
+        self._raw = bytearray()
+        self._seen = 0
+        self._news = threading.Condition()
+        self._reads = threading.Event()
+        self._reads.set()
+        self._closed = False
+        self._pyte = pyte.HistoryScreen(columns, rows, history=20_000)
+        self._stream = pyte.ByteStream(self._pyte)
+        self._slave = slave
+        self.process = Process(
+            [*command.argv[1:], *args],
+            command.workspace,
+            {**command.env, **env},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            terminal=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _size(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def _read(self) -> None:
+        while not self._closed:
+            self._reads.wait()
+            if not select.select([self._master], [], [], 0.2)[0]:
+                continue
+            if not self._reads.is_set():
+                continue
+            try:
+                piece = os.read(self._master, 65_536)
+            except OSError:
+                return
+            with self._news:
+                self._raw += piece
+                self._news.notify_all()
+
+    def hold(self) -> None:
+        """The person's terminal takes nothing any more, as after a cut line."""
+        self._reads.clear()
+
+    def let_go(self) -> None:
+        self._reads.set()
+
+    def type(self, keys: str | bytes) -> None:
+        os.write(self._master, keys.encode() if isinstance(keys, str) else keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """A window of another size; the kernel tells the process."""
+        self._size(columns, rows)
+        self._feed()
+        self.columns, self.rows = columns, rows
+        self._pyte.resize(rows, columns)
+
+    def attributes(self) -> list[object]:
+        """How the terminal is set: echo, line by line, ..."""
+        return termios.tcgetattr(self._slave)
+
+    @property
+    def raw(self) -> bytes:
+        return bytes(self._raw)
+
+    def count(self, part: bytes) -> int:
+        """How often this was written."""
+        with self._news:
+            return self._raw.count(part)
+
+    @property
+    def said(self) -> str:
+        """All that was written, without control sequences."""
+        return SEQUENCE.sub("", self.raw.decode(errors="replace"))
+
+    def _feed(self) -> None:
+        with self._news:
+            piece, self._seen = bytes(self._raw[self._seen :]), len(self._raw)
+        if piece:
+            self._stream.feed(piece.replace(JOINER, b""))
+
+    def rows_now(self) -> list[str]:
+        """The rows of the window."""
+        self._feed()
+        return self._shown()
+
+    def _shown(self) -> list[str]:
+        return [row.rstrip() for row in self._pyte.display]
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Column and row, from 0."""
+        self._feed()
+        return self._pyte.cursor.x, self._pyte.cursor.y
+
+    @property
+    def cursor_is_visible(self) -> bool:
+        self._feed()
+        return not self._pyte.cursor.hidden
+
+    def text(self) -> str:
+        """All rows, also those that have left the window at its top."""
+        self._feed()  # once: a row that leaves the window between two looks stands in neither
+        gone = ["".join(row[at].data for at in range(self.columns)).rstrip() for row in self._pyte.history.top]
+        return "\n".join([*gone, *self._shown()])
+
+    def wait(self, pattern: str, seconds: float = 180) -> str:
+        """The window once it shows the pattern."""
+        return self.until(
+            lambda: re.search(pattern, "\n".join(self.rows_now()), re.MULTILINE) is not None, pattern, seconds
+        )
+
+    def wait_said(self, pattern: str, seconds: float = 180) -> str:
+        """The window once the pattern was written."""
+        return self.until(lambda: re.search(pattern, self.said) is not None, pattern, seconds)
+
+    def until(self, holds: Callable[[], bool], what: str, seconds: float = 180) -> str:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            with self._news:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"never: {what!r}; the window:\n" + "\n".join(self.rows_now()))
+                self._news.wait(0.2)
+        return "\n".join(self.rows_now())
+
+    def close(self) -> None:
+        self._reads.set()
+        self.process.kill()
+        self.process.wait()
+        self._closed = True
+        self._reader.join()
+        for file in (self._slave, self._master):
+            with contextlib.suppress(OSError):
+                os.close(file)

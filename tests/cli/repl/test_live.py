@@ -1,0 +1,156 @@
+"""The lead's words at the prompt line: block by block as they stream, each once, void ones marked, the last always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.cli.repl.live_rows import Shown, replied
+
+from callboard.cli.repl.live_screen import tail_rows
+from callboard.ports.model import Delta
+from callboard.types import events as ev
+from callboard.types.messages import Edit
+from callboard.types.records import ToolCall
+
+TEXT = "First of all.\n\n- one\n- two\n\nAnd that is all."
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    shown = Shown()
+    yield shown
+    shown.terminal.close()
+
+
+def test_finished_blocks_appear_while_the_rest_streams(shown: Shown) -> None:
+    shown.stream("First of all.\n\n- one\n- two\n\nAnd th")
+    assert shown.text() == "lead: First of all.\n\n- one\n- two\n"
+    assert shown.screen.tail(80, 24) == "And th"
+    shown.event(replied(TEXT))
+    assert shown.text() == f"lead: {TEXT}\n"
+    assert shown.screen.tail(80, 24) == ""
+
+
+def test_what_the_service_sends_beside_the_text_breaks_no_word(shown: Shown) -> None:
+    for at, char in enumerate("One word.\n\nTwo."):
+        shown.screen.on_delta("lead", Delta("event", "", {"at": at}))
+        shown.screen.on_delta("lead", Delta("text", char))
+    assert shown.text() == "lead: One word.\n"
+    assert shown.screen.tail(80, 24) == "Two."
+
+
+def test_texts_with_thoughts_between_them_are_two_texts(shown: Shown) -> None:
+    shown.stream("One.")
+    shown.screen.on_delta("lead", Delta("thinking", "hm"))
+    shown.stream("Two.")
+    assert shown.screen.tail(80, 24) == "One.\nTwo."
+    shown.event(replied("One.", "Two."))
+    assert shown.text() == "lead: One.\nTwo.\n"
+
+
+def test_a_reply_that_did_not_stream_is_shown_whole(shown: Shown) -> None:
+    shown.event(replied("One.", "Two."))
+    shown.event(replied(TEXT), "alice")
+    assert shown.text() == f"lead: One.\nTwo.\nalice: {TEXT}\n"
+
+
+def test_pieces_that_were_lost_are_made_good_by_the_reply(shown: Shown) -> None:
+    shown.stream(TEXT.replace("- one\n", ""))
+    shown.event(replied(TEXT))
+    first, gap, *rest = shown.text().split("\n\n")[0], *shown.text().split("lead: [parts")[1:]
+    assert first == "lead: First of all."
+    assert "- one\n- two\n\nAnd that is all.\n" in gap
+    assert shown.text().count("First of all.") == 1
+    assert rest == []
+
+
+def test_a_partial_reply_that_is_dropped_is_marked_as_void_even_when_quiet() -> None:
+    shown = Shown(quiet=True)
+    shown.stream("Wrong words.\n\nMore wr")
+    shown.screen.on_delta("lead", Delta("dropped", "overloaded: busy"))
+    assert "What lead said above since its last whole reply is void" in shown.text()
+    assert shown.screen.tail(80, 24) == ""
+    shown.stream("Right words.\n\nYes.")
+    shown.event(replied("Right words.\n\nYes."))
+    assert shown.text().endswith("lead: Right words.\n\nYes.\n")
+    shown.terminal.close()
+
+
+def test_a_partial_reply_of_which_nothing_was_printed_is_told_as_before(shown: Shown) -> None:
+    shown.stream("Wro")
+    shown.screen.on_delta("lead", Delta("dropped", "overloaded: busy"))
+    assert shown.text() == "lead: partial reply dropped: overloaded: busy\n"
+
+
+def test_what_a_person_interrupted_is_not_said_twice(shown: Shown) -> None:
+    shown.stream("One.\n\nTwo, and th")
+    shown.event(ev.ReplyInterrupted(at=0, ordinal=1, text="One.\n\nTwo, and th"))
+    assert shown.text() == "lead: One.\n\nTwo, and th\n[interrupted]\n"
+
+
+def test_the_final_answer_is_shown_once_after_a_compaction(shown: Shown) -> None:
+    shown.stream("Let me see.\n\nI lo")
+    shown.event(replied("Let me see.\n\nI look."))
+    edits = (Edit(kind="summarised", message=1, last=2),)
+    shown.event(ev.ContextEdited(at=0, stage="summarize_all", revision=1, edits=edits))
+    shown.stream("The answer.\n\nIt is 42.")
+    shown.event(replied("The answer.\n\nIt is 42."))
+    shown.event(ev.TurnEnded(at=0, turn="t", reason="end", text="The answer.\n\nIt is 42."))
+    assert shown.text().count("It is 42.") == 1
+    assert shown.text().index("compaction") < shown.text().index("It is 42.")
+
+
+def test_a_final_answer_that_no_reply_carried_is_shown(shown: Shown) -> None:
+    shown.event(ev.TurnEnded(at=0, turn="t", reason="end", text="It is 42."))
+    assert shown.text() == "lead: It is 42.\n"
+
+
+def test_with_colour_the_words_are_set_and_hold_no_sequence_of_the_models() -> None:
+    shown = Shown(color="always")
+    shown.stream("# Title\x1b[2J\n\nSome **bold** text\x1b]0;owned\x07.\n\n```py\nx = 1\n```\n")
+    shown.event(replied("# Title\x1b[2J\n\nSome **bold** text\x1b]0;owned\x07.\n\n```py\nx = 1\n```\n"))
+    assert shown.bare() == "lead Title\n\nSome bold text.\n\n  x = 1\n"
+    assert "\x1b[2J" not in shown.text()
+    shown.terminal.close()
+
+
+def test_a_call_is_folded_with_its_last_lines_or_its_change(shown: Shown) -> None:
+    calls = (
+        ToolCall(id="c1", use_id="u1", name="bash", input={"command": "pytest -q"}),
+        ToolCall(id="c2", use_id="u2", name="edit_file", input={"path": "a.py"}),
+    )
+    shown.event(replied().model_copy(update={"calls": calls}))
+    output = "\n".join(["begin", *[f"dot {at}" for at in range(40)], "2 failed\x1b[2J", "done"])
+    shown.event(ev.ToolFinished(at=0, call="c1", content=({"type": "text", "text": output},)))
+    change = "Edited a.py:\n--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n one\n-two\n+2"
+    shown.event(ev.ToolFinished(at=0, call="c2", content=({"type": "text", "text": change},)))
+    assert shown.text() == (
+        "lead: bash pytest -q => 43 lines\n    dot 39\n    2 failed\n    done\n"
+        "lead: edit_file a.py => +1 -1\n    -two\n    +2\n"
+    )
+
+
+def test_verbose_shows_a_result_in_full() -> None:
+    shown = Shown(verbose=True)
+    call = ToolCall(id="c1", use_id="u1", name="bash", input={"command": "seq 30"})
+    shown.event(replied().model_copy(update={"calls": (call,)}))
+    output = "\n".join(map(str, range(30)))
+    shown.event(ev.ToolFinished(at=0, call="c1", content=({"type": "text", "text": output},)))
+    assert "".join(f"    {number}\n" for number in range(30)) in shown.text()
+    shown.terminal.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "rows", "tail"),
+    [
+        ("", 20, 3, ""),
+        ("one\ntwo\nthree", 20, 2, "two\nthree"),
+        ("abcdefgh", 5, 4, "abcd\nefgh"),
+        ("你好世界", 5, 4, "你好\n世界"),
+        ("a\x1b[2Jb\n\n", 20, 4, "ab"),
+        ("x" * 10_000, 11, 2, "x" * 10 + "\n" + "x" * 10),
+    ],
+)
+def test_the_tail_is_the_last_rows(text: str, width: int, rows: int, tail: str) -> None:
+    assert tail_rows(text, width, rows) == tail

@@ -1,0 +1,230 @@
+"""A real terminal before, while and after: left as it was found, still while nobody types, and no wall for agents."""
+
+from __future__ import annotations
+
+import re
+import signal
+import termios
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+from click import Option
+from tests.cli.commands.command import Command
+from tests.cli.repl.pty_screen import PtyScreen
+
+from callboard.cli.commands.root import cli
+from callboard.cli.repl import type_ahead as typed_ahead
+
+ATTACK = "clip \\e]52;c;cm0gLXJm\\a link \\e]8;;http://evil\\e\\\\here \\e[31m up \\e[2A c1 \\x9b2J turned \\u202Egpj"
+PARTS, WORDS = 5, 5_000
+"""More in all than a terminal takes that nobody reads: 64 KB."""
+WRITES = "".join(
+    f"""
+    - when: {{{guard}}}
+      reply:
+        - text: "{"word " * WORDS}"
+        - tool_use: {{name: todo_write, input: {{todos: [{{content: Part {part}, status: pending}}]}}}}"""
+    for part, guard in enumerate(["contains: write", *["result_of: todo_write"] * (PARTS - 1)])
+)
+SCENARIO = f"""
+agents:
+  lead:
+    - when: {{contains: attack}}
+      reply:
+        - text: "{ATTACK} end"
+        - tool_use: {{name: read_file, input: {{path: evil.txt}}}}
+    - when: {{result_of: read_file}}
+      reply: Read it.{WRITES}
+    - when: {{result_of: todo_write}}
+      reply: Written.
+    - when: {{contains: slowly}}
+      latency_ms: 30000
+      reply: Too late.
+    - otherwise: true
+      reply: I hear you.
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    command = Command(tmp_path)
+    (command.workspace / "evil.txt").write_bytes(b"a \x1b]0;title\x07 b \xc2\x9b2J c \xe2\x80\xae d \x1b[31m e\n" * 3)
+    return command
+
+
+@pytest.fixture
+def opened(command: Command) -> Iterator[Callable[..., PtyScreen]]:
+    """Starts the prompt line, or another command, in a terminal."""
+    screens: list[PtyScreen] = []
+
+    def start(*, ready: str = r"^> *$", term: str = "xterm") -> PtyScreen:
+        screens.append(PtyScreen(command, "--model", command.scenario(SCENARIO), TERM=term))
+        screens[-1].wait(ready)
+        return screens[-1]
+
+    yield start
+    for one in screens:
+        one.close()
+
+
+def is_as_before(screen: PtyScreen) -> bool:
+    """Echo, line by line, the cursor and the wrapping are as a shell had them, and paste marks are off."""
+    raw = screen.raw
+    on, off = raw.rfind(b"\x1b[?2004h"), raw.rfind(b"\x1b[?2004l")
+    wraps = raw.rfind(b"\x1b[?7h") >= raw.rfind(b"\x1b[?7l")
+    return screen.attributes() == screen.before and screen.cursor_is_visible and off >= on and wraps
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent", "code"),
+    [(b"\x04", None, 0), (b"half a line\x03\x03\x03", None, 130), (b"typed", signal.SIGTERM, 143)],
+    ids=["ctrl-d", "ctrl-c", "sigterm"],
+)
+def test_the_terminal_is_left_as_it_was_found(
+    opened: Callable[..., PtyScreen], keys: bytes, sent: signal.Signals | None, code: int
+) -> None:
+    screen = opened()
+    assert screen.attributes() != screen.before, "the line reads key by key"
+    screen.type(keys)
+    if sent is not None:
+        screen.wait("^> typed")
+        screen.process.send_signal(sent)
+    assert screen.process.wait(180) == code
+    screen.until(lambda: is_as_before(screen), "a terminal as it was", 5)
+    assert "Traceback" not in screen.said
+
+
+def test_nothing_is_drawn_while_no_one_types_and_nothing_happens(opened: Callable[..., PtyScreen]) -> None:
+    screen = opened()
+    screen.type("hello\r")
+    screen.wait(r"I hear you\.")
+    screen.wait(r"1 idle")
+    quiet_since, written = time.monotonic(), len(screen.raw)
+    while time.monotonic() - quiet_since < 1.0:  # a second without a byte; it may still have been drawing at first
+        time.sleep(0.1)
+        if len(screen.raw) != written:
+            quiet_since, written = time.monotonic(), len(screen.raw)
+            assert written < 100_000, "it never stops drawing"
+
+
+def test_no_sequence_of_a_model_or_a_file_reaches_the_terminal(opened: Callable[..., PtyScreen]) -> None:
+    screen = opened()
+    screen.type("attack\r")
+    screen.wait_said(r"Read it\.")
+    raw = screen.raw
+    allowed = rb"\x1b\[\??[0-9;]*[ABCDHJKhlm]"
+    rest = re.sub(allowed, b"", raw)
+    assert b"\x1b" not in rest, rest[max(0, rest.find(b"\x1b") - 80) :][:160]
+    assert b"\xc2\x9b" not in raw
+    assert b"\xe2\x80\xae" not in raw
+    assert b"\x07" not in raw
+    assert "gpj" in screen.said
+
+
+def test_a_terminal_that_takes_nothing_holds_up_no_agent(opened: Callable[..., PtyScreen], command: Command) -> None:
+    screen = opened()
+    screen.hold()
+    screen.type("write\r")
+    deadline = time.monotonic() + 180
+    while '"steps": 6' not in command.here("team", "--json").out:
+        assert time.monotonic() < deadline, "the agents wait for the screen"
+        time.sleep(0.2)  # another process tells how far they are: it rings no bell here
+    assert b"Written." not in screen.raw
+    screen.let_go()
+    screen.wait(r"Written\.")
+    assert screen.said.count("word") >= PARTS * WORDS, "nothing was lost"
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_dumb_terminal_gets_lines_and_no_sequence(opened: Callable[..., PtyScreen], term: str) -> None:
+    screen = opened(ready=r"^>", term=term)
+    screen.type("hello\r")
+    screen.wait_said(r"I hear you\.")
+    screen.type("\x04")
+    assert screen.process.wait(180) == 0
+    assert b"\x1b" not in screen.raw
+    assert screen.attributes() == screen.before
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "colored"),
+    [
+        ([], {}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        ([], {"TERM": "dumb"}, False),
+    ],
+)
+def test_a_run_at_a_terminal_has_colours_where_they_are_wanted(
+    command: Command, args: list[str], env: dict[str, str], colored: bool
+) -> None:
+    command.env |= env
+    screen = PtyScreen(command, "run", *args, "--model", command.scenario(SCENARIO), "hello")
+    try:
+        assert screen.process.wait(180) == 0
+        screen.wait_said(r"I hear you\.")
+        assert (b"\x1b[" in screen.raw) is colored
+    finally:
+        screen.close()
+
+
+def echoes_nothing(screen: PtyScreen) -> bool:
+    return not cast("int", screen.attributes()[3]) & termios.ECHO
+
+
+def starting(opened: Callable[..., PtyScreen]) -> PtyScreen:
+    """Return a terminal that no longer echoes keys and whose prompt line is not there yet.
+
+    On a loaded machine the prompt line may be there before this process looks; then another terminal is opened.
+    """
+    for _ in range(20):
+        screen = opened(ready="")
+        screen.until(partial(echoes_nothing, screen), "keys are held back")
+        if "session" not in screen.said:
+            return screen
+    raise AssertionError("the prompt line was there before its start was seen, twenty times")
+
+
+def test_what_is_typed_during_the_start_stands_once_in_the_prompt(opened: Callable[..., PtyScreen]) -> None:
+    screen = starting(opened)
+    screen.type("first wrods\x7f\x7f\x7f\x7fords\rsecond")
+    screen.wait("I hear you")
+    screen.wait(r"^> second$")
+    text = screen.text()
+    assert text.count("first") == text.count("second") == 1, text
+    assert "> first words\n" in text
+    screen.type("\r")
+    screen.wait(r"^> second\n(.*\n)*.*I hear you")
+    screen.until(lambda: screen.text().count("I hear you") == 2, "one answer each")
+    screen.type("\x04")
+    assert screen.process.wait(180) == 0
+    assert screen.attributes() == screen.before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_ended_gives_the_terminal_back(
+    opened: Callable[..., PtyScreen], number: signal.Signals
+) -> None:
+    screen = starting(opened)
+    if number == signal.SIGINT:
+        screen.type("\x03")
+    else:
+        screen.process.send_signal(number)
+    assert screen.process.wait(180) == 128 + number
+    assert screen.attributes() == screen.before
+
+
+def test_only_a_command_line_that_ends_in_the_prompt_holds_keys_back() -> None:
+    options = {name: param for param in cli.params for name in (*param.opts, *param.secondary_opts)}
+    flags = {name for name, param in options.items() if isinstance(param, Option) and param.is_flag}
+    assert flags - {"--version"} == typed_ahead.FLAGS
+    assert set(options) - flags == typed_ahead.VALUED
+    for line in ("", "-c", "--model x -v", "--model=x", "attach", "attach ID -v"):
+        assert typed_ahead.talks(line.split()), line
+    for line in ("run x", "-p x", "--model x -p y", "--model", "--help", "attach -f", "attach --output-format=json"):
+        assert not typed_ahead.talks(line.split()), line

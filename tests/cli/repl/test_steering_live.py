@@ -1,0 +1,214 @@
+"""Steering in a terminal: words that wait, interrupts, teammates, several questions, other sessions."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.commands.command import Command
+from tests.cli.repl.screen import Screen, talking
+
+SCENARIO = """
+models:
+  big-one: {window: 200000}
+  small-one: {window: 100000}
+agents:
+  lead:
+    - when: {contains: slowly}
+      latency_ms: 20000
+      reply: Too late.
+    - when: {contains: three mates}
+      reply:
+        - tool_use: {name: spawn_teammate, input: {name: alice, role: tests, prompt: write it}}
+        - tool_use: {name: spawn_teammate, input: {name: bob, role: tests, prompt: write it}}
+        - tool_use: {name: spawn_teammate, input: {name: carol, role: tests, prompt: write it}}
+    - when: {model: small-one}
+      repeat: forever
+      reply: The small one hears you.
+    - when: {contains: quickly}
+      reply: Quickly it is.
+    - otherwise: true
+      reply: I hear you.
+  '*':
+    - when: {contains: write it}
+      reply:
+        - tool_use: {name: bash, input: {command: "touch ${agent}.txt"}}
+    - when: {result_of: bash}
+      reply:
+        - tool_use: {name: report, input: {status: done, result: "${agent} has written"}}
+    - when: {contains: a word}
+      reply: A word for me.
+    - otherwise: true
+      reply: Yes.
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+@pytest.fixture
+def screen(command: Command) -> Iterator[Screen]:
+    with talking(command, SCENARIO) as screen:
+        yield screen
+
+
+def test_a_word_waits_and_says_so_and_an_exclamation_mark_interrupts(screen: Screen) -> None:
+    screen.type("slowly", "Enter")
+    screen.wait(r"lead: thinks")
+    screen.type("and the tests", "Enter")
+    screen.wait(r"^queued: lead reads it at its next step; !@lead TEXT interrupts it")
+    screen.type("!@lead quickly", "Enter")
+    screen.wait(r"^interrupting lead: it reads this next")
+    shown = screen.wait(r"^(lead )?(Quickly it is|I hear you)\.$")
+    assert "Too late" not in shown
+    assert "turn ended: interrupted" in shown
+    screen.type("!", "Enter")
+    screen.wait(r"^lead has no turn to interrupt")
+
+
+def test_a_wrong_name_sends_nothing_and_the_line_is_the_draft_again(screen: Screen) -> None:
+    screen.type("@alise use tabs", "Enter")
+    screen.wait(r"^there is no agent alise\..*There are: @lead")
+    screen.wait(r"^> @alise use tabs")
+    screen.type("C-u", "\\\\@alise is a name", "Enter")
+    screen.wait(r"^(lead )?I hear you\.$")
+
+
+def test_three_mates_ask_at_once_and_are_answered_from_here_and_from_another_process(
+    screen: Screen, command: Command
+) -> None:
+    screen.type("three mates", "Enter")
+    screen.type("my draft")
+    shown = screen.wait(r"2 more wait")
+    screen.wait(r"allow this\? .*> ?$")
+    assert shown.count("allow this?") <= 1, "one question at a time"
+    shown = screen.wait(r"permission req_[a-z0-9]{12}$")
+    mine = re.findall(r"^(\w+) permission (req_[a-z0-9]+)$", shown, re.MULTILINE)[-1]
+    waiting = re.findall(r"^(req_\w+) +permission +(\w+)", command.here("plans").out, re.MULTILINE)
+    assert len(waiting) == 3
+    others = [(name, request) for request, name in waiting if request != mine[1]]
+    (first, elsewhere), (second, last) = others
+    assert command.here("approve", elsewhere).code == 0
+    made(command, f"{first}.txt")
+    assert command.here("approve", mine[1]).code == 0
+    screen.wait(rf"answered elsewhere: {mine[1]} approved by person")
+    screen.wait(rf"{second} permission {last}$")
+    screen.wait(r"allow this\? .*> ?$")
+    time.sleep(0.6)  # what is typed sooner is not taken for an answer
+    screen.type("y", "Enter")
+    made(command, f"{mine[0]}.txt", f"{second}.txt")
+    screen.wait(r"^> my draft")
+    screen.type("C-u", "@alice a word", "Enter")
+    screen.wait(r"^(alice )?A word for me\.$")
+    screen.type("/stop alic", "Enter")
+    screen.wait(r"there is no agent 'alic'\. Did you mean alice\?")
+    screen.type("/stop alice", "Enter")
+    screen.wait(r"^asked alice to stop")
+    screen.type("/inbox", "Enter")
+    screen.wait(r"^nothing waits for you")
+
+
+def test_another_model_another_session_and_back(screen: Screen) -> None:
+    screen.type("hello", "Enter")
+    screen.wait(r"^(lead )?I hear you\.$")
+    screen.type("/model", "Enter")
+    screen.wait(r"^big-one$")
+    screen.type("/model huge-one", "Enter")
+    screen.wait(r"has no model 'huge-one'; its file has: big-one, small-one")
+    screen.type("/model small-one", "Enter")
+    screen.wait(r"^from its next call on the lead asks small-one")
+    screen.type("hello", "Enter")
+    screen.wait(r"^(lead )?The small one hears you\.$")
+    shown = screen.wait(r"^session \S+; /help")
+    mine = re.findall(r"^session (\S+); /help", shown, re.MULTILINE)[0]
+    screen.type("/resume nothing", "Enter")
+    screen.wait(r"'nothing' is no session of this workspace")
+    screen.type(f"/resume {mine}", "Enter")
+    screen.wait(rf"^this is session {mine}")
+    screen.type("/resume", "Enter")
+    screen.wait(rf"^{mine} ")
+    screen.wait(rf"^this is {mine}; /resume ID goes on with another one")
+
+
+def test_resume_goes_on_with_another_session_in_the_same_terminal(command: Command) -> None:
+    scenario = command.scenario(SCENARIO)
+    assert command.here("run", "--model", scenario, "hello").code == 0
+    other = re.findall(r"^(\S+) .*hello", command.here("sessions").out, re.MULTILINE)[0]
+    screen = Screen(command, "--model", scenario)
+    try:
+        screen.wait(r"^> ?$")
+        screen.type(f"/resume {other}", "Enter")
+        screen.wait(rf"^session {other}; /help")
+        screen.type("quickly", "Enter")
+        screen.wait(r"^(lead )?Quickly it is\.$")
+        screen.type("C-d")
+        screen.wait(r"^left with 0$")
+    finally:
+        screen.close()
+
+
+def test_the_slash_commands_work_where_another_process_is_the_host(screen: Screen, command: Command) -> None:
+    screen.type("three mates", "Enter")
+    screen.wait(r"2 more wait")
+    beside = Screen(command, "attach")
+    try:
+        beside.wait(r"hosts session")
+        beside.wait(r"allow this\? .*> ?$")
+        for name, request in re.findall(r"^(req_\w+) +permission +(\w+)", command.here("plans").out, re.MULTILINE):
+            assert command.here("reject", name, "--why", f"not now, {request}").code == 0
+        beside.wait(r"answered elsewhere")
+        beside.wait(r"^> ?$")
+        for line, shows in (
+            ("/help", r"^/approve ID"),
+            ("/team", r"^alice +teammate"),
+            ("/tasks", r"the board is empty"),
+            ("/plans", r"nothing waits"),
+            ("/cron", r"no schedules"),
+            ("/rules", r"no session rules"),
+            ("/context", r"output reserve"),
+            ("/cost", r"^AGENT +CALLS"),
+            ("/model small-one", r"from its next call on the lead asks small-one"),
+            ("/resume", r"this is \S+; /resume ID goes on"),
+            ("/compact the tests", r"asked for a compaction"),
+            ("@alice a word", r"^(alice )?A word for me\.$"),
+            ("/stop bob", r"asked bob to stop"),
+            ("/new", r"^context cleared: "),
+            ("hello", r"^(lead )?The small one hears you\.$"),
+        ):
+            beside.type(line, "Enter")
+            beside.wait(shows)
+        beside.type("/quit", "Enter")
+        beside.wait(r"^left with 0$")
+    finally:
+        beside.close()
+
+
+def made(command: Command, *names: str, seconds: float = 180) -> None:
+    """Wait until these files are there."""
+    until(lambda: all((command.workspace / name).exists() for name in names), seconds)
+
+
+def until(so: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # a file has no event for "it is there now"
+
+
+def test_ctrl_c_at_a_question_is_no_and_stops_who_asked(screen: Screen, command: Command) -> None:
+    screen.type("three mates", "Enter")
+    screen.type("my draft")
+    screen.wait(r"2 more wait")
+    screen.wait(r"allow this\? .*> ?$")
+    screen.type("C-c")
+    screen.wait(r"stopping the turn; Ctrl-C again within 2 s leaves")
+    screen.wait(r"^> my draft")
+    assert not list(command.workspace.iterdir()), "nothing ran"
+    screen.type("C-u")
+    screen.type("C-c", "C-c", "C-c")
+    screen.wait(r"^left with 130$")

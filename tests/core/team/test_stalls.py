@@ -1,0 +1,86 @@
+"""How long each operation may take before its agent counts as stalled, as the table of `core.stalls` has it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.core.agent.agent_states import Life, judged, started, table
+
+from callboard.core.team import stalls
+from callboard.core.team.stalls import GRACE, USUAL, Longest
+from callboard.types import events as ev
+from callboard.types.records import ToolCall
+
+LONGEST = Longest({"bash": 120.0, "read_file": 600.0, "task": None}.get, lambda: 65.0)
+
+
+def running(name: str, **given: object) -> Life:
+    call = ToolCall(id="c1", use_id="u1", name=name, input=given)
+    block = {"type": "tool_use", "id": "u1", "name": name, "input": given}
+    told = Life.begun(total=300.0).prompted("go").replied(block, stop="tool_use", calls=[call])
+    return started(judged(told, "c1"), "c1", effect="unknown")
+
+
+@pytest.mark.parametrize(
+    ("told", "operation", "seconds"),
+    [
+        (running("bash"), "model", 300),
+        (running("bash"), "summary", 300),
+        (running("bash"), "count", 300),
+        (running("bash"), "tool:c1", 120),
+        (running("bash", timeout_s=400), "tool:c1", 400),
+        (running("bash", timeout_s=True), "tool:c1", 120),
+        (running("read_file"), "tool:c1", 600),
+        (running("bash"), "judge:c1", 65),
+        (running("bash"), "settle:c1", 65),
+        (running("bash"), "stop-hooks", 65),
+        (running("bash"), "prompt-hooks", 65),
+        (running("bash"), "reminders", USUAL),
+        (running("bash"), "answer:req_1", USUAL),
+    ],
+)
+def test_an_operation_may_take_its_time_out_and_a_moment_to_end(told: Life, operation: str, seconds: float) -> None:
+    assert stalls.limit(told.state, operation, LONGEST) == seconds + GRACE
+
+
+@pytest.mark.parametrize("operation", ["tool:c1", "bg:bg_1", "tool:gone"])
+def test_what_waits_for_others_may_take_for_ever(operation: str) -> None:
+    assert stalls.limit(running("task").state, operation, LONGEST) is None
+
+
+def test_the_table_names_every_kind_of_operation() -> None:
+    assert len(table(stalls.__doc__)) == 9
+
+
+def test_each_call_of_the_model_is_told_of_by_itself() -> None:
+    asked = Life.begun().prompted("go").asked()
+    assert stalls.key(asked.state, "model") == "model:1.1"
+    assert stalls.key(asked.state, "tool:c1") == "tool:c1"
+    assert stalls.key(asked.said("hm").state, "model") == "model"
+    assert stalls.key(asked.state, "summary") == "summary:0"
+
+
+@pytest.mark.parametrize(
+    ("operation", "words"),
+    [
+        ("model", "the model's reply"),
+        ("summary", "a summary of its conversation"),
+        ("tool:c1", "bash"),
+        ("tool:gone", "a tool"),
+        ("judge:c1", "the hooks before bash"),
+        ("settle:c1", "the hooks after bash"),
+        ("stop-hooks", "hooks"),
+        ("reminders", "reminders"),
+    ],
+)
+def test_what_it_waits_for_is_said_in_words(operation: str, words: str) -> None:
+    assert stalls.operation_text(running("bash").state, operation) == words
+
+
+def test_the_lead_is_told_what_it_can_do() -> None:
+    mate = stalls.stall_text("alice", "teammate", "bash", since=1_800_000_000.0, seconds=150)
+    assert mate.startswith("alice is stalled: it waits for bash since 08:00:00 UTC, longer than the 150 s")
+    assert "request_shutdown ends alice after 120 s" in mate
+    assert "request_shutdown" not in stalls.stall_text(
+        "explore-1", "subagent", "bash", since=1_800_000_000.0, seconds=150
+    )
+    assert isinstance(running("bash").events[-1], ev.ToolStarted)

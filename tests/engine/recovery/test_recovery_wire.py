@@ -1,0 +1,109 @@
+"""A fallback takes over in the middle of a tool loop, over real HTTP: the strict service takes every request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import cast
+
+import pytest
+from tests.engine.agent.test_one_agent import Echo, tools
+from tests.engine.context.summary_world import JumpingClock, events
+
+from callboard.adapters.models.anthropic.client import AnthropicModel
+from callboard.adapters.models.rehearsal.api import ApiError, ModelSpec
+from callboard.adapters.models.rehearsal.emulator import serve
+from callboard.adapters.models.rehearsal.replies import (
+    SimulatedFault,
+    SimulatedReply,
+    SimulatedRequest,
+    text,
+    thinking,
+    tool_use,
+)
+from callboard.adapters.models.rehearsal.scenario import Scenario
+from callboard.core.context.view.invariants import invariants
+from callboard.ports.model import ModelRequest, OnDelta
+from callboard.ports.model import Reply as Whole
+from callboard.testing import ScriptedModel, World
+from callboard.types import events as ev
+
+pytestmark = pytest.mark.anyio
+
+MODELS = {"one": ModelSpec("one", min_cache=256), "two": ModelSpec("two", min_cache=256)}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The service's transport runs on asyncio alone."""
+    return "asyncio"
+
+
+class Asking(AnthropicModel):
+    """Asks for thinking in every request."""
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Whole:
+        """The tool list is the last thing in front of the messages: whatever stands behind it is a field of its own."""
+        asked = replace(request, tools=request.tools + b',"thinking":{"type":"adaptive"}')
+        return await super().complete(asked, on_delta)
+
+
+class Thinker:
+    """Thinks before each call; the first model is overloaded from its `fails`-th call in the session on, twice."""
+
+    def __init__(self, steps: int, fails: int) -> None:
+        self.steps, self.fails, self.served = steps, fails, 0
+        self.asked: list[SimulatedRequest] = []
+
+    def __call__(self, request: SimulatedRequest) -> SimulatedReply | ApiError:
+        self.asked.append(request)
+        if request.model == "one" and self.served == self.fails:
+            return SimulatedReply((), faults=(SimulatedFault(status=529, times=2),))
+        self.served += 1
+        if self.served % (self.steps + 1) == 0:
+            return SimulatedReply((thinking(f"last thought of {request.model}"), text("done")))
+        return SimulatedReply(
+            (thinking(f"thought {self.served} of {request.model}"), tool_use("echo", {"text": f"{self.served}"}))
+        )
+
+
+def bodies(asked: list[SimulatedRequest], model: str) -> Iterator[bytes]:
+    """What a model was sent, message by message, without cache marks."""
+    for request in asked:
+        if request.model == model:
+            messages = json.loads(json.dumps(request.body["messages"]))
+            for message in messages:
+                for block in message["content"]:
+                    block.pop("cache_control", None)
+            yield json.dumps(messages)[:-1].encode()
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2, 3])
+async def test_each_model_is_sent_its_own_thinking_alone_and_its_prefix_stands(fails: int) -> None:
+    talk = Thinker(steps=3, fails=fails)
+    emulator = await serve(Scenario.from_callable(talk, models=MODELS))
+    model = Asking(base_url=emulator.url, api_key="a-rehearsed-key")
+    spec = {"model": "one", "fallback_models": ("two",), "pipeline": ()}
+    world = World(cast("ScriptedModel", cast("object", model)), tools(Echo()), clock=JumpingClock(), spec=spec)
+    try:
+        async with world.session() as team:
+            for _ in range(3):
+                await team.prompt("go")
+                await team.quiet()
+                state = team.state("lead")
+                assert (state.last_reason, state.last_text) == ("end", "done"), state.last_why
+                assert invariants(state.conversation.messages, sent=False) == []
+            (switched,) = await events(world, ev.ModelSwitched)
+            assert switched.model == "two"
+            assert [one.fault.kind for one in await events(world, ev.CallFailed)] == ["overloaded"] * 2
+    finally:
+        await model.aclose()
+        await emulator.aclose()
+    for model_, other in (("one", "two"), ("two", "one")):
+        sent = list(bodies(talk.asked, model_))
+        assert len(sent) == 1 or any(f"of {model_}".encode() in body for body in sent)
+        assert not any(f"of {other}".encode() in body for body in sent)
+        assert all(later.startswith(body) for body, later in pairwise(sent)), "the prefix stands"
+    assert [one.model for one in talk.asked][-4:] == ["one"] * 4, "the next turns are the first model's"

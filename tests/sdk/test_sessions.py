@@ -1,0 +1,349 @@
+"""Sessions from Python, whole: over the rehearsal model, with tools, agents, hooks, approvers and stages from code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+import structlog
+from pydantic import BaseModel
+
+from callboard import Agent, Deny, Request, Session, ToolContext, ToolError, hook, schedule, tool
+from callboard.sdk import events
+from callboard.sdk.errors import RunFailed, SessionClosed, UsageError, WrongResult
+from callboard.types.hook_answers import PreToolUse
+
+SCENARIO = """\
+agents:
+  lead:
+    - {when: {contains: "number please"}, reply: "seven"}
+    - {when: {contains: "does not fit"}, repeat: forever, reply: '{"number": 7}'}
+    - {when: {contains: "never fits"}, reply: "eight"}
+    - {when: {contains: "book it"}, repeat: forever, reply: [{tool_use: {name: book, input: {room: Blue, self: me}}}]}
+    - {when: {contains: "fail it"}, reply: [{tool_use: {name: fail, input: {}}}]}
+    - {when: {contains: "slow it"}, reply: [{tool_use: {name: slow, input: {}}}]}
+    - {when: {contains: "ask it"}, reply: [{tool_use: {name: ask_person, input: {question: "Which?"}}}]}
+    - when: {contains: "give it"}
+      reply: [{tool_use: {name: task, input: {description: d, prompt: p, agent_type: clerk}}}]
+    - {when: {contains: "break it"}, fault: {status: 400}}
+    - {otherwise: true, reply: "Done."}
+  clerk*:
+    - {when: {result_of: book}, reply: "Booked."}
+    - {reply: [{tool_use: {name: book, input: {room: Red, self: me}}}]}
+"""
+
+
+class Number(BaseModel):
+    number: int
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace, and homes of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.setenv("MODEL_ID", f"rehearsal:{tmp_path / 'model.yaml'}")
+    (tmp_path / "model.yaml").write_text(SCENARIO)
+    (tmp_path / "work").mkdir()
+    yield tmp_path / "work"
+    structlog.reset_defaults()
+
+
+booked: list[str] = []
+
+
+@tool
+def book(room: str, self: str, context: ToolContext) -> dict[str, str]:
+    """Book a room."""
+    booked.append(f"{room} for {context.agent}")
+    return {"room": room, "by": self}
+
+
+def ended(told: list[events.Event], name: str) -> events.ToolEnded:
+    return next(one for one in told if isinstance(one, events.ToolEnded) and one.name == name)
+
+
+async def watched(session: Session, prompt: str) -> list[events.Event]:
+    return [event async for event in session.stream(prompt)]
+
+
+def test_a_run_says_what_came_of_it_and_a_resume_goes_on(place: Path) -> None:
+    async def go() -> None:
+        async with Session(place, schedules=[schedule("@daily", "x")]) as session:
+            result = await session.run("Hello")
+            assert (result.ok, result.text, result.value, result.session) == (True, "Done.", None, session.id)
+            assert result.usage.output_tokens > 0
+            assert result.usage == session.cost()
+            assert [one.name for one in session.team()] == ["lead"]
+        with pytest.raises(SessionClosed):
+            await session.run("Too late")
+        async with Session.resume(place, result.session, schedules=[schedule("@daily", "x")]) as again:
+            assert (await again.rest()).text == "Done."
+            assert len(again.schedules()) == 1, "the same schedule is there once"
+        with pytest.raises(UsageError, match="opened once"):
+            await again.__aenter__()
+
+    asyncio.run(go())
+
+
+def test_a_typed_result_is_asked_for_again_with_what_is_wrong(place: Path) -> None:
+    async def go() -> None:
+        async with Session(place) as session:
+            assert (await session.run("A number please", result=Number)).value.number == 7
+            with pytest.raises(WrongResult) as wrong:
+                await session.run("This never fits", result=list[str])
+            assert len(wrong.value.errors) == 4
+            assert "valid list" in wrong.value.errors[-1]
+            failed = await session.run("Now break it")
+            assert (failed.ok, failed.exit_code) == (False, 1)
+            with pytest.raises(RunFailed) as told:
+                failed.check()
+            assert told.value.result is failed
+
+    asyncio.run(go())
+
+
+def test_a_tool_from_python_asks_and_is_judged_under_its_own_name(place: Path) -> None:
+    async def go() -> None:
+        booked.clear()
+        asked: list[Request] = []
+
+        async def approve(request: Request) -> bool | str:
+            asked.append(request)
+            return True if len(asked) == 1 else "Blue" if request.kind == "question" else False
+
+        @hook("PreToolUse", matcher="book")
+        def no_red(event: PreToolUse) -> Deny | None:
+            return Deny("red is closed") if event.call.input["room"] == "Red" else None
+
+        clerk = Agent("clerk", "Books.", "You book.", tools=[book])
+        async with Session(place, tools=[book], agents=[clerk], hooks=[no_red], approver=approve) as session:
+            told = await watched(session, "book it")
+            assert ended(told, "book").data == {"room": "Blue", "by": "me"}
+            assert [one.request.payload["tool"] for one in told if isinstance(one, events.Asked)] == ["book"]
+            assert isinstance(told[-1], events.Rested)
+            denied = ended(await watched(session, "book it again"), "book")
+            assert (denied.is_error, "denied" in denied.text.lower()) == (True, True)
+            by_clerk = [one for one in await watched(session, "give it away") if isinstance(one, events.ToolEnded)]
+            assert [(one.name, one.is_error) for one in by_clerk] == [("book", True), ("task", False)]
+            assert "red is closed" in by_clerk[0].text
+            assert (await session.run("ask it")).ok
+        assert booked == ["Blue for lead"]
+        assert [one.kind for one in asked] == ["permission", "permission", "question"]
+
+    asyncio.run(go())
+
+
+def test_what_a_tool_raises_and_one_that_takes_too_long_are_error_results(place: Path) -> None:
+    @tool(reads=True)
+    async def fail() -> str:
+        """Fails."""
+        raise ToolError("no room at all")
+
+    @tool(reads=True, timeout=0.05)
+    async def slow() -> str:
+        """Takes long."""
+        await anyio.sleep_forever()
+        return "never"
+
+    async def go() -> None:
+        async with Session(place, tools=[fail, slow]) as session:
+            failed = ended(await watched(session, "fail it"), "fail")
+            assert (failed.is_error, failed.text) == (True, "no room at all")
+            late = ended(await watched(session, "slow it"), "slow")
+            assert (late.is_error, "longer than 0.05 s" in late.text) == (True, True)
+
+    asyncio.run(go())
+
+
+def test_cancelling_loses_nothing_and_what_is_raised_inside_leaves_as_itself(place: Path) -> None:
+    began, go_on = anyio.Event, anyio.Event
+
+    async def go() -> None:
+        here, free = began(), go_on()
+
+        @tool(reads=True)
+        async def slow() -> str:
+            """Waits."""
+            here.set()
+            await free.wait()
+            return "waited"
+
+        async with Session(place, tools=[slow]) as session:
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.run, "slow it")
+                await here.wait()
+                group.cancel_scope.cancel()
+            free.set()
+            assert (await session.rest()).text == "Done.", "the turn goes on"
+        with pytest.raises(ZeroDivisionError):
+            async with Session(place):
+                1 / 0  # noqa: B018  # raises
+
+    asyncio.run(go())
+
+
+def test_a_session_may_be_opened_used_and_closed_by_different_tasks(place: Path) -> None:
+    """As a web service does that keeps its sessions in an exit stack."""
+
+    async def go() -> None:
+        stack = AsyncExitStack()
+        opening = [asyncio.create_task(stack.enter_async_context(Session(place))) for _ in range(2)]
+        sessions = [await one for one in opening]
+        first = sessions[0].id
+        results = await asyncio.gather(*(asyncio.create_task(one.run("Hello")) for one in sessions))
+        assert [one.text for one in results] == ["Done.", "Done."]
+        await asyncio.create_task(stack.aclose())
+        with pytest.raises(SessionClosed):
+            await sessions[0].run("Too late")
+        resumed = Session.resume(place, first)
+        assert await asyncio.create_task(resumed.__aenter__()) is resumed, "nobody hosts it any more"
+        await asyncio.create_task(resumed.__aexit__(None, None, None))
+
+    asyncio.run(go())
+
+
+def test_opening_that_is_cancelled_or_fails_leaves_nothing_open(place: Path) -> None:
+    async def go() -> None:
+        opening = asyncio.create_task(Session(place, id=(name := str(uuid4()))).__aenter__())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        with anyio.move_on_after(0) as scope:
+            async with Session(place):
+                pytest.fail("it was cancelled before it was open")
+        assert scope.cancelled_caught
+        with pytest.raises(UsageError, match="no session"):
+            await Session.resume(place, name).__aenter__()
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    asyncio.run(go())
+
+
+def test_a_run_in_another_task_ends_when_the_session_is_closed(place: Path) -> None:
+    async def go() -> None:
+        begun = asyncio.Event()
+
+        @tool(reads=True)
+        async def slow() -> str:
+            """Take long."""
+            begun.set()
+            await asyncio.Event().wait()
+            return "too late"
+
+        session = await Session(place, tools=[slow]).__aenter__()
+        running = asyncio.create_task(session.run("slow it"))
+        await begun.wait()
+        await session.__aexit__(None, None, None)
+        with pytest.raises(SessionClosed):
+            await running
+
+    asyncio.run(go())
+
+
+def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> None:
+    async def booking(**options: Any) -> bool:
+        booked.clear()
+        async with Session(place, tools=[book], approver=lambda _: True, **options) as session:
+            await session.run("book it")
+        return bool(booked)
+
+    async def go() -> None:
+        assert await booking(lead_tools=["read_file"])
+        assert not await booking(lead_tools=["read_file"], denied=["book"])
+
+    asyncio.run(go())
+
+
+def test_several_sessions_live_in_one_program_and_leave_it_as_it_was(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT), logging.root.handlers[:], logging.root.level
+    other = place.parent / "other"
+    other.mkdir()
+
+    async def go() -> None:
+        async with Session(place) as one, Session(place) as two, Session(other) as three:
+            results = [await each.run("Hello") for each in (one, two, three)]
+            assert [result.text for result in results] == ["Done."] * 3
+            assert len({result.session for result in results}) == 3
+            assert signal.getsignal(signal.SIGINT) is before[0] or signal.getsignal(signal.SIGINT) is not None
+        structlog.get_logger("callboard.late").info("goes nowhere")
+
+    asyncio.run(go())
+    assert (signal.getsignal(signal.SIGINT), logging.root.handlers[:], logging.root.level) == before
+    assert capfd.readouterr() == ("", "")
+    structlog.get_logger("mine").info("is printed as before")
+    assert "is printed as before" in capfd.readouterr().out
+
+
+def test_a_stage_of_ones_own_is_asked_by_the_name_that_settings_give_it(place: Path) -> None:
+    asked: list[int] = []
+
+    def look(view: object, budget: int, now: float) -> None:
+        asked.append(budget)
+
+    async def go() -> None:
+        settings = {"context": {"pipeline": [{"stage": "code:look"}, {"stage": "summarize_all"}], "limit": 100}}
+        async with Session(place, stages={"code:look": look}, settings=settings) as session:
+            await session.run("Hello " * 200)
+
+    asyncio.run(go())
+    assert asked
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"tools": [len]}, "put `@tool` over"),
+        ({"hooks": [len]}, "put `@hook"),
+        ({"agents": [Agent("a", "b", "c", tools=["no_such"])]}, "there is no tool 'no_such'"),
+        ({"agents": [Agent("A b", "b", "c")]}, "name"),
+        ({"modell": "x"}, "there is no option 'modell'"),
+        ({"approver": 7}, "no approver"),
+        ({"budget": -1}, "budget"),
+        ({"tools": [book, tool(name="book")(lambda: "")]}, "two tools go by one name"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_at_once(place: Path, options: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Session(place, **options)  # pyright: ignore  # wrong on purpose
+
+
+def test_a_tool_with_a_name_of_the_runtime_is_refused(place: Path) -> None:
+    async def go() -> None:
+        with pytest.raises(UsageError, match="bash"):
+            async with Session(place, tools=[tool(name="bash")(book.function)]):
+                pass
+
+    asyncio.run(go())
+
+
+def test_importing_the_package_loads_nothing_and_every_public_name_is_there_and_described() -> None:
+    code = "import sys, callboard; print([m for m in sys.modules if m.startswith('callboard.')])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "['callboard._renamed']"
+    import callboard
+    from callboard.sdk import errors
+
+    assert set(callboard.__all__) <= set(dir(callboard))
+    for module in (callboard, events, errors):
+        for name in set(module.__all__) - {"__version__", "Event"}:
+            assert (getattr(module, name).__doc__ or "").strip(), f"{name} has no docstring"
+            assert not (getattr(module, name).__doc__ or "").startswith(f"{name}("), f"{name}: a generated docstring"
+    for name in [one for one in vars(Session) if not one.startswith("_")]:
+        assert (getattr(Session, name).__doc__ or "").strip(), f"Session.{name} has no docstring"
+    with pytest.raises(AttributeError, match="no attribute 'Sesion'"):
+        callboard.Sesion  # noqa: B018  # pyright: ignore  # raises

@@ -1,0 +1,224 @@
+"""Tools from Python functions: what the model is told of them, what becomes of its input, what a result may be."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import socket
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
+
+import pytest
+from pydantic import BaseModel, Field
+
+from callboard.core.json_schema import check_input
+from callboard.sdk.errors import NotTyped
+from callboard.sdk.function_tool import outcome_of
+from callboard.sdk.signatures import described
+from callboard.sdk.tools import FunctionTool, Image, ToolContext, ToolResult, tool
+from callboard.types.errors import ToolRefused
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Place(TypedDict):
+    city: str
+    zip: NotRequired[str]
+
+
+class Order(BaseModel):
+    amount: int = Field(ge=1, description="How many")
+
+
+class Tree(BaseModel):
+    kids: list[Tree] = []
+
+
+def everything(
+    colour: Colour,
+    point: Point,
+    places: list[Place],
+    order: Order,
+    maybe: Optional[int] = None,  # noqa: UP045  # as users write it
+    kind: Literal["a", "b"] = "a",
+    counts: dict[str, int] | None = None,
+    tree: Tree | None = None,
+) -> str:
+    """Take everything."""
+    return f"{colour.name} {point.x} {places[0]['city']} {order.amount} {maybe} {kind} {counts} {tree}"
+
+
+WHOLE = {"colour": "red", "point": {"x": 1}, "places": [{"city": "Oslo"}], "order": {"amount": 2}}
+
+
+def call(made: FunctionTool[..., Any], given: dict[str, Any]) -> Any:
+    args, kwargs = made.taken.bind(given)
+    return made.function(*args, **kwargs)
+
+
+def test_types_become_a_schema_and_arguments_become_their_values() -> None:
+    made = tool(everything)
+    fields = made.input_schema["properties"]
+    assert made.input_schema["required"] == ["colour", "point", "places", "order"]
+    assert fields["colour"]["enum"] == ["red", "blue"]
+    assert fields["point"]["properties"] == {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}}
+    assert fields["places"]["items"]["required"] == ["city"]
+    assert fields["order"]["properties"]["amount"] == {"type": "integer", "minimum": 1, "description": "How many"}
+    assert fields["kind"] == {"enum": ["a", "b"], "type": "string", "default": "a"}
+    assert check_input(made.input_schema, WHOLE) is None
+    assert call(made, WHOLE) == "RED 1 Oslo 2 None a None None"
+
+
+def test_a_type_that_holds_itself_keeps_its_name_in_the_schema() -> None:
+    schema = tool(everything).input_schema
+    assert "$ref" in str(schema["properties"]["tree"])
+    assert set(schema["$defs"]) == {"Tree"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"order": {"amount": 0}}, "order.amount"),
+        ({"colour": "green"}, "colour"),
+        ({"places": [{}]}, "places.0.city"),
+        ({"more": 1}, "more: there is no such argument"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_told_by_field(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        tool(everything).taken.bind({**WHOLE, **change})
+
+
+def test_no_name_of_an_argument_hijacks_the_call() -> None:
+    def odd(self: int, context: str, name: str, given: str, function: str, args: int, kwargs: int, /, cls: int) -> str:
+        return f"{self} {context} {name} {given} {function} {args} {kwargs} {cls}"
+
+    made = tool(odd)
+    given = {"self": 1, "context": "c", "name": "n", "given": "g", "function": "f", "args": 2, "kwargs": 3, "cls": 4}
+    assert list(made.input_schema["properties"]) == list(given)
+    assert call(made, given) == "1 c n g f 2 3 4"
+
+
+def test_a_parameter_of_the_context_is_known_by_its_type_alone() -> None:
+    def who(text: str, me: ToolContext, context: int = 0) -> str:
+        return f"{me.agent} {text} {context}"
+
+    made = tool(who)
+    assert list(made.input_schema["properties"]) == ["text", "context"]
+    with pytest.raises(ValueError, match="no such argument"):
+        made.taken.bind({"text": "x", "me": "evil"})
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda x: x, "parameter `x` has no type"),
+        (lambda *args: args, r"`\*args` cannot be described"),
+        (lambda **more: more, r"`\*\*more` cannot be described"),
+    ],
+)
+def test_what_cannot_be_described_is_refused_when_it_is_decorated(function: Callable[..., Any], told: str) -> None:
+    with pytest.raises(NotTyped, match=told):
+        FunctionTool(function, name="odd")
+
+
+def test_types_that_are_no_json_are_refused_when_they_are_decorated() -> None:
+    def lines(port: socket.socket) -> None: ...
+    def back(then: Callable[[int], int]) -> None: ...
+
+    for function, told in ((lines, "socket"), (back, "cannot be said in JSON")):
+        with pytest.raises(NotTyped, match=told):
+            FunctionTool(function)
+    for name in ("two words", "mcp__x__y", "", "x" * 65):
+        with pytest.raises(NotTyped):
+            FunctionTool(everything, name=name)
+
+
+GOOGLE = """Summary.
+
+More.
+
+Args:
+    one (str): The one,
+        with more.
+    two: The two: really.
+
+Returns:
+    three: no parameter
+"""
+NUMPY = """Summary.
+
+More.
+
+Parameters
+----------
+one : str
+    The one,
+    with more.
+two
+    The two: really.
+
+Returns
+-------
+three
+    no parameter
+"""
+SPHINX = """Summary.
+
+More.
+
+:param str one: The one,
+    with more.
+:param two: The two: really.
+:returns: no parameter
+"""
+
+
+@pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX])
+def test_a_docstring_of_each_style_describes_the_parameters(text: str) -> None:
+    assert described(text) == ("Summary.\n\nMore.", {"one": "The one, with more.", "two": "The two: really."})
+
+
+def test_annotated_wins_over_the_docstring() -> None:
+    def say(text: Annotated[str, "What to say"], loud: Annotated[bool, Field(description="Loudly")] = False) -> None:
+        """Say it.
+
+        Args:
+            text: something else
+        """
+
+    fields = tool(say).input_schema["properties"]
+    assert (fields["text"]["description"], fields["loud"]["description"]) == ("What to say", "Loudly")
+
+
+def test_results_of_every_kind_become_blocks_and_data() -> None:
+    assert outcome_of("text").content == "text"
+    assert outcome_of(None).content == "Done."
+    assert outcome_of(Order(amount=2)).data == {"amount": 2}
+    assert outcome_of(Point(1)).data == {"x": 1, "y": 0}
+    assert outcome_of([1, 2]).data == {"result": [1, 2]}
+    seen = outcome_of(["Look", Image(b"GIF89a", "image/gif")]).content
+    assert [one["type"] for one in seen if isinstance(one, dict)] == ["text", "image"]
+    told = outcome_of(ToolResult("no", is_error=True, data={"a": 1}, ends_turn=True))
+    assert (told.content, told.is_error, told.data, told.ends_turn) == ("no", True, {"a": 1}, True)
+    with pytest.raises(ToolRefused, match="no JSON"):
+        outcome_of(socket.SocketKind)
+
+
+def test_a_tool_is_still_its_function() -> None:
+    @tool(reads=True, timeout=3)
+    def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    assert (double(4), double.name, double.description) == (8, "double", "Twice as much.")
+    assert (double.effect, double.concurrency, double.timeout) == ("read", "shared", 3)

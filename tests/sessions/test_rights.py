@@ -1,0 +1,163 @@
+"""Rights from settings to agents: of a type, of its children, of scheduled turns; what is denied whole is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from callboard.adapters.extensions.agents import load_agents
+from callboard.adapters.extensions.discovery import ExtensionPaths
+from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse_rules
+from callboard.config.settings import LoadedSettings, load_settings, rules_of
+from callboard.ports.tool import Folders, ToolSpec
+from callboard.sessions.agent_specs import AgentTypes
+from callboard.sessions.compose import Chosen
+from callboard.testing import ScriptedModel
+from callboard.types.agent_spec import AgentSpec, ModelLimits, PermissionMode, PermissionRules
+from callboard.types.errors import SettingsError
+from callboard.types.records import Cause, ToolCall
+
+BASH = ToolSpec("bash", "", {}, "unknown")
+
+
+class House:
+    """A person's settings beside a workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config, self.workspace = folder / "config" / "callboard", folder / "ws"
+        self.config.mkdir(parents=True)
+        self.workspace.mkdir()
+
+    def load(self, text: str, **environ: str) -> LoadedSettings:
+        (self.config / "settings.yaml").write_text(text)
+        return load_settings({"XDG_CONFIG_HOME": str(self.config.parent), **environ}, workspace=self.workspace)
+
+    def types(self, text: str) -> AgentTypes:
+        files = ExtensionPaths(workspace=self.workspace, config=self.config, home=self.config, trusted=True)
+        chosen = Chosen(ScriptedModel({}), "scripted", {"scripted": ModelLimits()}, ())
+        return AgentTypes(load_agents(files).items, self.load(text), chosen, attended=True)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(house: House) -> None:
+    types = house.types(
+        "permission:\n"
+        "  mode: acceptEdits\n"
+        "  deny: [WebFetch]\n"
+        "  agents:\n"
+        "    lead: {allow: ['Bash(make)'], ask: ['Bash(git push:*)'], deny: ['Read(private/**)']}\n"
+        "    teammate: {mode: bypassPermissions, allow: ['Bash(npm test)']}\n"
+        "    explore: {mode: plan}\n"
+    )
+    lead = types.lead("lead")
+    assert lead.permission_mode == "acceptEdits"
+    assert lead.rules == PermissionRules(
+        allow=("Bash(make)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
+    )
+    mate = types.spawned("teammate", "alice", lead)
+    assert mate.permission_mode == "acceptEdits"
+    assert mate.rules == PermissionRules(
+        allow=("Bash(npm test)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
+    )
+    assert types.spawned("explore", "sub1", mate).permission_mode == "plan"
+
+
+def test_a_type_that_is_not_there_is_told_with_its_place(house: House) -> None:
+    with pytest.raises(
+        SettingsError, match=r"settings.yaml:3: permission.agents.explorer.mode: there is no agent type"
+    ):
+        house.types("permission:\n  agents:\n    explorer: {mode: plan}\n")
+
+
+def test_a_rule_of_a_type_that_is_none_is_refused_with_its_place(house: House) -> None:
+    with pytest.raises(SettingsError, match=r"settings.yaml:3: permission.schedules.deny"):
+        house.load("permission:\n  schedules:\n    deny: ['Bash(']\n")
+    rules = "permission: {allow: [Read], schedules: {ask: [Edit]}, agents: {lead: {deny: [Bash]}}}"
+    assert {address[1:-1]: rule for address, rule in rules_of(house.load(rules).settings)} == {
+        ("allow",): "Read",
+        ("schedules", "ask"): "Edit",
+        ("agents", "lead", "deny"): "Bash",
+    }
+
+
+def test_a_tool_that_is_denied_as_a_whole_is_not_in_the_models_context(house: House) -> None:
+    types = house.types("permission: {deny: ['Bash', 'mcp__*', 'Edit(x)', 'Gre*'], agents: {explore: {deny: [Read]}}}")
+    lead = types.lead("lead")
+    assert not {"bash", "grep"} & set(lead.tools)
+    assert {"edit_file", "read_file", "glob"} <= set(lead.tools)
+    assert not {"bash", "read_file", "glob", "grep"} & set(types.spawned("explore", "sub1", lead).tools)
+    assert "bash" in house.types("permission: {deny: ['Bash(curl:*)']}").lead("lead").tools
+
+
+def test_modes_of_claude_code_are_read_and_what_is_read_otherwise_is_told(house: House) -> None:
+    assert house.load("permission: {mode: manual}").settings.permission.mode == "default"
+    assert house.load("permission: {mode: manual}").notes == ()
+    auto = house.load("permission: {mode: sandboxed, agents: {lead: {mode: auto}}}")
+    assert (auto.settings.permission.mode, auto.settings.permission.agents["lead"].mode) == ("sandboxed", "default")
+    assert len(auto.notes) == 1
+    assert "settings.yaml:1: permission.agents.lead.mode: the mode auto is read as default" in auto.notes[0]
+    assert "CALLBOARD_PERMISSION__MODE" in house.load("", CALLBOARD_PERMISSION__MODE="auto").notes[0]
+
+
+def test_a_rule_that_does_nothing_is_told_with_its_place_and_what_to_write(house: House) -> None:
+    notes = house.load(
+        "permission:\n  allow: ['Bash(make)', 'B*']\n  agents: {lead: {deny: ['Write(src/**)']}}\n"
+    ).notes
+    assert [note.partition("settings.yaml:")[2] for note in notes] == [
+        "2: permission.allow[1]: the rule B* does nothing: a star in a tool's name holds in deny and ask rules only",
+        "3: permission.agents.lead.deny[0]: the rule Write(src/**) does nothing: "
+        "Write with a path is never consulted: write Edit(src/**)",
+    ]
+
+
+async def ruling(
+    root: Path, command: str, judge: PolicyJudge, cause: Cause, mode: PermissionMode = "default", **rules: str
+) -> str:
+    spec = AgentSpec(
+        name="lead",
+        kind="lead",
+        agent_type="lead",
+        model="m",
+        permission_mode=mode,
+        rules=PermissionRules(**{kind: (text,) for kind, text in rules.items()}),
+    )
+    folders = Folders(root, root / "results", root / "transcripts")
+    call = ToolCall(id="c", use_id="p", name="bash", input={"command": command})
+    return (await judge.judge(call, BASH, spec, folders=folders, authority=cause)).decision
+
+
+@pytest.mark.anyio
+async def test_a_scheduled_turn_has_its_own_profile(tmp_path: Path) -> None:
+    profile = TurnRights("acceptEdits", PermissionRules(allow=("Bash(make:*)",), deny=("Bash(git push:*)",)))
+    judge = PolicyJudge((), (), (), scheduled=profile)
+    assert await ruling(tmp_path, "make all", judge, "person") == "ask"
+    assert await ruling(tmp_path, "make all", judge, "schedule") == "allow"
+    assert await ruling(tmp_path, "git push", judge, "person", "bypassPermissions") == "allow"
+    assert await ruling(tmp_path, "git push", judge, "schedule", "bypassPermissions") == "deny"
+    assert await ruling(tmp_path, "npm test", judge, "schedule", "bypassPermissions") == "ask"
+    assert await ruling(tmp_path, "make all", judge, "schedule", "plan") == "deny"
+
+
+@pytest.mark.anyio
+async def test_without_a_profile_a_scheduled_turn_is_sandboxed_where_its_agent_would_bypass(tmp_path: Path) -> None:
+    for level, decision in ((0, "ask"), (2, "allow")):
+        judge = PolicyJudge((), (), (), sandbox=lambda level=level: level)
+        assert await ruling(tmp_path, "npm test", judge, "schedule", "bypassPermissions") == decision
+        assert await ruling(tmp_path, "npm test", judge, "teammate", "bypassPermissions") == "allow"
+        assert await ruling(tmp_path, "ls", judge, "schedule") == "allow"
+
+
+@pytest.mark.anyio
+async def test_rules_of_an_agent_join_those_of_all_and_one_that_cannot_be_read_allows_nothing(tmp_path: Path) -> None:
+    judge = PolicyJudge(parse_rules(["Bash(npm:*)"], ""), (), parse_rules(["Bash(npm publish)"], ""))
+    assert await ruling(tmp_path, "npm test", judge, "person", deny="Bash(npm test)") == "deny"
+    assert await ruling(tmp_path, "npm publish", judge, "person", allow="Bash(npm publish)") == "deny"
+    assert await ruling(tmp_path, "make", judge, "person", allow="Bash(make)") == "allow"
+    assert await ruling(tmp_path, "make", judge, "person", allow="Bash(make") == "ask"
+    assert await ruling(tmp_path, "ls", judge, "person", ask="Bash(ls") == "ask"
+    assert await ruling(tmp_path, "ls", judge, "person", deny="Bash(ls") == "deny"

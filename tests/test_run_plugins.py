@@ -1,0 +1,58 @@
+"""The plugins of pytest that these tests bring: a run that ends in time, and one that says where its time goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_number(number):
+    assert number >= 0
+"""
+
+
+def run(folder: Path, conftest: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run three tests in a project of their own."""
+    (folder / "conftest.py").write_text(conftest)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_numbers.py").write_text(TESTS)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+LIMIT = """
+from tests.time_limit import TimeLimit
+
+def pytest_configure(config):
+    config.pluginmanager.register(TimeLimit({}))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_when_the_time_is_up_no_test_begins_and_the_others_are_listed(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ran = run(tmp_path, LIMIT.format(0), *options)
+    assert " passed" not in ran.stdout, ran.stdout
+    assert "the time of 0 s was up: 3 tests have not run" in ran.stdout, ran.stdout + ran.stderr
+    assert "    3  test_numbers.py" in ran.stdout
+    assert "INTERNALERROR" not in ran.stdout
+
+
+def test_a_run_within_its_time_runs_all_tests_and_says_what_each_took(tmp_path: Path) -> None:
+    ran = run(tmp_path, LIMIT.format(10_000), "-p", "tests.times", "-n", "2")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
+    assert "not run" not in ran.stdout
+    assert "\n3 tests in " in ran.stdout
+    assert ran.stdout.count("a worker was ready after") == 2
+    for row in ("test_numbers.py", *(f"test_numbers.py::test_number[{number}]" for number in range(3))):
+        assert any(line.endswith(f"  {row}") for line in ran.stdout.splitlines()), ran.stdout

@@ -1,0 +1,229 @@
+"""`callboard.testing` as its users have it: tests of a team pass where the team is right, and fail where it is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from callboard import Agent, Deny, Request, tool
+from callboard.testing import (
+    Played,
+    Recorded,
+    Rehearsal,
+    ScenarioModel,
+    Survived,
+    assert_that,
+    fault,
+    pretend,
+    run_virtual,
+    say,
+    survive,
+    use,
+)
+from callboard.types.hook_answers import PreToolUse, hook
+
+
+@tool
+def weather(city: str) -> str:
+    """How the weather will be.
+
+    Args:
+        city: Where.
+    """
+    return f"Rain in {city}."
+
+
+@tool(effect="again")
+def note(text: str) -> str:
+    """Write a line down."""
+    return f"noted: {text}"
+
+
+TEAM: Mapping[str, Sequence[Played]] = {
+    "lead": [
+        use("spawn_teammate", {"name": "alice", "role": "worker", "prompt": "Look at the weather in Oslo."}),
+        say("alice looks."),
+        say("Take a coat."),
+        say("Take a coat."),
+    ],
+    "alice": [use("weather", {"city": "Oslo"}), use("report", {"status": "done", "result": "Rain in Oslo."})],
+}
+
+
+def looks_first(record: Recorded) -> None:
+    """A user's test of their team."""
+    claims = assert_that(record).has_agents("alice").every_call_has_a_result().every_message_once().nothing_waits()
+    claims.agent("alice").called("weather", city="Oslo", times=1).then("report", status="done")
+    claims.lead.heard("Rain in Oslo", sender="alice").ended_with("coat").never_called("weather")
+    claims.tokens_under(1_000).cost_under(1)
+
+
+def test_a_team_that_is_right_passes() -> None:
+    looks_first(run_virtual(Rehearsal(TEAM, tools=[weather]).run, "What should I wear?"))
+
+
+BROKEN: Mapping[str, Mapping[str, Sequence[Played]]] = {
+    "nobody is asked": {"lead": [say("Take a coat.")]},
+    "the wrong city": {**TEAM, "alice": [use("weather", {"city": "Rome"}), *TEAM["alice"][1:]]},
+    "reports before it looks": {**TEAM, "alice": [TEAM["alice"][1], TEAM["alice"][0]]},
+    "no coat": {**TEAM, "lead": [TEAM["lead"][0], say("alice looks."), say("I don't know."), say("I don't know.")]},
+    "looks twice": {**TEAM, "alice": [TEAM["alice"][0], *TEAM["alice"]]},
+    "the lead looks itself": {**TEAM, "lead": [use("weather", {"city": "Oslo"}), *TEAM["lead"]]},
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_team_that_is_broken_fails(what: str) -> None:
+    record = run_virtual(Rehearsal(BROKEN[what], tools=[weather]).run, "What should I wear?")
+    with pytest.raises(AssertionError):
+        looks_first(record)
+
+
+def test_a_failed_claim_says_what_there_was_instead() -> None:
+    record = run_virtual(Rehearsal(TEAM, tools=[weather]).run, "What should I wear?")
+    with pytest.raises(
+        AssertionError, match=r"alice called weather\(city='Rome'\); it called\n  alice: weather\(city='Oslo'\)"
+    ):
+        assert_that(record).agent("alice").called("weather", city="Rome")
+    with pytest.raises(AssertionError, match="no agent 'bob'; there were: lead, alice"):
+        assert_that(record).agent("bob")
+    with pytest.raises(AssertionError, match=r"it used .* tokens"):
+        assert_that(record).tokens_under(20)
+
+
+# What asks, what is refused
+
+
+PLANNED: Mapping[str, Sequence[Played]] = {
+    "lead": [use("bash", {"command": "rm -r build"}), say("Gone.")],
+}
+
+
+def test_a_question_is_answered_by_a_function_or_by_the_test() -> None:
+    def only_builds(request: Request) -> bool:
+        return "build" in str(request.payload["input"])
+
+    asks = Rehearsal(PLANNED, tools=[pretend("bash", "")], ask=["bash"], approver=only_builds)
+    assert_that(run_virtual(asks.run, "Clean up")).lead.called("bash").approved_before("bash").ended_with("Gone")
+
+    async def by_hand() -> Recorded:
+        async with Rehearsal(PLANNED, tools=[pretend("bash", "")], ask=["bash"], answerable=True).session() as session:
+            await session.say("Clean up")
+            await session.answer(await session.asked(), False, "not today")
+            assert (await session.rest()).ok
+            return await session.record()
+
+    record = run_virtual(by_hand)
+    assert_that(record).lead.refused("bash").never_called("bash")
+    with pytest.raises(AssertionError, match="never called bash"):
+        assert_that(record).lead.approved_before("bash")
+
+
+def test_what_is_called_without_a_word_is_told() -> None:
+    record = run_virtual(Rehearsal(PLANNED, tools=[pretend("bash", "")]).run, "Clean up")
+    with pytest.raises(AssertionError, match="before anything was approved"):
+        assert_that(record).lead.approved_before("bash")
+
+
+def test_where_nobody_can_answer_it_is_refused_at_once() -> None:
+    async def main() -> int:
+        async with Rehearsal(PLANNED, tools=[pretend("bash", "")], ask=["bash"]).session() as session:
+            result = await session.run("Clean up")
+            assert_that(await session.record()).lead.refused("bash")
+            return result.exit_code
+
+    assert run_virtual(main) == 4
+
+
+def test_hooks_and_agents_of_the_program_take_part() -> None:
+    @hook("PreToolUse", matcher="bash")
+    def no_rm(event: PreToolUse) -> Deny | None:
+        return Deny("nothing is removed here") if "rm" in str(event.call.input) else None
+
+    record = run_virtual(Rehearsal(PLANNED, tools=[pretend("bash", "")], hooks=[no_rm]).run, "Clean up")
+    assert_that(record).lead.refused("bash")
+    scout = Agent("scout", "Looks.", "You look.", tools=[weather])
+    script = {"lead": [use("task", {"agent_type": "scout", "description": "look", "prompt": "Look."}), say("Done.")]}
+    team = Rehearsal({**script, "scout-*": []}, tools=[weather, note], agents=[scout])
+    found = run_virtual(team.run, "Go")
+    assert_that(found).has_agents("scout")
+    model = team.world().model
+    assert model is not None
+
+
+# Time
+
+
+def test_a_night_passes_in_a_moment() -> None:
+    woken = {"cron": "0 3 * * *", "prompt": "Look at the inbox", "recurring": False}
+    script = {"lead": [use("schedule_cron", woken), say("Good night."), say("Nothing new.")]}
+
+    async def main() -> float:
+        async with Rehearsal(script).session() as session:
+            begun = session.world.clock.now()
+            await session.run("Look tomorrow at three")
+            await session.team.quiet(lambda: session.state("lead").last_text == "Nothing new.")
+            assert_that(await session.record()).lead.heard("Look at the inbox").ended_with("Nothing new")
+            return session.world.clock.now() - begun
+
+    before = time.monotonic()
+    assert run_virtual(main) >= 19 * 3_600
+    assert time.monotonic() - before < 60, "not in real time"
+
+
+# Chaos
+
+
+def weathered(seed: int) -> Survived:
+    script = {**TEAM, "lead": [TEAM["lead"][0], *[say("Take a coat.")] * 4]}  # whatever reaches it first
+    return run_virtual(lambda: survive(Rehearsal(script, tools=[weather, note]), "What should I wear?", seed=seed))
+
+
+def test_a_team_comes_to_the_same_end_through_faults_and_kills() -> None:
+    found = [weathered(seed) for seed in range(6)]
+    assert sum(one.kills for one in found) > 6
+    assert sum(one.faults for one in found) > 3
+    for one in found:
+        claims = assert_that(one.record).has_agents("alice").every_call_has_a_result().every_message_once()
+        claims.lead.ended_with("coat")
+        prompts = [mail for mail in one.record.agent("lead").mail if mail.type == "prompt"]
+        assert len(prompts) == 1, "what was said before a kill is not said again"
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    def course(seed: int) -> list[str]:
+        return [event.model_dump_json() for agent in weathered(seed).record for event in agent.events]
+
+    assert course(3) == course(3)
+    assert course(3) != course(4)
+
+
+# Scenarios
+
+
+SCENARIO = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: weather, input: {city: Oslo}}
+      fault: {status: 529}
+    - when: {result_of: weather}
+      reply: Take a coat.
+"""
+
+
+def test_a_scenario_is_played_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "oslo.yaml"
+    file.write_text(SCENARIO)
+    for source in (SCENARIO, file):
+        record = run_virtual(Rehearsal(ScenarioModel(source), tools=[weather]).run, "What should I wear?")
+        assert_that(record).lead.called("weather", city="Oslo", times=1).ended_with("coat")
+        assert "call_failed" in [event.t for event in record.agent("lead").events]
+
+
+def test_a_fault_of_the_script_is_tried_again() -> None:
+    record = run_virtual(Rehearsal({"lead": [fault("overloaded"), say("Here.")]}).run, "Are you there?")
+    assert_that(record).lead.ended_with("Here")
