@@ -42,10 +42,10 @@ def main(args: Sequence[str] | None = None) -> int:
     context = Invocation()
     hangup.install()
     _open_standard_streams()
-    typed_ahead.imported()
     before = signal.signal(signal.SIGTERM, _terminated)
     out = sys.stdout
     try:
+        typed_ahead.imported()  # not earlier: until the lines above, a signal must still restore the terminal's mode
         typed_ahead.hold(sys.argv[1:] if args is None else args)
         code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=context)
     except BaseException as error:  # noqa: BLE001  the outermost frame: what comes here is told once, and nowhere else

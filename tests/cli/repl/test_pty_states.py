@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
+import select
 import signal
+import subprocess
+import sys
 import termios
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -217,6 +224,44 @@ def test_a_start_that_is_ended_gives_the_terminal_back(
         screen.process.send_signal(number)
     assert screen.process.wait(180) == 128 + number
     assert screen.attributes() == screen.before
+
+
+@pytest.mark.parametrize("step", ["_set", "imported"])
+def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: str) -> None:
+    """The signal arrives right after keys are held back, and right before the command has its own handlers."""
+    program = f"""
+        import os, signal, sys
+        sys.argv[0] = "/bin/callboard"
+        from callboard.cli.repl import type_ahead
+        step = type_ahead.{step}
+        def ended_after(*args):
+            step(*args)
+            os.kill(os.getpid(), signal.SIGTERM)
+        type_ahead.{step} = ended_after
+        import callboard.__main__ as command
+        sys.exit(command.main(["--version"]))
+    """
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm"},
+        preexec_fn=partial(own_terminal, slave),
+        check=False,
+    )
+    said = os.read(master, 65_536).decode() if select.select([master], [], [], 0)[0] else ""
+    after = termios.tcgetattr(slave)
+    os.close(master)
+    os.close(slave)
+    assert (process.returncode, after) == (143, before), said
+
+
+def own_terminal(slave: int) -> None:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
 
 def test_only_a_command_line_that_ends_in_the_prompt_holds_keys_back() -> None:

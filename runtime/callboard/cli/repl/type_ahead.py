@@ -85,16 +85,20 @@ def hold_from_import() -> None:
     signal that ends the process restores the terminal first."""
     if not sys.argv[0].endswith(("/callboard", "/__main__.py")):
         return  # somebody else has imported the module
+    # The handlers come first: a signal between the two steps would leave the terminal without echo (test_pty_states).
+    for number in (signal.SIGINT, signal.SIGTERM):
+        _held.handlers[number] = signal.signal(number, _end)
     hold(sys.argv[1:])
-    if _held.before is not None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            _held.handlers[number] = signal.signal(number, _end)
+    if _held.before is None:
+        imported()
 
 
 def imported() -> None:
-    """Restore the signal handlers: the command now has its own."""
+    """Restore the signal handlers, except those that the command has replaced with its own."""
     while _held.handlers:
-        signal.signal(*_held.handlers.popitem())  # pyright: ignore[reportArgumentType]  what `signal` returned
+        number, before = _held.handlers.popitem()
+        if signal.getsignal(number) is _end:
+            signal.signal(number, before)  # pyright: ignore[reportArgumentType]  what `signal` returned
 
 
 def release() -> None:
@@ -140,5 +144,4 @@ def _set(mode: list[int | list[bytes | int]]) -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     release()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # as `main` does later; an exception could be swallowed by a module that is being imported
