@@ -16,7 +16,7 @@ from callboard.cli.views.listings import table
 from callboard.core.trust.claims import printable
 from callboard.sessions.inspect.agents import AgentLine, AgentListing, AgentShown, list_agents, new_agent, show_agent
 
-_TRUST = click.option("--trust", is_flag=True, help="As they are when this workspace is trusted.")
+_TRUST = click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
 
 
 @click.group(invoke_without_command=True)
@@ -75,7 +75,7 @@ def show(invocation: Invocation, /, *, name: str, json_: bool, trust: bool, plug
 
 @agents.command()
 @click.argument("name")
-@click.option("--person", is_flag=True, help="For all of your workspaces, instead of this one.")
+@click.option("--person", is_flag=True, help="Create it for all your workspaces instead of this one.")
 @everywhere
 @click.pass_obj
 def new(invocation: Invocation, /, *, name: str, person: bool) -> None:

@@ -27,7 +27,7 @@ from callboard.sessions.options import (
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Only look on: no prompt line, no questions.")
+@click.option("-f", "--follow", is_flag=True, help="Only watch: no prompt line, no questions.")
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
 @everywhere
 @click.pass_obj
@@ -57,7 +57,7 @@ def attach(invocation: Invocation, /, session: str | None, follow: bool, **value
 
 @click.command()
 @click.argument("text", required=False)
-@click.option("--to", default="lead", metavar="NAME", show_default=True, help="The agent that it is for.")
+@click.option("--to", default="lead", metavar="NAME", show_default=True, help="Agent that receives the text.")
 @of_session
 @everywhere
 @click.pass_obj

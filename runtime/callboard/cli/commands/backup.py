@@ -33,7 +33,7 @@ def backup(invocation: Invocation, /, file: Path | None) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Move the sessions that are there aside first.")
+@click.option("--replace", is_flag=True, help="Move existing sessions aside first.")
 @everywhere
 @click.pass_obj
 def restore(invocation: Invocation, /, file: Path, *, replace: bool) -> None:

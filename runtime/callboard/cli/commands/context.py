@@ -97,7 +97,7 @@ def explain(invocation: Invocation, /, agent: str, session: str | None, json_: b
 
 @context.command()
 @click.argument("edits", metavar="N...", type=click.IntRange(min=1), nargs=-1, required=True)
-@click.option("--agent", default="lead", show_default=True, metavar="NAME", help="Whose edits they are.")
+@click.option("--agent", default="lead", show_default=True, metavar="NAME", help="Agent whose edits to undo.")
 @of_session
 @as_json
 @everywhere

@@ -19,7 +19,7 @@ from callboard.types.errors import UsageError
 @click.command()
 @click.argument("id_", metavar="[SESSION]", required=False)
 @click.option(
-    "--by", type=click.Choice(["agent", "model"]), default="agent", show_default=True, help="Rows of the table."
+    "--by", type=click.Choice(["agent", "model"]), default="agent", show_default=True, help="Group the costs by this."
 )
 @of_session
 @as_json

@@ -57,7 +57,9 @@ USUAL = 20
 
 @click.command()
 @click.argument("schedule_id", metavar="[ID]", required=False)
-@click.option("--limit", type=click.IntRange(1), default=USUAL, show_default=True, help="At most so many, the newest.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=USUAL, show_default=True, help="Show at most this many, the newest."
+)
 @of_session
 @as_json
 @everywhere
@@ -114,26 +116,31 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KINDS = "cost_usd, tokens, steps or seconds"
 _OPTIONS: Sequence[tuple[str, str, str, bool]] = (
-    ("--name", "NAME", "What to call it in place of its id.", False),
-    ("--timezone", "ZONE", "Such as Europe/Berlin; left out: UTC.", False),
-    ("--misfire", "skip|latest|all", "What runs of the times that were missed; left out: latest.", False),
-    ("--misfire-cap", "N", "With --misfire all: the newest N of them (10).", False),
-    ("--window", "SPAN", "A missed run may be so late and still run (1h).", False),
-    ("--overlap", "skip|queue|replace|parallel", "While an earlier fire is under way; left out: skip.", False),
-    ("--context", "lead|fresh|own", "In whose conversation: the lead's, a new agent's, one of its own.", False),
-    ("--agent-type", "TYPE", "Of its agents, with --context fresh (which it means) or own.", False),
-    ("--deliver", "turn|step", "As a turn of its own, or into the turn under way.", False),
-    ("--jitter", "SPAN", "Put each fire off by up to so much (1m); 0: never.", False),
-    ("--deadline", "SPAN", "Stop the turn of a fire after so long.", False),
-    ("--retries", "N", "Try a fire that failed again, up to N times.", False),
-    ("--budget", "KIND=N", f"At most so much in all: {_KINDS}; repeatable.", True),
-    ("--fire-budget", "KIND=N", "The same for each fire.", True),
-    ("--permission-mode", "MODE", "Of its turns, at most what scheduled turns have.", False),
-    ("--allow", "RULE", "Only what these permission rules name runs unasked, as in Bash(npm test); repeatable.", True),
-    ("--ask", "RULE", "A permission rule: ask first.", True),
-    ("--deny", "RULE", "A permission rule: refuse.", True),
-    ("--expires", "TIME", "No fire from then on: 2026-12-01T09:00, or a span from now (30d).", False),
-    ("--max-runs", "N", "It ends after so many fires.", False),
+    ("--name", "NAME", "Name to use instead of its id.", False),
+    ("--timezone", "ZONE", "Time zone, for example Europe/Berlin; default: UTC.", False),
+    ("--misfire", "skip|latest|all", "Which missed times to run; default: latest.", False),
+    ("--misfire-cap", "N", "With --misfire all: run only the newest N (default 10).", False),
+    ("--window", "SPAN", "Run missed times only up to this delay (default 1h).", False),
+    ("--overlap", "skip|queue|replace|parallel", "What to do while an earlier fire is running; default: skip.", False),
+    ("--context", "lead|fresh|own", "Conversation of the fire: the lead's, a new agent's, or its own.", False),
+    ("--agent-type", "TYPE", "Agent type for --context own or fresh; implies fresh if no context is given.", False),
+    ("--deliver", "turn|step", "Start a separate turn, or join the turn that is running.", False),
+    ("--jitter", "SPAN", "Delay each fire by a random time up to this (default 1m; 0: none).", False),
+    ("--deadline", "SPAN", "Stop a fire's turn after this time.", False),
+    ("--retries", "N", "Retry a failed fire up to N times.", False),
+    ("--budget", "KIND=N", f"Limit of all fires together: {_KINDS}; repeatable.", True),
+    ("--fire-budget", "KIND=N", "Limit of each fire; repeatable.", True),
+    ("--permission-mode", "MODE", "Permission mode of its turns; never wider than that of scheduled turns.", False),
+    (
+        "--allow",
+        "RULE",
+        "Run without asking only calls that match this rule, for example Bash(npm test); repeatable.",
+        True,
+    ),
+    ("--ask", "RULE", "Permission rule: ask first.", True),
+    ("--deny", "RULE", "Permission rule: refuse.", True),
+    ("--expires", "TIME", "End of the schedule: a time (2026-12-01T09:00) or a span from now (30d).", False),
+    ("--max-runs", "N", "End the schedule after this many fires.", False),
 )
 
 
@@ -169,7 +176,7 @@ def told_by_option(**names: str) -> Generator[None]:
 
 @click.command()
 @click.argument("schedule_id", metavar="ID")
-@click.option("--why", default="", metavar="TEXT", help="Kept with it, and shown.")
+@click.option("--why", default="", metavar="TEXT", help="Reason, stored with the schedule and shown.")
 @of_session
 @everywhere
 @click.pass_obj
@@ -267,10 +274,10 @@ def cron() -> None:
 @cron.command()
 @click.argument("expression", metavar="EXPR")
 @click.argument("prompt")
-@click.option("--once", is_flag=True, help="Fire once, then keep it as history.")
+@click.option("--once", is_flag=True, help="Fire once; the schedule then stays in the history.")
 @fields
-@click.option("--model", metavar="NAME", help="Of the session that is made where there is none yet.")
-@click.option("--dry-run", is_flag=True, help="Show what it would be and when it would fire, and add nothing.")
+@click.option("--model", metavar="NAME", help="Model of the session, if a new one must be created.")
+@click.option("--dry-run", is_flag=True, help="Show the schedule and its next times without adding it.")
 @of_session
 @as_json
 @everywhere
@@ -312,11 +319,11 @@ def add(
 
 @cron.command()
 @click.argument("schedule_id", metavar="ID")
-@click.option("--cron", metavar="EXPR", help="Other times; they count from now on.")
-@click.option("--prompt", metavar="TEXT", help="What is to be done.")
-@click.option("--once/--recurring", default=None, help="Fire once; or at each of its times.")
+@click.option("--cron", metavar="EXPR", help="New times, valid from now on.")
+@click.option("--prompt", metavar="TEXT", help="New prompt.")
+@click.option("--once/--recurring", default=None, help="Fire once, or at each of its times.")
 @fields
-@click.option("--dry-run", is_flag=True, help="Show what it would be and when it would fire, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changed schedule and its next times without changing it.")
 @of_session
 @as_json
 @everywhere

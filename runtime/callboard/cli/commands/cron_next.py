@@ -162,11 +162,19 @@ class _Told:
 
 @click.command("next")
 @click.argument("wanted", metavar="[EXPR]", nargs=-1)
-@click.option("--stdin", is_flag=True, help="One JSON question a line on stdin, one JSON answer a line on stdout.")
-@click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; left out: UTC, or the schedule's own.")
-@click.option("--from", "base", metavar="TIME", help="After this moment (ISO 8601); left out: now.")
 @click.option(
-    "--count", type=click.IntRange(1, MOST_COUNT), default=USUAL_COUNT, show_default=True, help="So many times."
+    "--stdin", is_flag=True, help="Read one JSON question per line from stdin and print one JSON answer per line."
+)
+@click.option(
+    "--timezone", metavar="ZONE", help="Time zone, for example Europe/Berlin; default: that of the schedule, or UTC."
+)
+@click.option("--from", "base", metavar="TIME", help="Start after this moment (ISO 8601); default: now.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, MOST_COUNT),
+    default=USUAL_COUNT,
+    show_default=True,
+    help="Number of times to show.",
 )
 @of_session
 @as_json

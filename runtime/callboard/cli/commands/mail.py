@@ -16,7 +16,7 @@ from callboard.sessions.handle import SessionHandle
 
 @click.command()
 @click.argument("agent", required=False)
-@click.option("--all", "all_", is_flag=True, help="Also what was handled or dropped.")
+@click.option("--all", "all_", is_flag=True, help="Also show mail that was handled or dropped.")
 @of_session
 @as_json
 @everywhere

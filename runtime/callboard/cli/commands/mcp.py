@@ -30,10 +30,17 @@ from callboard.sessions.inspect.mcp_servers import (
 from callboard.types.errors import UsageError
 from callboard.types.records import Json
 
-_CONFIG = click.option("--mcp-config", "given", multiple=True, metavar="FILE", help="Also these: a file, or JSON.")
-_TRUST = click.option("--trust", is_flag=True, help="As they are when this workspace is trusted.")
-_SCOPE = click.option("-s", "--scope", metavar="WHERE", help="person (all your workspaces) or workspace (.mcp.json).")
-_REPLACE = click.option("--replace", is_flag=True, help="Write over an entry of that name.")
+_CONFIG = click.option(
+    "--mcp-config", "given", multiple=True, metavar="FILE", help="Also include these servers: a file or JSON."
+)
+_TRUST = click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
+_SCOPE = click.option(
+    "-s",
+    "--scope",
+    metavar="WHERE",
+    help="Where to store the entry: person (all your workspaces) or workspace (.mcp.json).",
+)
+_REPLACE = click.option("--replace", is_flag=True, help="Replace an existing entry of that name.")
 
 
 @click.group()
@@ -42,7 +49,7 @@ def mcp() -> None:
 
 
 @mcp.command("list")
-@click.option("--check", is_flag=True, help="Connect to each, and show its state and what it offers.")
+@click.option("--check", is_flag=True, help="Connect to each server and show its state and its capabilities.")
 @as_json
 @_TRUST
 @_CONFIG
@@ -92,10 +99,10 @@ def get(invocation: Invocation, /, *, name: str, json_: bool, **values: Any) -> 
 @click.argument("target", metavar="COMMAND|URL")
 @click.argument("args", nargs=-1, metavar="[ARGS]...")
 @_SCOPE
-@click.option("-t", "--transport", type=click.Choice(["stdio", "http", "sse"]), help="How it is reached.")
-@click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="A variable of its process.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="K:V", help="A header of each request.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds that one call may take.")
+@click.option("-t", "--transport", type=click.Choice(["stdio", "http", "sse"]), help="Transport of the server.")
+@click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Environment variable of the server's process.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="K:V", help="Header of each request.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Timeout of one call in seconds.")
 @_REPLACE
 @everywhere
 @click.pass_obj
@@ -149,8 +156,8 @@ def remove(invocation: Invocation, /, *, name: str, scope: str | None) -> None:
 
 @mcp.command()
 @click.argument("name")
-@click.option("--call", "tool", metavar="TOOL", help="Call this tool, with the JSON of --input.")
-@click.option("--input", "input_", default="{}", metavar="JSON", help="With --call: its arguments.")
+@click.option("--call", "tool", metavar="TOOL", help="Call this tool with the arguments of --input.")
+@click.option("--input", "input_", default="{}", metavar="JSON", help="With --call: arguments as JSON.")
 @as_json
 @_TRUST
 @_CONFIG
@@ -192,17 +199,26 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
     "workspaces",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Sessions may work in this folder too; the usual one is --cwd.",
+    help="Also allow sessions in this folder; the default folder is --cwd.",
 )
 @click.option("--http", default="", metavar="HOST:PORT", help="Serve this machine over HTTP instead of stdio.")
-@click.option("--may-approve", is_flag=True, help="The client may approve, reject and answer in your name.")
-@click.option("--model", metavar="NAME", help="Of new sessions; rehearsal:FILE needs no key.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
-@click.option("--allowed-tools", "--allowedTools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
-@click.option("--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse.")
-@click.option("--max-turns", type=click.IntRange(min=1), help="Model steps in a turn, at most.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that one session may cost, at most.")
-@click.option("--trust", is_flag=True, help="Use what the workspaces bring: hooks, agents, servers, settings.")
+@click.option("--may-approve", is_flag=True, help="Let the client approve, reject and answer in your name.")
+@click.option("--model", metavar="NAME", help="Model of new sessions; rehearsal:FILE needs no key.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
+@click.option(
+    "--allowed-tools",
+    "--allowedTools",
+    "allow",
+    multiple=True,
+    metavar="RULE",
+    help="Allow calls that match without asking.",
+)
+@click.option(
+    "--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse calls that match."
+)
+@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of one session in dollars.")
+@click.option("--trust", is_flag=True, help="Trust the workspaces: use their hooks, agents, servers and settings.")
 @everywhere
 @click.pass_obj
 def serve(invocation: Invocation, /, **values: Any) -> int:

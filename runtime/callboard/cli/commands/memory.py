@@ -24,14 +24,14 @@ from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.sessions.inspect.memory import MemoryInspector, NoteChange, NoteSelection, open_memory
 from callboard.types.errors import UsageError
 
-_YES = click.option("-y", "--yes", is_flag=True, help="Make the change without asking.")
+_YES = click.option("-y", "--yes", is_flag=True, help="Make the change without confirmation.")
 
 
 def _whose(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--place`, `--agent` and `--session`."""
-    command = click.option("--session", default="", metavar="ID", help="Also the notes of this session.")(command)
-    command = click.option("--agent", default="", metavar="TYPE", help="Also the notes of this agent type.")(command)
-    places = "session, project, person or agent: only the notes of that place."
+    command = click.option("--session", default="", metavar="ID", help="Include the notes of this session.")(command)
+    command = click.option("--agent", default="", metavar="TYPE", help="Include the notes of this agent type.")(command)
+    places = "Only notes of this place: session, project, person or agent."
     return click.option("--place", default="", metavar="PLACE", help=places)(command)
 
 
@@ -85,7 +85,7 @@ def show(invocation: Invocation, /, *, name: str, json_: bool, **values: str) ->
 
 @memory.command()
 @click.argument("name")
-@click.option("--text", default=None, metavar="TEXT", help="What it says from now on (`-`: stdin), without an editor.")
+@click.option("--text", default=None, metavar="TEXT", help="New text of the note (`-` reads stdin), without an editor.")
 @_YES
 @_whose
 @as_json

@@ -38,10 +38,10 @@ def everywhere(command: Command) -> Command:
         _option(
             "-C", "--cwd", "workspace", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder."
         ),
-        _option("-q", "--quiet", is_flag=True, help="Hide the one-liners of progress; warnings stay."),
-        _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool as it starts."),
+        _option("-q", "--quiet", is_flag=True, help="Hide progress lines; keep warnings."),
+        _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool when it starts."),
         _option("--debug", is_flag=True, help="Show the traceback of an error."),
-        _option("--color", type=click.Choice(["auto", "always", "never"]), help="Colours on the screen."),
+        _option("--color", type=click.Choice(["auto", "always", "never"]), help="When to use colors."),
         click.version_option(__version__, "--version", message="callboard %(version)s"),
     )
     for option in reversed(options):
@@ -56,13 +56,13 @@ def as_json(command: Command) -> Command:
 
 def of_session(command: Command) -> Command:
     """Add `--session`: another session than the workspace's current one."""
-    return click.option("--session", metavar="ID", help="This session instead of the current one.")(command)
+    return click.option("--session", metavar="ID", help="Use this session instead of the current one.")(command)
 
 
 def with_plugins(command: Command) -> Command:
     """Add `--plugin DIR`, which may be repeated: `plugins` gets the folders."""
     kind = click.Path(file_okay=False, path_type=Path)
-    text = "Use the agents, skills, hooks and servers of the plugin in this folder; may stand several times."
+    text = "Load the plugin in this folder: agents, skills, hooks and servers; repeatable."
     return click.option("--plugin", "--plugin-dir", "plugins", multiple=True, metavar="DIR", type=kind, help=text)(
         command
     )
@@ -71,18 +71,30 @@ def with_plugins(command: Command) -> Command:
 def with_servers(command: Command) -> Command:
     """Add `--mcp-config` and `--strict-mcp-config`."""
     strict = click.option(
-        "--strict-mcp-config", is_flag=True, help="Only the MCP servers of --mcp-config, none of files elsewhere."
+        "--strict-mcp-config",
+        is_flag=True,
+        help="Use only the MCP servers of --mcp-config; ignore those in other files.",
     )
-    text = "MCP servers of this run: JSON or a file with `mcpServers`; may stand several times."
+    text = "Add MCP servers for this run: JSON or a file with `mcpServers`; repeatable."
     return click.option("--mcp-config", multiple=True, metavar="JSON|FILE", help=text)(strict(command))
 
 
 def taking_over(command: Command) -> Command:
     """Add `--take-over`, `--wait` and `--force`: host a session that another process hosts."""
     options = (
-        click.option("--take-over", is_flag=True, help="Where another process hosts the session: make it leave."),
-        click.option("--wait", type=click.FloatRange(min=0), help="With --take-over: seconds it has to leave (10)."),
-        click.option("--force", is_flag=True, help="With --take-over: kill it when it has not left by then."),
+        click.option(
+            "--take-over", is_flag=True, help="If another process hosts the session, make that process release it."
+        ),
+        click.option(
+            "--wait",
+            type=click.FloatRange(min=0),
+            help="With --take-over: seconds to wait for the release (default 10).",
+        ),
+        click.option(
+            "--force",
+            is_flag=True,
+            help="With --take-over: kill the other process if it has not released the session by then.",
+        ),
     )
     for option in reversed(options):
         command = option(command)

@@ -37,7 +37,7 @@ from callboard.types.records import SessionRule
 
 
 @click.command()
-@click.option("--all", "all_", is_flag=True, help="Also those that have expired or were taken back.")
+@click.option("--all", "all_", is_flag=True, help="Also show expired and revoked rules.")
 @of_session
 @as_json
 @everywhere
@@ -83,12 +83,22 @@ policy.add_command(revoke)
 
 @policy.command()
 @click.argument("call", required=False)
-@click.option("--stdin", is_flag=True, help="One JSON call a line on stdin, one JSON decision a line on stdout.")
-@click.option("--tool", default="bash", show_default=True, metavar="NAME", help="CALL is this tool's input, as JSON.")
-@click.option("--mode", type=click.Choice(list(MODES)), help="Instead of the mode in force.")
-@click.option("--agent-type", default="lead", show_default=True, metavar="TYPE", help="Whose rules and mode.")
-@click.option("--folder", default="", metavar="PATH", help="Where the agent works; left out: the workspace.")
-@click.option("--trust", is_flag=True, help="As if this workspace were trusted.")
+@click.option(
+    "--stdin", is_flag=True, help="Read one JSON call per line from stdin and print one JSON decision per line."
+)
+@click.option(
+    "--tool",
+    default="bash",
+    show_default=True,
+    metavar="NAME",
+    help="Tool of the call; CALL is then its input as JSON.",
+)
+@click.option("--mode", type=click.Choice(list(MODES)), help="Use this mode instead of the current one.")
+@click.option(
+    "--agent-type", default="lead", show_default=True, metavar="TYPE", help="Use the rules and mode of this agent type."
+)
+@click.option("--folder", default="", metavar="PATH", help="Folder of the agent; default: the workspace.")
+@click.option("--trust", is_flag=True, help="Act as if this workspace were trusted.")
 @as_json
 @everywhere
 @click.pass_obj
@@ -147,8 +157,8 @@ def lint_(invocation: Invocation, /, json_: bool) -> int:
 
 
 @policy.command()
-@click.option("--agent", metavar="NAME", help="Of this agent only.")
-@click.option("--denied", is_flag=True, help="Only what was denied, refused or left unanswered until its deadline.")
+@click.option("--agent", metavar="NAME", help="Show only decisions about this agent.")
+@click.option("--denied", is_flag=True, help="Show only calls that were denied, refused, or not answered in time.")
 @of_session
 @as_json
 @everywhere

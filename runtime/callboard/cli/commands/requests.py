@@ -53,7 +53,7 @@ class PersonAnswer:
 
 
 @click.command()
-@click.option("--all", "all_", is_flag=True, help="Also what was answered.")
+@click.option("--all", "all_", is_flag=True, help="Also show answered requests.")
 @of_session
 @as_json
 @everywhere
@@ -97,15 +97,19 @@ def show(invocation: Invocation, /, request_id: str, session: str | None, json_:
 
 @click.command()
 @click.argument("request_id", metavar="ID")
-@click.option("--option", type=click.IntRange(min=1), default=None, metavar="N", help="This one of a plan's options.")
+@click.option("--option", type=click.IntRange(min=1), default=None, metavar="N", help="Choose this option of a plan.")
 @click.option(
-    "--mode", type=click.Choice(PLAN_MODES), default=None, help="With a plan: the permission mode to carry it out in."
+    "--mode", type=click.Choice(PLAN_MODES), default=None, help="With a plan: permission mode in which to carry it out."
 )
-@click.option("--why", default="", metavar="TEXT", help="Words that the agent gets with it.")
-@click.option("--digest", default="", metavar="HEX", help="Only this content: `show --json` tells its digest.")
-@click.option("--always", is_flag=True, help="Allow all of its class in this session, as `show` says.")
-@click.option("--for", "time_", default="", metavar="TIME", help="With --always: for so long (30m, 2h, 1d).")
-@click.option("--this-agent", is_flag=True, help="With --always: only the agent that asks.")
+@click.option("--why", default="", metavar="TEXT", help="Message to the agent.")
+@click.option(
+    "--digest", default="", metavar="HEX", help="Approve only if the content has this digest (see `show --json`)."
+)
+@click.option("--always", is_flag=True, help="Allow all calls of this class in this session; `show` names the class.")
+@click.option(
+    "--for", "time_", default="", metavar="TIME", help="With --always: limit the permission to this time (30m, 2h, 1d)."
+)
+@click.option("--this-agent", is_flag=True, help="With --always: allow only the agent that asks.")
 @of_session
 @everywhere
 @click.pass_obj
@@ -124,8 +128,13 @@ def approve(invocation: Invocation, /, request_id: str, option: int | None, sess
 
 @click.command()
 @click.argument("request_id", metavar="ID")
-@click.option("--file", "file", metavar="FILE", help="The edited text; `-` reads it from stdin. Then no editor opens.")
-@click.option("--why", default="", metavar="TEXT", help="Words that the agent gets with it.")
+@click.option(
+    "--file",
+    "file",
+    metavar="FILE",
+    help="Read the edited text from this file (`-` for stdin) instead of opening an editor.",
+)
+@click.option("--why", default="", metavar="TEXT", help="Message to the agent.")
 @of_session
 @everywhere
 @click.pass_obj
@@ -149,7 +158,9 @@ def edit(invocation: Invocation, /, *, request_id: str, file: str | None, why: s
 
 @click.command()
 @click.argument("request_id", metavar="ID")
-@click.option("--why", default="", metavar="TEXT", help="What the agent should do instead; a plan needs it.")
+@click.option(
+    "--why", default="", metavar="TEXT", help="Reason, or what the agent should do instead; required for a plan."
+)
 @of_session
 @everywhere
 @click.pass_obj

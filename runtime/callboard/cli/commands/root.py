@@ -132,14 +132,18 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @everywhere
-@click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
-@click.option("-r", "--resume", "session", metavar="ID", help="Go on with this session.")
+@click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
+@click.option("-r", "--resume", "session", metavar="ID", help="Continue this session.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
 @with_plugins
 @with_servers
-@click.option("--permission-mode", metavar="MODE", help="default, acceptEdits, plan, dontAsk, sandboxed, ...")
-@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option(
+    "--permission-mode",
+    metavar="MODE",
+    help="Mode for calls that no rule decides: default, acceptEdits, plan, dontAsk, sandboxed, ...",
+)
+@click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @taking_over
 @click.pass_context
 def cli(ctx: click.Context, /, **values: Any) -> int | None:

@@ -51,23 +51,32 @@ MODES = ("default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermis
 
 @click.command()
 @click.argument("prompt", required=False)
-@click.option("-c", "--continue", "continue_", is_flag=True, help="Go on with the current session.")
-@click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Go on with this session.")
-@click.option("--carry", is_flag=True, help="With -c or -r: in a fresh conversation, with what matters of the old one.")
+@click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
+@click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Continue this session.")
+@click.option("--carry", is_flag=True, help="With -c or -r: start a fresh conversation from a summary of the old one.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
-@click.option("--allowed-tools", "--allowedTools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
-@click.option("--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
+@click.option(
+    "--allowed-tools",
+    "--allowedTools",
+    "allow",
+    multiple=True,
+    metavar="RULE",
+    help="Allow calls that match without asking.",
+)
+@click.option(
+    "--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse calls that match."
+)
 @click.option("--append-system-prompt", "appended", metavar="TEXT", help="Add this to the lead's instructions.")
-@click.option("--max-turns", type=click.IntRange(min=1), help="Model steps in a turn, at most.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that the session may cost, at most.")
-@click.option("--max-seconds", type=click.FloatRange(min=0), help="Seconds that a turn may take, at most.")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of the session in dollars.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), help="Maximum duration of a turn in seconds.")
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
-@click.option("--live-tools", is_flag=True, help="With --model cassette:FILE: run the tools too.")
-@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option("--live-tools", is_flag=True, help="With --model cassette:FILE: also run the tools.")
+@click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
-@click.option("--with-schedules", is_flag=True, help="Do not end before the session's schedules have fired.")
+@click.option("--with-schedules", is_flag=True, help="Keep running until the session's schedules have fired.")
 @with_plugins
 @with_servers
 @client_options
@@ -98,12 +107,16 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("--carry", is_flag=True, help="In a fresh conversation, with what matters of the one before.")
-@click.option("--max-turns", type=click.IntRange(min=1), help="Model steps in a turn, at most, from now on.")
-@click.option("--max-seconds", type=click.FloatRange(min=0), help="Seconds that a turn may take, at most, from now on.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that the session may cost in all.")
+@click.option("--carry", is_flag=True, help="Start a fresh conversation from a summary of the old one.")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn, from now on.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), help="Maximum duration of a turn in seconds, from now on.")
+@click.option(
+    "--max-budget-usd",
+    type=click.FloatRange(min=0),
+    help="Maximum cost of the session in dollars, including what it has spent.",
+)
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
-@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @with_plugins
 @with_servers

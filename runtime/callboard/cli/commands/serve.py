@@ -35,8 +35,8 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @click.command()
 @click.option("--once", is_flag=True, help="Fire what is due now, wait for its end, and exit: for a system's cron.")
 @click.option("--dry-run", is_flag=True, help="List what would be hosted and the next fire times; fire nothing.")
-@click.option("--model", metavar="NAME", help="Of the session of schedule files; others keep their own.")
-@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, schedules, settings.")
+@click.option("--model", metavar="NAME", help="Model of the session for schedule files; other sessions keep theirs.")
+@click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, schedules and settings.")
 @as_json
 @everywhere
 @click.pass_obj

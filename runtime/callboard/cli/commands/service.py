@@ -38,7 +38,7 @@ def service() -> None:
 
 
 @service.command()
-@click.option("--trust", is_flag=True, help="Serve with --trust: use what this workspace brings.")
+@click.option("--trust", is_flag=True, help="Run `callboard serve` with --trust.")
 @everywhere
 @click.pass_obj
 def install(invocation: Invocation, /, trust: bool) -> None:
@@ -123,7 +123,7 @@ def status(invocation: Invocation, /, json_: bool) -> None:
 
 
 @service.command("print")
-@click.option("--trust", is_flag=True, help="Serve with --trust: use what this workspace brings.")
+@click.option("--trust", is_flag=True, help="Run `callboard serve` with --trust.")
 @everywhere
 @click.pass_obj
 def print_(invocation: Invocation, /, trust: bool) -> None:

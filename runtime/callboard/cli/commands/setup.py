@@ -48,12 +48,14 @@ def rehearse() -> None:
 @rehearse.command()
 @click.argument("scenario", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Any free one, if none is given.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port; default: any free one.")
 @click.option(
-    "--state", type=click.Path(dir_okay=False, path_type=Path), help="Keep what was played, and go on from it."
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the position in this file and continue from it.",
 )
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Append a line of JSON for each request.")
-@click.option("--chaos", metavar="SEED", help="Draw faults from this seed.")
+@click.option("--chaos", metavar="SEED", help="Inject random faults, drawn from this seed.")
 @everywhere
 @click.pass_obj
 def serve(invocation: Invocation, /, scenario: Path, **values: Any) -> None:
@@ -67,9 +69,9 @@ def serve(invocation: Invocation, /, scenario: Path, **values: Any) -> None:
 
 @click.command()
 @click.option("-y", "--yes", is_flag=True, help="Approve the plan without asking.")
-@click.option("--keep", is_flag=True, help="Keep the sample project and say where it is.")
+@click.option("--keep", is_flag=True, help="Keep the sample project and print its folder.")
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
-@click.option("--resume", type=click.Path(file_okay=False, path_type=Path), help="Go on with a demo that was cut off.")
+@click.option("--resume", type=click.Path(file_okay=False, path_type=Path), help="Continue an interrupted demo.")
 @everywhere
 @click.pass_obj
 def demo(invocation: Invocation, /, **values: Any) -> int:
@@ -85,10 +87,8 @@ def demo(invocation: Invocation, /, **values: Any) -> int:
 
 
 @click.command()
-@click.option(
-    "--compat", is_flag=True, help="Say of each file, field and rule that people bring whether it is honoured."
-)
-@click.option("--trust", is_flag=True, help="With --compat: as if this workspace were trusted.")
+@click.option("--compat", is_flag=True, help="List each imported file, field and rule, and whether it is honored.")
+@click.option("--trust", is_flag=True, help="With --compat: act as if this workspace were trusted.")
 @with_plugins
 @as_json
 @everywhere
@@ -126,8 +126,8 @@ def _tell_compatible(invocation: Invocation, *, json_: bool, trust: bool, plugin
 
 @click.command()
 @as_json
-@click.option("--trust", is_flag=True, help="As they are when this workspace is trusted.")
-@click.option("--all", "all_", is_flag=True, help="Those with their built-in values too, and all models.")
+@click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
+@click.option("--all", "all_", is_flag=True, help="Also show settings with built-in values, and all models.")
 @everywhere
 @click.pass_obj
 def settings(invocation: Invocation, /, *, json_: bool, trust: bool, all_: bool) -> None:

@@ -18,7 +18,7 @@ from callboard.cli.views.listings import table
 from callboard.core.trust.claims import printable
 from callboard.sessions.inspect.skills import SkillEntry, SkillShown, check_skill, list_skills, new_skill, show_skill
 
-_TRUST = click.option("--trust", is_flag=True, help="As they are when this workspace is trusted.")
+_TRUST = click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
 
 
 @click.group(invoke_without_command=True)
@@ -76,7 +76,7 @@ def show(invocation: Invocation, /, *, name: str, json_: bool, trust: bool, plug
 
 @skills.command()
 @click.argument("name")
-@click.option("--person", is_flag=True, help="For all of your workspaces, instead of this one.")
+@click.option("--person", is_flag=True, help="Create it for all your workspaces instead of this one.")
 @everywhere
 @click.pass_obj
 def new(invocation: Invocation, /, *, name: str, person: bool) -> None:
@@ -91,7 +91,7 @@ def new(invocation: Invocation, /, *, name: str, person: bool) -> None:
 
 @skills.command()
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER|SKILL.md...", type=click.Path(path_type=Path))
-@click.option("--ours", is_flag=True, help="Accept the fields that only Callboard and Claude Code know.")
+@click.option("--ours", is_flag=True, help="Accept the fields that only Callboard and Claude Code define.")
 @as_json
 @everywhere
 @click.pass_context

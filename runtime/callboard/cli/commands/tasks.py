@@ -29,8 +29,8 @@ from callboard.types.records import Task
 
 
 @click.group(invoke_without_command=True)
-@click.option("-w", "--watch", is_flag=True, help="Show each change as it comes, until Ctrl-C.")
-@click.option("--status", type=click.Choice(STATUSES), default=None, help="Only these tasks.")
+@click.option("-w", "--watch", is_flag=True, help="Show changes as they happen, until Ctrl-C.")
+@click.option("--status", type=click.Choice(STATUSES), default=None, help="Show only tasks with this status.")
 @of_session
 @as_json
 @everywhere
@@ -86,10 +86,16 @@ def show(invocation: Invocation, /, task_id: str, session: str | None, json_: bo
 @tasks.command()
 @click.argument("subject")
 @click.option("--description", default="", metavar="TEXT", help="Everything that its owner needs to know.")
-@click.option("--after", multiple=True, metavar="ID", help="A task that has to be completed first; repeatable.")
-@click.option("--file", "files", multiple=True, metavar="PATH", help="A path or glob that it is about; repeatable.")
-@click.option("--check", default="", metavar="COMMAND", help="A command that must pass before it is completed.")
-@click.option("--owner", default="", metavar="AGENT", help="Only this agent may claim it, and does so when it is idle.")
+@click.option("--after", multiple=True, metavar="ID", help="Task that must be completed first; repeatable.")
+@click.option(
+    "--file", "files", multiple=True, metavar="PATH", help="Path or glob of files that the task concerns; repeatable."
+)
+@click.option(
+    "--check", default="", metavar="COMMAND", help="Command that must succeed before the task counts as completed."
+)
+@click.option(
+    "--owner", default="", metavar="AGENT", help="Assign the task to this agent, which takes it when it is idle."
+)
 @of_session
 @everywhere
 @click.pass_obj

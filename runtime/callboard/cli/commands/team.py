@@ -59,7 +59,7 @@ def sessions(invocation: Invocation, /, json_: bool) -> None:
 
 
 @click.group(invoke_without_command=True)
-@click.option("-w", "--watch", is_flag=True, help="Show each change as it comes, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show changes as they happen, until Ctrl-C.")
 @of_session
 @as_json
 @everywhere
@@ -91,7 +91,7 @@ def team(context: click.Context, /, watch: bool, session: str | None, json_: boo
 
 @team.command()
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the newest N.")
-@click.option("--limit", type=click.IntRange(1), default=_PAGE, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), default=_PAGE, show_default=True, help="Show at most this many.")
 @of_session
 @as_json
 @everywhere
@@ -116,7 +116,7 @@ Act = Literal["stop", "kill", "resume"]
 
 @team.command()
 @click.argument("name")
-@click.option("--why", default="", metavar="TEXT", help="Kept with the order.")
+@click.option("--why", default="", metavar="TEXT", help="Reason, stored with the order.")
 @of_session
 @everywhere
 @click.pass_obj
@@ -127,7 +127,7 @@ def stop(invocation: Invocation, /, name: str, why: str, session: str | None) ->
 
 @team.command()
 @click.argument("name")
-@click.option("--why", default="", metavar="TEXT", help="Kept with the order.")
+@click.option("--why", default="", metavar="TEXT", help="Reason, stored with the order.")
 @of_session
 @everywhere
 @click.pass_obj

@@ -25,7 +25,7 @@ from callboard.types.errors import UsageError
 
 
 @click.group(invoke_without_command=True)
-@click.option("-y", "--yes", is_flag=True, help="Trust what there is without being asked.")
+@click.option("-y", "--yes", is_flag=True, help="Trust the current content without confirmation.")
 @everywhere
 @click.pass_context
 def trust(ctx: click.Context, /, yes: bool) -> None:

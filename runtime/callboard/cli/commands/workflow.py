@@ -53,15 +53,13 @@ def workflow() -> None:
 
 @workflow.command()
 @click.argument("place", metavar="FILE:NAME")
-@click.option(
-    "--arg", "args", multiple=True, metavar="K=V", help="An argument: text, or JSON; may stand several times."
-)
-@click.option("--id", "run_id", metavar="ID", help="The id of this run.")
+@click.option("--arg", "args", multiple=True, metavar="K=V", help="Argument of the workflow: text or JSON; repeatable.")
+@click.option("--id", "run_id", metavar="ID", help="Id of this run.")
 @click.option("--model", metavar="NAME", help="The session's model; rehearsal:FILE and cassette:FILE need no key.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
-@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that its agents may cost, at most.")
-@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
+@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow calls that match without asking.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of its agents in dollars.")
+@click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
 @as_json
 @everywhere
@@ -87,12 +85,12 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 
 @workflow.command()
 @click.argument("run_id", metavar="ID", required=False)
-@click.option("--from", "place", metavar="FILE:NAME", help="The place of the workflow now, if it has moved.")
-@click.option("--redo", multiple=True, metavar="STEP", help="Let this step run again; may stand several times.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="What happens to calls that no rule decides.")
-@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow without asking.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Dollars that its agents may cost, at most.")
-@click.option("--trust", is_flag=True, help="Use what this workspace brings: hooks, agents, servers, settings.")
+@click.option("--from", "place", metavar="FILE:NAME", help="Current place of the workflow, if it has moved.")
+@click.option("--redo", multiple=True, metavar="STEP", help="Run this step again; repeatable.")
+@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
+@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow calls that match without asking.")
+@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of its agents in dollars.")
+@click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
 @as_json
 @everywhere

@@ -40,7 +40,13 @@ def worktrees(ctx: click.Context, /, json_: bool) -> None:
 
 @worktrees.command()
 @click.argument("name")
-@click.option("--test", "test_command", default="", metavar="COMMAND", help="Has to pass on the merged result first.")
+@click.option(
+    "--test",
+    "test_command",
+    default="",
+    metavar="COMMAND",
+    help="Command that must succeed on the merged result before the merge.",
+)
 @everywhere
 @click.pass_obj
 def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
@@ -66,7 +72,7 @@ def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
 
 @worktrees.command()
 @click.argument("name")
-@click.option("--discard", is_flag=True, help="Also work that is nowhere else. Commits are never lost.")
+@click.option("--discard", is_flag=True, help="Also discard uncommitted work. Commits are never lost.")
 @everywhere
 @click.pass_obj
 def remove(invocation: Invocation, /, name: str, discard: bool) -> None:

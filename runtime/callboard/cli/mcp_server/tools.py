@@ -457,7 +457,7 @@ def _looking(tools: Tools) -> Sequence[Offered]:
 
 
 def _requests(tools: Tools) -> Sequence[Offered]:
-    every = {"type": "boolean", "description": "Also what was answered."}
+    every = {"type": "boolean", "description": "Also show answered requests."}
     return (
         Offered(
             "plans",
@@ -482,10 +482,10 @@ def _requests(tools: Tools) -> Sequence[Offered]:
 
 def _answering(tools: Tools) -> Sequence[Offered]:
     digest = text("As `show` or `plans` tells it: only this content is approved. Leave it out to take what is there.")
-    option = {"type": "integer", "minimum": 1, "description": "This one of a plan's options."}
+    option = {"type": "integer", "minimum": 1, "description": "Choose this option of a plan."}
     mode = {"type": "string", "enum": list(PLAN_MODES), "description": "The permission mode to carry a plan out in."}
-    reason = text("Words that the agent gets with it.")
-    instead = text("What the agent should do instead; a plan needs it.")
+    reason = text("Message to the agent.")
+    instead = text("Reason, or what the agent should do instead; required for a plan.")
     condition = (
         "for the person: only when they have said so to you, and only if the server was started with --may-approve."
         if tools.may_approve
