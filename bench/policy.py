@@ -25,6 +25,7 @@ import child
 from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.core.permissions.command_table import names
 from callboard.engine.hooks.registry import HookRegistry
+from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import ToolCall
@@ -69,7 +70,8 @@ async def decisions(commands: Sequence[str], folders: Folders) -> tuple[dict[str
 
         async def decide(command: str, judge: PolicyJudge = judge) -> object:
             call = ToolCall(id="1", use_id="1", name="bash", input={"command": command})
-            return await judge.judge(call, BASH, SPEC, folders=folders, authority="person")
+            query = PermissionQuery(call=call, tool=BASH, spec=SPEC, folders=folders, authority="person")
+            return await judge.judge(query)
 
         await best(commands, decide, new)
         for command in commands:

@@ -10,6 +10,7 @@ from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse_rules
 from callboard.config.settings import LoadedSettings, load_settings, rules_of
+from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.sessions.agent_specs import AgentTypes
 from callboard.sessions.compose import Chosen
@@ -128,7 +129,8 @@ async def ruling(
     )
     folders = Folders(root, root / "results", root / "transcripts")
     call = ToolCall(id="c", use_id="p", name="bash", input={"command": command})
-    return (await judge.judge(call, BASH, spec, folders=folders, authority=cause)).decision
+    query = PermissionQuery(call=call, tool=BASH, spec=spec, folders=folders, authority=cause)
+    return (await judge.judge(query)).decision
 
 
 @pytest.mark.anyio

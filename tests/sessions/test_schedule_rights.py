@@ -16,6 +16,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse
 from callboard.core.permissions.modes import within
 from callboard.core.scheduling.permissions import judged_in_turn, narrowed
 from callboard.engine.recall import events_of
+from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.testing import ScriptedModel, say, use
 from callboard.types.agent_spec import AgentSpec, PermissionMode, PermissionRules
@@ -63,7 +64,9 @@ async def test_rights_only_take_away(tmp_path: Path, rights: ScheduleRights, com
     judge = PolicyJudge((), (), parse_rules(["Bash(git push:*)"], ""), scheduled=profile)
     call = ToolCall(id="c", use_id="u", name="bash", input={"command": command})
     folders = Folders(tmp_path, tmp_path / "r", tmp_path / "t")
-    ruling = await judge.judge(call, BASH, narrowed(SPEC, rights), folders=folders, authority="schedule")
+    spec = narrowed(SPEC, rights)
+    query = PermissionQuery(call=call, tool=BASH, spec=spec, folders=folders, authority="schedule")
+    ruling = await judge.judge(query)
     if rights.mode == "plan":
         assert ruling.decision != "allow"
     else:
@@ -96,7 +99,9 @@ async def test_a_refusal_in_plan_mode_names_submit_plan_only_where_its_approval_
     judge = PolicyJudge((), (), (), scheduled=TurnRights(profile))
     call = ToolCall(id="c", use_id="u", name="bash", input={"command": "make test"})
     folders = Folders(tmp_path, tmp_path / "r", tmp_path / "t")
-    ruling = await judge.judge(call, BASH, judged_in_turn(spec, row), folders=folders, authority=authority)
+    spec_in_turn = judged_in_turn(spec, row)
+    query = PermissionQuery(call=call, tool=BASH, spec=spec_in_turn, folders=folders, authority=authority)
+    ruling = await judge.judge(query)
     assert ruling.decision == "deny"
     assert ("submit_plan" in ruling.why) is submits
     assert ("report your plan as text" in ruling.why) is not submits
@@ -130,11 +135,11 @@ async def test_a_lead_that_a_schedule_lets_only_read_learns_to_report_its_plan()
 @pytest.mark.anyio
 async def test_the_turn_of_a_fire_and_whom_it_starts_have_the_rights_of_the_schedule_and_other_turns_do_not() -> None:
     class Looks(PolicyJudge):
-        async def judge(self, *given: object, **more: object) -> object:  # type: ignore[override]
-            seen.append(given[2])
-            return await super().judge(*given, **more)  # type: ignore[arg-type]
+        async def judge(self, query: PermissionQuery) -> Ruling:
+            seen.append(query.spec)
+            return await super().judge(query)
 
-    seen: list[object] = []
+    seen: list[AgentSpec] = []
     script = {
         "lead": [use(*spawn("alice")), say("done"), use("write_file"), say("done")],
         "alice": [use("write_file"), say("done")],
@@ -147,7 +152,7 @@ async def test_the_turn_of_a_fire_and_whom_it_starts_have_the_rights_of_the_sche
         await team.quiet()
         await team.prompt("write")
         await team.quiet()
-    modes = [(one.name, one.permission_mode) for one in seen if isinstance(one, AgentSpec)]
+    modes = [(one.name, one.permission_mode) for one in seen]
     assert modes[0] == ("lead", "dontAsk")
     assert ("alice", "dontAsk") in modes
     assert modes[-1] == ("lead", "default")

@@ -84,37 +84,31 @@ class Ruling:
     """Paths outside the agent's bounds that the call may use if it is allowed or approved."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionQuery:
+    """Question to the permission policy: may this agent make this call in its turn?"""
+
+    call: ToolCall
+    tool: ToolSpec
+    spec: AgentSpec
+    """Agent that makes the call, with its mode and its rules of this turn."""
+    folders: Folders
+    authority: Cause
+    """Authority of the turn that makes the call. A call that needs more asks the user."""
+    lifts: tuple[Lift, ...] = ()
+    """Allow rules in addition to those of settings, used only if nothing else allows the call; they allow no more than
+    those do."""
+
+
 class PermissionPolicy(Protocol):
     """Permission policy: hard rules and rules for Callboard's own state, deny, ask and allow rules, then the mode.
     Never raises: an unreadable call needs permission."""
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
-        """Decide on a call.
-
-        `authority`: that of the turn that makes the call. A call that needs more asks the user. `lifts`: allow rules in
-        addition to those of settings, used only if nothing else allows the call; they allow no more than those do.
-        """
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        """Decide on a call."""
         ...
 
-    async def always(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> tuple[str, ...]:
+    async def always(self, query: PermissionQuery) -> tuple[str, ...]:
         """Return the narrowest additional allow rules that would remove the question for a call; empty if none
         would."""
         ...

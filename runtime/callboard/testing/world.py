@@ -16,19 +16,18 @@ import anyio
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.agent.state import AgentState
 from callboard.core.context.system_prompt import SERVERS
-from callboard.core.permissions.values import Lift
 from callboard.engine.commands import Action, AgentCommand, create_session, send_command, send_prompt
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.recall import events_of
 from callboard.engine.runtime import Host, Ports
 from callboard.engine.team.supervisor import Team
-from callboard.ports.environment import Approver, Observer, PromptParts, Ruling
+from callboard.ports.environment import Approver, Observer, PermissionQuery, PromptParts, Ruling
 from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
 from callboard.testing.scripts import ScriptedModel
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
-from callboard.types.records import Budget, Cause, Grant, Json, SessionRow, ToolCall
+from callboard.types.records import Budget, Grant, Json, SessionRow
 from callboard.types.skills import PersonCommand, SkillText
 
 T = TypeVar("T")
@@ -71,35 +70,18 @@ class AllowAll:
         self.deny = set(deny)
         self.reads = set(reads)
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
-        reads = tool.effect == "read" or call.name in self.reads
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        call = query.call
+        reads = query.tool.effect == "read" or call.name in self.reads
         if call.name in self.deny:
             return Ruling("deny", "rule", f"{call.name} is denied", reads)
-        lift = next((lift for lift in lifts if lift.rule == call.name), None)
+        lift = next((lift for lift in query.lifts if lift.rule == call.name), None)
         if call.name in self.ask and lift is None:
             return Ruling("ask", "mode default", f"{call.name} asks", reads)
         return Ruling("allow", lift.by if lift and call.name in self.ask else "rule", "", reads)
 
-    async def always(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> tuple[str, ...]:
-        return (call.name,) if call.name in self.ask else ()
+    async def always(self, query: PermissionQuery) -> tuple[str, ...]:
+        return (query.call.name,) if query.call.name in self.ask else ()
 
 
 class MemoryArchive:

@@ -10,7 +10,7 @@ from tests.adapters.git.worktree_world import LEAD, Trees
 from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.adapters.system.archive import FileArchive
 from callboard.adapters.tools.roots import Grounds
-from callboard.ports.environment import Ruling
+from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.tool import Effect, Folders, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
@@ -118,6 +118,7 @@ async def test_file_tools_stay_in_the_worktree_without_an_approval(judged: tuple
 async def ruled(folders: Folders, tool: str, given: Json) -> Ruling:
     effect: Effect = {"bash": "unknown", "read_file": "read"}.get(tool, "reconcile")  # type: ignore[assignment]
     call = ToolCall(id="c", use_id="u", name=tool, input=given)
+    spec = ToolSpec(tool, "", {}, effect)
     return await PolicyJudge((), (), ()).judge(
-        call, ToolSpec(tool, "", {}, effect), SPEC, folders=folders, authority="person"
+        PermissionQuery(call=call, tool=spec, spec=SPEC, folders=folders, authority="person")
     )

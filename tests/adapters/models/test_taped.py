@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.core.agent.state import Delivery
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.context.reminders import ReminderFacts
+from callboard.ports.environment import PermissionQuery
 from callboard.ports.store import Put, Write
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.testing import AllowAll, MemoryArchive
@@ -230,19 +231,13 @@ async def test_tails_and_rulings_come_from_the_cassette(tapes: Tapes) -> None:
     call, spec = ToolCall(id="call_a", use_id="u", name="probe", input={}), cast("AgentSpec", None)
     archive, folders = MemoryArchive(), cast("Any", None)
     said = await TapedArchive(archive, tapes.recording).ends_of("/home/ada/work/x")
-    then = await TapedJudge(AllowAll(deny=["probe"]), tapes.recording).judge(
-        call, Probe().spec, spec, folders=folders, authority="lead"
-    )
+    query = PermissionQuery(call=call, tool=Probe().spec, spec=spec, folders=folders, authority="lead")
+    then = await TapedJudge(AllowAll(deny=["probe"]), tapes.recording).judge(query)
     cassette, _ = tapes.replay()
     assert await TapedArchive(archive, cassette).ends_of("/srv/copy/x") == said
-    assert (
-        await TapedJudge(AllowAll(), cassette).judge(call, Probe().spec, spec, folders=folders, authority="lead")
-        == then
-    )
-    other = call.model_copy(update={"id": "call_b"})
-    assert (
-        await TapedJudge(AllowAll(), cassette).judge(other, Probe().spec, spec, folders=folders, authority="lead")
-    ).decision == "allow"
+    assert await TapedJudge(AllowAll(), cassette).judge(query) == then
+    other = replace(query, call=call.model_copy(update={"id": "call_b"}))
+    assert (await TapedJudge(AllowAll(), cassette).judge(other)).decision == "allow"
 
 
 @pytest.mark.parametrize(("by", "answers"), [("person", True), ("policy", True), ("lead", False)])

@@ -10,6 +10,7 @@ from callboard.adapters.git.settings import remotes_of
 from callboard.adapters.shell.policy_judge import PolicyJudge, parse_rules
 from callboard.adapters.tools.shell import Bash
 from callboard.core.permissions.modes import SANDBOX_NEEDED
+from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import AgentSpec, PermissionMode
 from callboard.types.records import HostGrant, Json, ToolCall
@@ -34,7 +35,8 @@ async def granted(
     spec = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m", permission_mode=mode)
     folders = Folders(root, root / "results", root / "transcripts")
     call = ToolCall(id="c", use_id="p", name="bash", input=given)
-    ruling = await judge.judge(call, Bash().spec, spec, folders=folders, authority="person")
+    query = PermissionQuery(call=call, tool=Bash().spec, spec=spec, folders=folders, authority="person")
+    ruling = await judge.judge(query)
     return ruling.decision, [grant.host for grant in ruling.grants if isinstance(grant, HostGrant)]
 
 

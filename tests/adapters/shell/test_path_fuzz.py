@@ -14,6 +14,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.adapters.tools.files import file_tools
 from callboard.adapters.tools.roots import Grounds
 from callboard.adapters.tools.search import Glob
+from callboard.ports.environment import PermissionQuery
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import ToolCall
 
@@ -105,7 +106,9 @@ async def _fuzzed(world: OutsideWorld, seed: int, times: int) -> Counter[str]:
         name = dice.choice(("read_file", "read_file", "write_file", "glob"))
         given = {"path": path} | {"write_file": {"content": "made"}, "glob": {"pattern": "*"}}.get(name, {})
         call = ToolCall(id="c", use_id="c", name=name, input=given)
-        ruling = await judge.judge(call, tools[name].spec, SPEC, folders=world.context().folders, authority="person")
+        folders = world.context().folders
+        query = PermissionQuery(call=call, tool=tools[name].spec, spec=SPEC, folders=folders, authority="person")
+        ruling = await judge.judge(query)
         told[ruling.decision] += 1
         if name == "glob" and number % 4:
             continue  # it walks in a thread

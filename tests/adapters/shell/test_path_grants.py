@@ -15,7 +15,7 @@ from callboard.adapters.tools.files import file_tools
 from callboard.adapters.tools.roots import Grounds
 from callboard.adapters.tools.search import search_tools
 from callboard.adapters.tools.shell import shell_tools
-from callboard.ports.environment import Ruling
+from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.tool import Folders, Tool
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
@@ -57,8 +57,10 @@ class GrantWorld(OutsideWorld):
     async def ruling(self, name: str, given: Json, mode: str = "default") -> Ruling:
         call = ToolCall(id="c", use_id="c", name=name, input=given)
         spec = SPEC.model_copy(update={"permission_mode": mode})
+        folders = self.context().folders
+        tool = self.tools[name].spec
         return await self.judge.judge(
-            call, self.tools[name].spec, spec, folders=self.context().folders, authority="person"
+            PermissionQuery(call=call, tool=tool, spec=spec, folders=folders, authority="person")
         )
 
     async def granted(self, name: str, given: Json, grants: tuple[PathGrant, ...]) -> str:
@@ -202,7 +204,8 @@ async def test_an_approved_command_gets_through_the_sandbox(tmp_path: Path, text
     command = text.format(out=cage.outside, home=cage.home)
     folders = Folders(cage.workspace, tmp_path / "results", tmp_path / "transcripts", (cage.state,))
     call = ToolCall(id="c", use_id="c", name="bash", input={"command": command})
-    ruling = await PolicyJudge((), (), ()).judge(call, shell_tools()[0].spec, SPEC, folders=folders, authority="person")
+    query = PermissionQuery(call=call, tool=shell_tools()[0].spec, spec=SPEC, folders=folders, authority="person")
+    ruling = await PolicyJudge((), (), ()).judge(query)
     assert ruling.decision == "ask", ruling
     keep = tmp_path / "data" / "session" / "call.out"
     ran = await cage.launcher.run(command, cage.workspace, timeout=20, keep=keep, grants=ruling.grants)

@@ -16,6 +16,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge, parse_rules
 from callboard.adapters.tools.files import file_tools
 from callboard.adapters.tools.roots import Grounds
 from callboard.adapters.tools.search import search_tools
+from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Tool
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import ToolCall
@@ -54,7 +55,8 @@ class Yard(OutsideWorld):
         """Whether it was allowed, and what the agent reads: judged, and run when that allows it."""
         tool, context = self.tools[name], self.context()
         call = ToolCall(id="c", use_id="c", name=name, input=given)
-        ruling = await self.judge.judge(call, tool.spec, SPEC, folders=context.folders, authority="person")
+        query = PermissionQuery(call=call, tool=tool.spec, spec=SPEC, folders=context.folders, authority="person")
+        ruling = await self.judge.judge(query)
         if ruling.decision != "allow":
             return False, ruling.why
         return True, text_of(await self.run(tool, "", **given))

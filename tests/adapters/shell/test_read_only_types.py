@@ -13,6 +13,7 @@ from callboard.adapters.tools.files import file_tools
 from callboard.adapters.tools.search import search_tools
 from callboard.adapters.tools.shell import shell_tools
 from callboard.core.permissions.values import Lift
+from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Json, ToolCall
@@ -51,7 +52,8 @@ async def decision(folder: Path, mode: str, name: str, given: Json, *, read_only
     folders = Folders(folder, folder.parent / "results", folder.parent / "transcripts")
     call = ToolCall(id="c", use_id="c", name=name, input=given)
     lifts = (Lift(name, "a hook that allows"),)
-    ruling = await judge.judge(call, tools[name], spec, folders=folders, authority="person", lifts=lifts)
+    query = PermissionQuery(call=call, tool=tools[name], spec=spec, folders=folders, authority="person", lifts=lifts)
+    ruling = await judge.judge(query)
     assert ruling.decision != "deny" or read_only or mode == "plan" or "only read" not in ruling.why
     return ruling.decision
 

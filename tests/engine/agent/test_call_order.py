@@ -21,11 +21,11 @@ from callboard.adapters.tools.roots import Grounds
 from callboard.adapters.tools.search import search_tools
 from callboard.adapters.tools.shell import shell_tools
 from callboard.engine.runtime import Host
-from callboard.ports.environment import Answer
+from callboard.ports.environment import Answer, PermissionQuery, Ruling
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.testing import HostedSession, ScriptedModel, use
 from callboard.testing.world import AllowAll, MemoryArchive
-from callboard.types.records import Json, Request, ToolCall
+from callboard.types.records import Json, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -62,9 +62,9 @@ def real_world(folder: Path, model: ScriptedModel, wrap: Callable[[Tool], Tool] 
 class Denying(AllowAll):
     """A judge that denies what says so, and asks about what says so."""
 
-    async def judge(self, call: ToolCall, *others: Any, **named: Any) -> Any:
-        ruling = await super().judge(call, *others, **named)
-        text = json.dumps(call.input)
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        ruling = await super().judge(query)
+        text = json.dumps(query.call.input)
         if "deny-this" in text:
             return replace(ruling, decision="deny", why="it says so")
         return replace(ruling, decision="ask", rule="mode") if "ask-this" in text else ruling

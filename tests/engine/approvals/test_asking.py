@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -15,7 +15,7 @@ from callboard.core.approvals.session_rules import Always
 from callboard.core.keys import rows_prefix
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.recall import events_of
-from callboard.ports.environment import Answer
+from callboard.ports.environment import Answer, PermissionQuery, Ruling
 from callboard.ports.tool import ToolSpec
 from callboard.sessions.handle import RuleInspector
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, World, say, use
@@ -228,11 +228,11 @@ class Strict(AllowAll):
     def __post_init__(self) -> None:
         super().__init__(ask=["echo"])
 
-    async def judge(self, *about: Any, **named: Any) -> Any:
-        ruling = await super().judge(*about, **{**named, "lifts": ()})
-        return type(ruling)(ruling.decision, "F", "the floor", person_only=self.theirs)
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        ruling = await super().judge(replace(query, lifts=()))
+        return Ruling(ruling.decision, "F", "the floor", person_only=self.theirs)
 
-    async def always(self, *about: Any, **more: Any) -> tuple[str, ...]:
+    async def always(self, query: PermissionQuery) -> tuple[str, ...]:
         return ()
 
 

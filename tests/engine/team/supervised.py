@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,17 +14,14 @@ from tests.engine.team.team_world import TeamWorld, spawn
 from tests.simulation.virtual import run_virtual
 
 from callboard.core.keys import journal
-from callboard.core.permissions.values import Lift
 from callboard.engine.recall import events_of
 from callboard.engine.runtime import Host
 from callboard.engine.team.admin_orders import Given, Order, give_order
-from callboard.ports.environment import Ruling
+from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.model import ModelRequest, Reply
-from callboard.ports.tool import Folders, ToolSpec
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, say, use
 from callboard.types import events as ev
-from callboard.types.agent_spec import AgentSpec
-from callboard.types.records import AgentRow, Cause, Json, ToolCall
+from callboard.types.records import AgentRow, Json
 
 WORK = ("write_file", cast("Json", {"text": "x"}))
 """What breaks or hangs in these worlds."""
@@ -37,20 +34,11 @@ class Breaks(AllowAll):
         super().__init__()
         self.left, self.who = times, who
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
-        if call.name == "write_file" and spec.name.startswith(self.who) and self.left:
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        if query.call.name == "write_file" and query.spec.name.startswith(self.who) and self.left:
             self.left -= 1
             raise ZeroDivisionError("a bug of ours")
-        return await super().judge(call, tool, spec, folders=folders, authority=authority, lifts=lifts)
+        return await super().judge(query)
 
 
 class Hangs(Echo):

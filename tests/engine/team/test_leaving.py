@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import anyio
 import pytest
 from tests.engine.agent.test_one_agent import Echo
@@ -12,31 +10,19 @@ from tests.simulation.virtual import run_virtual
 
 from callboard.core.keys import request_key
 from callboard.core.messaging.envelopes import sending
-from callboard.core.permissions.values import Lift
-from callboard.ports.environment import Ruling
+from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.store import Put
-from callboard.ports.tool import Folders, ToolSpec
 from callboard.testing import AllowAll, ScriptedModel, say, use
-from callboard.types.agent_spec import AgentSpec
-from callboard.types.records import Cause, Envelope, Request, ToolCall
+from callboard.types.records import Envelope, Request
 
 
 class Breaks(AllowAll):
     """A judge with a bug, which is a bug of the agent's own code: it crashes for one tool."""
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
-        if call.name == "write_file":
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        if query.call.name == "write_file":
             raise ZeroDivisionError("a bug of ours")
-        return await super().judge(call, tool, spec, folders=folders, authority=authority, lifts=lifts)
+        return await super().judge(query)
 
 
 def test_a_teammate_that_crashes_again_and_again_is_parked_and_its_task_and_questions_are_free() -> None:
@@ -106,16 +92,7 @@ class BreaksWhenCancelled(AllowAll):
     def __init__(self) -> None:
         self.asked = anyio.Event()
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> Ruling:
         self.asked.set()
         try:
             await anyio.sleep_forever()

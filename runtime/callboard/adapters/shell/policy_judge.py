@@ -1,4 +1,4 @@
-"""The production port `Judge`: parses commands, looks up paths, and calls the pure judge.
+"""The production `PermissionPolicy`: parses commands, looks up paths, and calls the pure judge.
 
 It refuses nothing by itself, and never raises: an unknown fact leads to a question.
 
@@ -39,7 +39,6 @@ from callboard.core.permissions.values import (
     CallFacts,
     Decision,
     Floor,
-    Lift,
     Parsed,
     PathFact,
     PathQuery,
@@ -47,11 +46,10 @@ from callboard.core.permissions.values import (
     Rule,
     Verdict,
 )
-from callboard.ports.environment import Ruling
-from callboard.ports.tool import Folders, ToolSpec
-from callboard.types.agent_spec import AgentSpec, PermissionMode, PermissionRules
+from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.ports.tool import Folders
+from callboard.types.agent_spec import PermissionMode, PermissionRules
 from callboard.types.errors import SettingsError
-from callboard.types.records import Cause, ToolCall
 
 _Outcome = TypeVar("_Outcome")
 _ONE_PATH = frozenset({"read_file", "write_file", "edit_file", "todo_write", "load_skill", "compact"})
@@ -143,55 +141,29 @@ class PolicyJudge:
         self._network_open = network_open
         self._git_trusted = git_trusted or _nobody
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> Ruling:
         """Decide one call."""
-        return await self._run_with_facts(
-            call, tool, folders=folders, authority=authority, then=partial(self._decide, spec, lifts)
-        )
+        return await self._run_with_facts(query, partial(self._decide, query))
 
-    async def always(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> tuple[str, ...]:
+    async def always(self, query: PermissionQuery) -> tuple[str, ...]:
         """Return the narrowest rules that would make this question unnecessary."""
-        return await self._run_with_facts(
-            call, tool, folders=folders, authority=authority, then=partial(self._propose, spec, lifts)
-        )
+        return await self._run_with_facts(query, partial(self._propose, query))
 
     async def _run_with_facts(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        then: Callable[[ProposedCall, CallFacts], _Outcome],
+        self, query: PermissionQuery, then: Callable[[ProposedCall, CallFacts], _Outcome]
     ) -> _Outcome:
         """Return the result of `then` for the call and its facts. Tools without a path or shell are judged immediately,
         the others in a thread."""
-        judged = ProposedCall(call.name, call.input, tool.effect, authority)
+        tool = query.tool
+        judged = ProposedCall(query.call.name, query.call.input, tool.effect, query.authority)
         if tool.effect in ("store", "attach"):
             return then(judged, CallFacts(destructive=tool.destructive, person_only=tool.person_only))
-        if call.name in _ONE_PATH:  # a few looks at one path cost less than a thread
-            return then(judged, self._facts(judged, tool, folders))
-        return await anyio.to_thread.run_sync(lambda: then(judged, self._facts(judged, tool, folders)))
+        if judged.name in _ONE_PATH:  # a few looks at one path cost less than a thread
+            return then(judged, self._facts(judged, query))
+        return await anyio.to_thread.run_sync(lambda: then(judged, self._facts(judged, query)))
 
-    def _facts(self, call: ProposedCall, tool: ToolSpec, folders: Folders) -> CallFacts:
+    def _facts(self, call: ProposedCall, query: PermissionQuery) -> CallFacts:
+        folders = query.folders
         paths = self._paths_of(folders)
         starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in pieces only asks
         quiet = starts_git and (paths.git_quiet or self._git_trusted(paths.root))
@@ -200,26 +172,27 @@ class PolicyJudge:
             home=paths.home,
             folds=paths.folds,
             git_quiet=quiet,
-            destructive=tool.destructive,
-            person_only=tool.person_only,
+            destructive=query.tool.destructive,
+            person_only=query.tool.person_only,
             sandbox=self._sandbox(),
             network_open=self._network_open(),
             remotes=remotes_of(folders.root, folders.git, Path(paths.home)) if starts_git else {},
         )
         return find_facts(call, start, self._parser.parse, paths.look)
 
-    def _propose(self, spec: AgentSpec, lifts: Sequence[Lift], call: ProposedCall, facts: CallFacts) -> tuple[str, ...]:
-        policy = self._policy_for(spec, call.authority)
-        lifted_rules = _readable([lift.rule for lift in lifts])
+    def _propose(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> tuple[str, ...]:
+        policy = self._policy_for(query)
+        lifted_rules = _readable([lift.rule for lift in query.lifts])
         return propose(call, replace(policy, allow=(*policy.allow, *lifted_rules)), facts)
 
-    def _decide(self, spec: AgentSpec, lifts: Sequence[Lift], call: ProposedCall, facts: CallFacts) -> Ruling:
-        policy = self._policy_for(spec, call.authority)
+    def _decide(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> Ruling:
+        policy = self._policy_for(query)
         verdict = judge_call(call, policy, facts)
-        if lifts:
-            verdict = lifted(call, policy, facts, verdict=verdict, lifts=lifts)
-        if spec.unasked and verdict.decision == "allow":
-            verdict = _bounded(call, replace(policy, mode="default", allow=_readable(spec.unasked)), facts, verdict)
+        if query.lifts:
+            verdict = lifted(call, policy, facts, verdict=verdict, lifts=query.lifts)
+        if query.spec.unasked and verdict.decision == "allow":
+            bound = replace(policy, mode="default", allow=_readable(query.spec.unasked))
+            verdict = _bounded(call, bound, facts, verdict)
         reads = call.name == "bash" and _only_reads(call, facts, verdict)
         person_only = verdict.rule == "T" or bool(for_person(call.name, call.input))
         paths = () if verdict.decision == "deny" else grants_of(call, facts)
@@ -228,11 +201,12 @@ class PolicyJudge:
             verdict.decision, verdict.rule, verdict.why, reads, person_only, policy.mode, facts.sandbox, grants
         )
 
-    def _policy_for(self, spec: AgentSpec, authority: Cause) -> AgentPolicy:
+    def _policy_for(self, query: PermissionQuery) -> AgentPolicy:
         """Return the rules for all agents, the agent's own and those of the turn. Across all scopes, deny applies
         first, then ask."""
-        turn = self._scheduled if authority == "schedule" else _NO_MORE
-        mode = of_turn(spec.permission_mode, turn.mode, authority)
+        spec = query.spec
+        turn = self._scheduled if query.authority == "schedule" else _NO_MORE
+        mode = of_turn(spec.permission_mode, turn.mode, query.authority)
         added_rules = spec.rules.joined(turn.rules)
         plans = SUBMIT in spec.tools and turn.mode != "plan"
         policy = replace(self._policy, mode=mode, read_only=spec.read_only, plans=plans)

@@ -1,5 +1,5 @@
-"""Permissions that allow a call without a question, in addition to the rules of settings: session rules, skills started
-in this turn, and a hook that allows. All have the same effect."""
+"""The question to the permission policy, and the permissions that allow a call without asking a person, in addition to
+the rules of settings: session rules, skills started in this turn, and a hook that allows. All have the same effect."""
 
 from __future__ import annotations
 
@@ -11,26 +11,38 @@ from callboard.core.messaging.authority import reaches
 from callboard.core.permissions.values import Lift
 from callboard.core.scheduling.permissions import judged_in_turn, schedule_id
 from callboard.engine.loop import AgentRuntime
+from callboard.ports.environment import PermissionQuery
 from callboard.types.agent_spec import AgentSpec, PermissionRules
 from callboard.types.hook_answers import PreVerdict
+from callboard.types.records import ToolCall
 
 
-def lifts_of(agent: AgentRuntime, tool: str, *hooked: PreVerdict | None) -> tuple[Lift, ...]:
-    """Return the additional allow rules for a call of this tool: the session rules of its turn, the skills started in
-    the turn, then the hooks that allow the call."""
+def permission_query(agent: AgentRuntime, call: ToolCall, *hooked: PreVerdict | None) -> PermissionQuery:
+    """Return the question whether an agent may make a call now. `hooked`: the verdicts of hooks on the call."""
+    ports = agent.host.ports
+    me = in_this_turn(agent)
+    return PermissionQuery(
+        call=call,
+        tool=ports.tools[call.name].spec,
+        spec=me,
+        folders=ports.archive.folders(me),
+        authority=authority_of(agent.state),
+        lifts=(
+            *_session_lifts(agent),
+            *skill_lifts(agent, agent.state.turn.lifts if agent.state.turn else ()),
+            *(Lift(call.name, verdict.by) for verdict in hooked if verdict and verdict.decision == "allow"),
+        ),
+    )
+
+
+def _session_lifts(agent: AgentRuntime) -> tuple[Lift, ...]:
+    """Return the session rules that apply in the agent's turn."""
     state = agent.state
     host = agent.host
     rules = host.board.rules()
-    lifts = (
-        in_force(rules, agent.name, state.incarnation, authority=authority_of(state), now=host.clock.now())
-        if rules
-        else ()
-    )
-    lifts = (*lifts, *skill_lifts(agent, state.turn.lifts if state.turn else ()))
-    return (
-        *lifts,
-        *(Lift(tool, verdict.by) for verdict in hooked if verdict is not None and verdict.decision == "allow"),
-    )
+    if not rules:
+        return ()
+    return in_force(rules, agent.name, state.incarnation, authority=authority_of(state), now=host.clock.now())
 
 
 def skill_lifts(agent: AgentRuntime, rules: Sequence[str]) -> tuple[Lift, ...]:

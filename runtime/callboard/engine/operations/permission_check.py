@@ -23,7 +23,7 @@ from callboard.core.permissions.claude_updates import suggestions_of
 from callboard.core.permissions.network import describe
 from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
 from callboard.engine.loop import AgentRuntime
-from callboard.engine.operations.lifts import in_this_turn, lifts_of
+from callboard.engine.operations.lifts import permission_query
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
 from callboard.engine.operations.task_check import about_losses, judge_check, with_check
 from callboard.engine.operations.tool_context import tool_context
@@ -188,14 +188,7 @@ def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
 
 async def ruling_of(agent: AgentRuntime, call: ToolCall, *hooked: hk.PreVerdict | None) -> Ruling:
     """Decide on a call by rules and mode, session rules, and the hooks that allow it."""
-    ports = agent.host.ports
-    state = agent.state
-    tool = ports.tools[call.name].spec
-    folders = ports.archive.folders(state.me)
-    lifts = lifts_of(agent, call.name, *hooked)
-    return await ports.judge.judge(
-        call, tool, in_this_turn(agent), folders=folders, authority=authority_of(state), lifts=lifts
-    )
+    return await agent.host.ports.judge.judge(permission_query(agent, call, *hooked))
 
 
 def refused_by_gate(agent: AgentRuntime, call: ToolCall, ruling: Ruling, gate: PlanGate) -> str | None:
@@ -217,14 +210,7 @@ async def always_of(agent: AgentRuntime, about: Proposed) -> tuple[str, ...]:
     ruling = about.ruling
     if ruling.person_only or about.by_hook or ruling.rule.startswith("check, "):
         return ()
-    ports = agent.host.ports
-    me = in_this_turn(agent)
-    tool = ports.tools[about.call.name].spec
-    folders = ports.archive.folders(me)
-    lifts = lifts_of(agent, about.call.name)
-    return await ports.judge.always(
-        about.call, tool, me, folders=folders, authority=authority_of(agent.state), lifts=lifts
-    )
+    return await agent.host.ports.judge.always(permission_query(agent, about.call))
 
 
 async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[str, ...]) -> Proposed:

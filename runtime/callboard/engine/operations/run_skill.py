@@ -11,10 +11,9 @@ allowed ends the skill with a reason. The skill's `allowed-tools` and `disallowe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from callboard.core.agent.authority import authority_of
 from callboard.core.approvals.plan_gate import gate_refuses
 from callboard.core.keys import subagent_suffix
 from callboard.core.messaging.envelopes import defused
@@ -32,7 +31,7 @@ from callboard.core.skills.substitution import (
 from callboard.core.tool_access import tools_for
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
-from callboard.engine.operations.lifts import in_this_turn, lifts_of, skill_lifts, without
+from callboard.engine.operations.lifts import permission_query, skill_lifts, without
 from callboard.ports.environment import Ruling
 from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse
 from callboard.types import hook_answers as hk
@@ -195,17 +194,14 @@ async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tupl
     """Return the call as it may run, and the decision of the rules. Raises `ToolRefused`."""
     host = agent.host
     state = agent.state
-    tool = host.ports.tools.get(call.name)
-    if tool is None:
+    if call.name not in host.ports.tools:
         raise _refusal(skill, call, "there is no shell in this session")
     if host.ports.hooks.has("PreToolUse"):
         call = await _hooked(agent, skill, call)
-    spec = without(in_this_turn(agent), skill.disallowed) if skill.disallowed else in_this_turn(agent)
-    lifts = (*lifts_of(agent, call.name), *skill_lifts(agent, skill.allowed))
-    folders = host.ports.archive.folders(state.me)
-    ruling = await host.ports.judge.judge(
-        call, tool.spec, spec, folders=folders, authority=authority_of(state), lifts=lifts
-    )
+    query = permission_query(agent, call)
+    spec = without(query.spec, skill.disallowed) if skill.disallowed else query.spec
+    lifts = (*query.lifts, *skill_lifts(agent, skill.allowed))
+    ruling = await host.ports.judge.judge(replace(query, spec=spec, lifts=lifts))
     if ruling.decision != "allow":
         raise _refusal(skill, call, f"{ruling.why} ({ruling.rule}). Allow it by a rule, or in its allowed-tools")
     if (closed := gate_refuses(state.gate, call.name, reads_only=ruling.reads_only)) is not None:

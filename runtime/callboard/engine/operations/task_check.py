@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callboard.core.agent.authority import authority_of
 from callboard.core.messaging.authority import for_person
 from callboard.core.team.worktrees import branch_of, loss_words
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
-from callboard.engine.operations.lifts import in_this_turn, lifts_of
+from callboard.engine.operations.lifts import in_this_turn, permission_query
 from callboard.ports.environment import Ruling
 from callboard.types import hook_answers as hk
 from callboard.types.errors import ToolRefused
@@ -68,9 +67,7 @@ async def about_losses(agent: AgentRuntime, call: ToolCall) -> str:
 
 async def _judge_command(agent: AgentRuntime, call: ToolCall, command: str) -> Ruling:
     ports = agent.host.ports
-    me = in_this_turn(agent)
-    bash = ports.tools.get("bash")
-    if bash is None or "bash" not in me.tools:
+    if "bash" not in ports.tools or "bash" not in in_this_turn(agent).tools:
         return Ruling("deny", "tools", "it is a command, and you have no bash: release the task")
     shell = ToolCall(id=f"{call.id}.check", use_id=call.use_id, name="bash", input={"command": command})
     by_hook = None
@@ -81,13 +78,11 @@ async def _judge_command(agent: AgentRuntime, call: ToolCall, command: str) -> R
             return Ruling("deny", by_hook.by, by_hook.why or by_hook.halt)
         if by_hook.input is not None:
             return Ruling("deny", by_hook.by, "a hook would run another command")
-    folders = ports.archive.folders(me)
+    query = permission_query(agent, shell, by_hook)
     if call.name == _MERGE and ports.worktrees is not None:  # it runs on what the worktree holds, not in our folder
-        folders = replace(folders, root=ports.worktrees.path(str(call.input.get("name", ""))))
-    lifts = lifts_of(agent, shell.name, by_hook)
-    ruling = await ports.judge.judge(
-        shell, bash.spec, me, folders=folders, authority=authority_of(agent.state), lifts=lifts
-    )
+        worktree = ports.worktrees.path(str(call.input.get("name", "")))
+        query = replace(query, folders=replace(query.folders, root=worktree))
+    ruling = await ports.judge.judge(query)
     if by_hook is not None and by_hook.decision == "ask" and ruling.decision == "allow":
         return replace(ruling, decision="ask", rule=by_hook.by, why=by_hook.why)
     return ruling

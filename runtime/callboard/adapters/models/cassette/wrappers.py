@@ -25,8 +25,7 @@ from callboard.adapters.models.cassette.mail_order import DeliveryOrder
 from callboard.adapters.models.cassette.recorder import Tape
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.context.reminders import ReminderFacts
-from callboard.core.permissions.values import Lift
-from callboard.ports.environment import Answer, Archive, Dice, PermissionPolicy, Ruling, Surroundings
+from callboard.ports.environment import Answer, Archive, Dice, PermissionPolicy, PermissionQuery, Ruling, Surroundings
 from callboard.ports.mcp import Servers
 from callboard.ports.store import Write
 from callboard.ports.tool import SKILL_OUTPUT, CallContext, Finished, Folders, Launcher, Tool, ToolOutcome, ToolSpec
@@ -34,7 +33,7 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import Event, decode_event
 from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerNow
-from callboard.types.records import Cause, Grant, Json, Request, ToolCall
+from callboard.types.records import Grant, Json, Request
 
 T = TypeVar("T")
 
@@ -311,17 +310,8 @@ class TapedJudge:
     rules: PermissionPolicy
     tape: Tape
 
-    async def judge(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> Ruling:
-        recorded = self.tape.value_of("ruling", call.id)
+    async def judge(self, query: PermissionQuery) -> Ruling:
+        recorded = self.tape.value_of("ruling", query.call.id)
         if recorded is not None:
             person_only = bool(recorded.get("person_only"))
             mode = str(recorded.get("mode", ""))
@@ -337,26 +327,17 @@ class TapedJudge:
                 level,
                 grants,
             )
-        ruling = await self.rules.judge(call, tool, spec, folders=folders, authority=authority, lifts=lifts)
+        ruling = await self.rules.judge(query)
         grants = [grant.model_dump() for grant in ruling.grants]
-        self.tape.keep("ruling", call.id, asdict(ruling) | {"grants": grants})
+        self.tape.keep("ruling", query.call.id, asdict(ruling) | {"grants": grants})
         return ruling
 
-    async def always(
-        self,
-        call: ToolCall,
-        tool: ToolSpec,
-        spec: AgentSpec,
-        *,
-        folders: Folders,
-        authority: Cause,
-        lifts: Sequence[Lift] = (),
-    ) -> tuple[str, ...]:
-        recorded = self.tape.value_of("ruling", f"{call.id}.always")
+    async def always(self, query: PermissionQuery) -> tuple[str, ...]:
+        recorded = self.tape.value_of("ruling", f"{query.call.id}.always")
         if recorded is not None:
             return tuple(str(rule) for rule in recorded["rules"])
-        always = await self.rules.always(call, tool, spec, folders=folders, authority=authority, lifts=lifts)
-        self.tape.keep("ruling", f"{call.id}.always", {"rules": list(always)})
+        always = await self.rules.always(query)
+        self.tape.keep("ruling", f"{query.call.id}.always", {"rules": list(always)})
         return always
 
 
