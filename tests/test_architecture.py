@@ -10,6 +10,7 @@ import functools
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -429,6 +430,32 @@ def kept_files() -> list[Path]:
         return [ROOT / name for name in names if (ROOT / name).is_file()]
     tops = ("runtime", "tests", "bench", "docs", "agents", "skills", "hooks")
     return [path for top in tops for path in (ROOT / top).rglob("*") if path.is_file()]
+
+
+def comments(path: Path) -> Iterator[str]:
+    """The comments of a file. Lines that follow each other are one text."""
+    text, last = "", 0
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                if text and token.start[0] != last + 1:
+                    yield text
+                    text = ""
+                text, last = f"{text}{token.string.lstrip('#')}", token.start[0]
+    yield text
+
+
+def test_what_a_comment_refers_to_exists() -> None:
+    """A comment may name a test by its function or its file, and a page of the documentation."""
+    files = sources("tests")
+    tests = {path.stem for path in files} | {node.name for path in files for node in functions(path)}
+    missing = []
+    for path in RUNTIME:
+        for text in comments(path):
+            missing += [(short(path), name) for name in re.findall(r"(?<![\w/])test_\w+", text) if name not in tests]
+            named = re.findall(r"(?<![\w./])(?:tests|docs)/[\w./-]*\w", text)
+            missing += [(short(path), name) for name in named if not (ROOT / name).exists()]
+    assert missing == []
 
 
 LOCKS = {"uv.lock", "pylock.toml", "poetry.lock", "pdm.lock", "Pipfile.lock", "package-lock.json", "yarn.lock"}

@@ -58,6 +58,7 @@ def end_all(watch: Watch) -> None:
         keeping.release(watch)
         return
     signal_all(signal.SIGTERM)
+    # A stopped process handles TERM only once it continues.
     signal_all(signal.SIGCONT)
     if watch.until_quiet(GRACE):
         return
@@ -82,7 +83,10 @@ def become_shell(
     program = shell
     arguments = ["bash", "--noprofile", "--norc", "-c", command]
     try:
+        # The descriptor is shared with the process that watches: a signal here would wake it there.
         signal.set_wakeup_fd(-1)
+        # A group of its own: `kill 0` in the command does not reach this process
+        # (test_it_has_a_session_and_a_process_group_of_its_own).
         os.setpgid(0, 0)
         os.dup2(watch.writer, 1)
         os.dup2(watch.writer if errors is None else errors.writer, 2)
@@ -95,8 +99,12 @@ def become_shell(
             program = walls["bwrap"][0]
             arguments = keeping.fill_covers(walls["bwrap"], walls["cover"], walls["late"])
         last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
+        # At the highest number, so that one range closes all others. A successful exec closes it, which means success.
         failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, last)
+        # Open files of the host are not for the command (test_the_command_runs_at_level_l0).
         os.closerange(6 if keeper else 3, last)
+        # Python ignores SIGPIPE, and an ignored signal stays ignored after exec
+        # (test_a_closed_pipe_ends_a_writer_as_in_any_shell).
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(folder)
@@ -124,12 +132,15 @@ def read_walls(arguments: list[str]) -> Walls:
 def prepare() -> None:
     """Set up level L0: the mark of tools, no new privileges, no core dumps, a limit of open files, private files, and
     adoption of orphans."""
+    # Orphans become children of this process, also those in sessions of their own
+    # (test_a_time_out_ends_grandchildren_in_sessions_of_their_own).
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     mark_process()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    # This process inherits all descriptors of the host that are not closed on exec.
     os.closerange(CONTROL + 1, 1 << 20)
     os.umask(0o077)
 
@@ -249,6 +260,7 @@ def main() -> int:
     descriptor = take_place(output)
     if mode == "free":
         save_room(output)
+    # Without this, a background command could run although its host died before it recorded the command.
     if not os.read(CONTROL, 1):
         return NOT_RUN
     code = run(Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold"), walls)
@@ -282,6 +294,8 @@ def run(watch: Watch, walls: Walls) -> int:
         if not watch.begun:
             watch.turn(0)  # its word may have come with its end
         text = os.read(reason, 1000)  # its other end is closed: the command is gone
+        # A command may itself end with any exit code, so the code alone does not tell
+        # (test_an_exit_code_of_the_command_is_never_taken_for_that).
         if text or not (watch.begun or watch.stopping):
             os.write(watch.output, b"The command was not run: " + (text or b"its sandbox could not be started") + b"\n")
             leave(sys.argv[1] + ".failed", text.decode(errors="replace"))
@@ -299,6 +313,7 @@ def begin_guard(watch: Watch, walls: Walls) -> tuple[guarding.PathGuard | None, 
     read-only like the rest."""
     if not walls["guard"]:
         return None, ""
+    # The folders are opened before the command exists, so that no rename or link can redirect a check.
     guard = guarding.PathGuard(walls["guard"], guarding.Grants(walls["grants"][0]))
     walls["late"] = [path for path in guard.late() if not os.path.islink(path)]
     record = guarding.leave_record(walls["guards"][0], guard, sys.argv[6])

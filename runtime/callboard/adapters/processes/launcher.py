@@ -164,6 +164,7 @@ class ShellLauncher:
         """Run a command to its end. Return its exit code, and True if it timed out. After a cancellation no process of
         it remains."""
         pid, control = await self._spawn(job, reach)
+        # Before anything reaps the child: until then no other process can have its pid.
         watched = os.pidfd_open(pid)
         timed_out = False
         code = None
@@ -173,10 +174,13 @@ class ShellLauncher:
                 await anyio.wait_readable(watched)
             timed_out = scope.cancelled_caught
         finally:
+            # The child ends the command when this descriptor is closed: after a timeout, a cancellation, or the death
+            # of this process (test_a_cancelled_command_is_ended, test_a_foreground_command_ends_with_its_host).
             os.close(control)
             with anyio.CancelScope(shield=True):
                 await _ended(watched)
                 code = reap(pid)
+                # A command can kill the child that watches it (test_a_command_that_kills_its_watcher_does_not_escape).
                 await anyio.to_thread.run_sync(_sweep, pid, job.output, self._records)
         return code, timed_out
 
@@ -186,6 +190,7 @@ class ShellLauncher:
             await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder))
         pid, control = await self._spawn(_Job(command, folder, output, "free", grants), await self._reach(grants))
         try:
+            # Before the go: a command that ends at once could otherwise leave nothing to identify it by.
             started = _start_of(pid)
             _let_go(control)
         finally:
@@ -203,6 +208,8 @@ class ShellLauncher:
                 os.close(watched)
             code = reap(pid)
         if pid > 0:
+            # If nobody watched the child, its number may have been reused as the session of other programs
+            # (test_a_pid_that_is_another_process_by_now_is_waited_for_by_nobody_and_never_ended).
             mark = "" if watched is not None else f"{TOOL_MARK}=1"
             await anyio.to_thread.run_sync(_sweep, pid, output, self._records, mark)
         noted = exit_code(output)
@@ -253,6 +260,7 @@ class ShellLauncher:
         if shell is None:
             raise FileNotFoundError("bash was not found on PATH outside the workspace; install it")
         await anyio.Path(output.parent).mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Files of an earlier command with the same output would be read as those of this one.
         for ending in (".exit", ".failed", ".report"):
             await anyio.Path(f"{output}{ending}").unlink(missing_ok=True)
         if replaced := release.OURS.replaced():
@@ -301,11 +309,13 @@ def _spawn_child(arguments: list[str], environment: dict[str, str]) -> tuple[int
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     reader, writer = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
+    # A dup2 of a descriptor to itself may leave it to be closed on exec.
     if reader == _CONTROL:
         os.set_inheritable(reader, True)
     else:
         actions.append((os.POSIX_SPAWN_DUP2, reader, _CONTROL))
     try:
+        # Not `fork`: that copies the page tables of a large process, and other threads may hold locks at that moment.
         pid = os.posix_spawn(
             arguments[0],
             arguments,

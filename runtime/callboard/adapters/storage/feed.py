@@ -52,6 +52,7 @@ class Feed(AsyncIterator[T], Generic[T]):
         while not self._ready:
             if self._ended:
                 raise StopAsyncIteration
+            # Renewed before the fetch: a ring that comes during it makes the loop look again instead of getting lost.
             self._rung = anyio.Event()
             items, self._position = await self._fetch(self._position)
             self._ready.extend(items)

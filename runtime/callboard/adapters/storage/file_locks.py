@@ -58,6 +58,7 @@ async def settled(text: str) -> None:
         except OSError:
             continue  # it has ended
         try:
+            # A pidfd becomes readable when its process ends, and never means another process with a reused pid.
             await anyio.wait_readable(descriptor)
         finally:
             os.close(descriptor)

@@ -152,6 +152,8 @@ class PathGuard:
         if not folder:
             return os.dup(self.bases[base])
         try:
+            # Relative to the open base, without links: a command can swap the folder for a link
+            # (test_a_link_does_not_lead_the_check_out_of_the_folder).
             return os.open(folder, _FOLDER, dir_fd=self.bases[base])
         except OSError:
             return None
@@ -212,6 +214,8 @@ def rename_new(folder: int, name: str, target: str) -> bool:
     On file systems without this kind of rename, the plain one is used, which relies on the earlier check.
     """
     libc = ctypes.CDLL(None, use_errno=True)
+    # Guards of several commands move files at the same time, and must not replace one another's
+    # (test_guards_that_move_files_at_the_same_time_replace_nothing).
     if not libc.renameat2(folder, os.fsencode(name), folder, os.fsencode(target), RENAME_NOREPLACE):
         return True
     code = ctypes.get_errno()

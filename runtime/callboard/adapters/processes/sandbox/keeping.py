@@ -31,6 +31,7 @@ EVERYONE = 2
 def fill_covers(arguments: list[str], cover: list[str], late: list[str]) -> list[str]:
     """Return the arguments of bubblewrap, with a cover over each socket that still exists, because services come and
     go. `late`: more paths that are read-only."""
+    # bubblewrap fails if the file to cover is missing.
     covers = [word for path in cover if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)]
     covers += [word for path in late for word in ("--ro-bind-try", path, path)]
     place = arguments.index(COVERED)
@@ -49,6 +50,7 @@ class Keeper:
 
     def place(self) -> None:
         """Move the ends to their expected descriptors and close all others. For the process that becomes bubblewrap."""
+        # All three first go above the final numbers: a dup2 to one of these could close an end that is still needed.
         high = [
             fcntl.fcntl(descriptor, fcntl.F_DUPFD, 20)
             for descriptor in (self.status_inside, self.hold_inside, self.filter_inside)

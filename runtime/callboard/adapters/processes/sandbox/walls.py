@@ -78,6 +78,7 @@ def landlock(abi: int, read: list[str], write: list[str], connect: bool) -> None
     cannot leave this domain (ABI 6). A path that does not exist is left out.
     """
     libc = ctypes.CDLL(None, use_errno=True)
+    # A kernel refuses rights, and a longer structure, that its version of Landlock does not know.
     rights = (1 << (13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16)) - 1
     handled = (rights, 0 if connect else 0b11, 0b11)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
@@ -99,7 +100,9 @@ def _grant(libc: ctypes.CDLL, ruleset: int, path: str, granted: int) -> None:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
+    # The kernel refuses a rule with rights of folders for a file.
     granted = granted if os.path.isdir(path) else granted & OF_FILES
+    # `landlock_path_beneath_attr` is a packed structure (linux/landlock.h).
     rule = struct.pack("=Qi", granted, descriptor)
     failed = libc.syscall(ctypes.c_long(ADD_RULE), ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint(0))
     os.close(descriptor)

@@ -43,6 +43,8 @@ class Watch:
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake, False)
         os.set_blocking(pipe, False)
+        # A signal between a check and the poll is in this pipe and wakes the poll; a handler alone would come too
+        # early.
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self.poll = select.poll()
         for descriptor in (self.wake, pipe) + ((CONTROL,) if hold else ()):
@@ -64,6 +66,8 @@ class Watch:
             try:
                 keep = keep[os.write(self.output, keep) :]
             except OSError:
+                # The command must not stop because the disk is full
+                # (test_a_full_disk_drops_output_and_keeps_the_exit_code).
                 self.dropped += len(keep)
                 self.room = 0
                 return
@@ -86,6 +90,7 @@ class Watch:
 
     def turn(self, seconds: float | None) -> None:
         """Wait for the next event, and process it."""
+        # Rounded up: a remainder below a millisecond would make the loop spin.
         for descriptor, _ in self.poll.poll(None if seconds is None else max(0, int(seconds * 1000) + 1)):
             if descriptor == self.pipe:
                 self.copy()
@@ -165,6 +170,7 @@ def descendants() -> list[int]:
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/stat", "rb") as file:
+                # A program can put spaces and parentheses into its name: the fields begin after the last one.
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue

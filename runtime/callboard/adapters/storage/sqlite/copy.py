@@ -143,6 +143,8 @@ def _rows(source: apsw.Connection, table: str, key: str, columns: str) -> Iterat
             # Inclusive, as `_readable_from` asks: for `> KEY` SQLite may seek KEY itself, on the damaged page before.
             query = f"SELECT {key}, {columns} FROM {table} WHERE {key} >= {start} ORDER BY {key}"  # noqa: S608 - our names
             for row in each(source, query):
+                # Before the row is yielded: after an error the search continues behind the last readable row
+                # (test_what_is_readable_beside_any_destroyed_page_is_salvaged).
                 start = int(row[0]) + 1
                 yield row
             return

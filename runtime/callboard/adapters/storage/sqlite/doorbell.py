@@ -38,6 +38,7 @@ class Doorbell:
         self._rung = rung
         self._look = look
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        # Non-blocking: the queue of a stopped process is full, and would stop every writer.
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         # its thread is woken by a pair of its own: the socket's name may be swept away, or never have been there
         self._wakes, self._woken = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -95,6 +96,8 @@ class Doorbell:
         path = str(self._folder / name)
         if len(os.fsencode(path)) <= _LONGEST_PATH:
             return path
+        # A socket's path may have 107 bytes. Through the open folder any folder is reached
+        # (test_a_folder_with_a_very_long_path_has_a_doorbell_too).
         return f"/proc/self/fd/{self._directory}/{name}"
 
     def _registered(self) -> tuple[str, ...]:
@@ -115,6 +118,7 @@ class Doorbell:
             self._out.sendto(message, self._address(other))
         except ConnectionRefusedError:
             with contextlib.suppress(OSError):  # its process is dead; another one may have swept it up already
+                # Killed processes leave their names (test_sockets_of_the_dead_are_swept_up).
                 (self._folder / other).unlink()
         except OSError:
             return  # its queue is full, so it wakes anyway, or it just left
@@ -129,6 +133,7 @@ class Doorbell:
             ready.register(self._woken, selectors.EVENT_READ)
             looked = time.monotonic()
             while not self._stopped:
+                # Without followers it sleeps until it is woken: an idle process costs nothing.
                 wait = max(0.0, looked + LOOK_SECONDS - time.monotonic()) if self._listening else None
                 ready.select(wait)
                 self._receive(self._woken)
@@ -137,6 +142,8 @@ class Doorbell:
                     looked = time.monotonic()
                 elif time.monotonic() - looked >= LOOK_SECONDS:
                     looked = time.monotonic()
+                    # Rings can get lost, and the folder's names can be deleted
+                    # (test_a_follower_hears_even_where_the_doorbell_is_broken).
                     self._look()
 
     def _receive(self, bell: socket.socket) -> list[bytes]:

@@ -108,6 +108,7 @@ def _structural_faults(connection: apsw.Connection, folder: Path, full: bool) ->
     if is_own and (version < 1 or (version == VERSION and not table_texts(connection) >= frozenset(TABLES))):
         return "its tables are not ours"
     expected = pragma(connection, "page_count") * pragma(connection, "page_size")
+    # With a log the file may rightly be shorter: its last pages can be in the log only.
     if size(log_file(folder)) == 0 and size(folder / DATABASE) < expected:
         return f"it is cut short: {expected} bytes are expected"
     if not full:
@@ -247,6 +248,7 @@ def check_log(connection: apsw.Connection, folder: Path, aside: Path) -> None:
     readable, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     lost = _commits_behind(log, readable, _FRAME + pragma(connection, "page_size"))
     if lost:
+        # Before the checkpoint that empties the log (test_a_flipped_byte_in_the_log_is_never_silent).
         shutil.copyfile(log, aside)
     if copied == readable:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -264,8 +266,10 @@ def _commits_behind(log: Path, readable: int, frame_size: int) -> int:
     with log.open("rb") as opened:
         salt = opened.read(_HEADER)[16:24]
         opened.seek(_HEADER + readable * frame_size)
+        # Frames that remain from an earlier use of the log have another salt, and are no commits of this one.
         while len(frame := opened.read(_FRAME)) == _FRAME and frame[8:16] == salt:
             commits += last_was_commit
+            # The last frame of a transaction has the size of the database there, all others have 0.
             last_was_commit = frame[4:8] != bytes(4)
             opened.seek(frame_size - _FRAME, 1)
     return commits

@@ -95,6 +95,7 @@ def _locked(write_lock: int, folder: Path, seconds: float, patience: Patience) -
 
 def close_folder(opened: OpenFolder) -> None:
     """Close the files; the last process copies the log into the database first. Blocks; never fails."""
+    # Granted to the last process only. If refused, the shared lock is lost too (man 2 flock), which is right here.
     if place.try_lock(opened.presence, fcntl.LOCK_EX):
         with suppress(apsw.Error, StoreBusy), _locked(opened.write_lock, opened.folder, LEAVING, Patience()):
             opened.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # else the log keeps it all

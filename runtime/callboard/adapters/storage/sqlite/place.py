@@ -32,6 +32,8 @@ def prepare(folder: Path) -> None:
             f"the state folder {folder} belongs to user {status.st_uid}, not to {os.geteuid()}: "
             "run as its owner, or choose another folder"
         )
+    # `mkdir` sets the mode only of a new folder, and never adds what the umask takes away
+    # (test_everything_in_the_folder_is_private).
     if stat.S_IMODE(status.st_mode) != 0o700:
         folder.chmod(0o700)
     refuse_network(folder, file_system(folder))
@@ -66,6 +68,8 @@ def file_system(folder: Path, mountinfo: str | None = None) -> str:
         fields = before.split()
         if len(fields) < 5 or not after:
             continue
+        # The kernel writes white space in names as octal numbers
+        # (test_the_innermost_and_latest_mount_tells_the_file_system).
         mount = Path(fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n"))
         if real.is_relative_to(mount) and len(mount.parts) >= best:  # a later mount hides an earlier one
             best = len(mount.parts)
@@ -81,6 +85,8 @@ def open_lock(path: Path) -> int:
 def try_lock(descriptor: int, operation: int) -> bool:
     """Try to lock without waiting (`fcntl.LOCK_EX` or `LOCK_SH`), and return True if the lock was granted."""
     try:
+        # Not a POSIX record lock: the process would lose that by closing any other descriptor of the file
+        # (docs/decisions/0002-apsw-and-one-writer-thread.md).
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -100,6 +100,8 @@ def create(folder: Path) -> None:
     draft = folder / f"{DATABASE}.new"
     for leftover in folder.glob(f"{DATABASE}.new*"):
         leftover.unlink()
+    # SQLite would create the file as the umask allows, and gives the log the mode of the database
+    # (test_everything_in_the_folder_is_private).
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(draft))
     try:

@@ -183,6 +183,8 @@ class Transaction:
         if number is None:
             run(self.connection, "INSERT INTO stream (name) VALUES (?)", (write.stream,))
             number = self.connection.last_insert_rowid()
+        # Before the expectation is compared: a caller that repeats a commit after a crash expects the old number
+        # (test_an_id_seen_before_wins_over_an_expectation_so_a_commit_may_be_repeated).
         elif write.id is not None and (seen := self._seen(number, write.id)) is not None:
             return seen
         last = last_seq(self.connection, number)
@@ -203,6 +205,8 @@ class Transaction:
         return int(rows[0][0]) & _SEQ if rows else None
 
     def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
+        # A deleted key keeps its row without a value, so that the largest revision never falls
+        # (test_a_revision_never_falls_also_over_deletion).
         rows = run(self.connection, "SELECT revision FROM row WHERE key = ? AND value IS NOT NULL", (key,))
         current = int(rows[0][0]) if rows else 0
         if expected is not None and expected != current:

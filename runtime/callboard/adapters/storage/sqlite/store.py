@@ -115,6 +115,9 @@ class SqliteStore:
         self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
         self._readers = Readers(partial(connect, opened.folder, durable=opened.durable, reading=True), READERS)
         self._doorbell = Doorbell(opened.folder / "run", self._rung, self._writer.look)
+        # A fork copies the descriptors, and a file lock lasts as long as any copy, so the child closes its copies at
+        # once (test_a_lease_is_free_when_its_process_was_killed_though_its_children_live). The hook cannot be removed
+        # again, so it holds the store weakly.
         forked = WeakMethod(self._forked)
         os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
 
@@ -136,6 +139,7 @@ class SqliteStore:
     @asynccontextmanager
     async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records, None]:
         async def fetch(position: int) -> tuple[Sequence[Record], int]:
+            # In pages: a follower that starts at the beginning of a long journal does not hold all of it in memory.
             records = await self.read(stream, position, limit=1_000)
             return records, records[-1].seq if records else position
 
@@ -343,12 +347,14 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 def _write(path: Path, data: bytes, durable: bool) -> None:
+    # Each writer has a draft of its own, because two processes may store the same bytes at the same time.
     draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new")
     try:
         with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as opened:  # noqa: PTH123 - the mode at creation
             opened.write(data)
             opened.flush()
             if durable:
+                # Before the rename: after a power cut the name would otherwise exist with an empty file.
                 os.fsync(opened.fileno())
         draft.rename(path)
     except BaseException:
@@ -377,6 +383,7 @@ class HeldLease(Lease):
     def drop(self) -> None:
         """Free the lock now. Idempotent."""
         if self._descriptor >= 0:
+            # Erased while the lock is still held, so that nobody reads this process as the holder of a free lease.
             os.ftruncate(self._descriptor, 0)
             self.abandon()
 
@@ -402,6 +409,7 @@ class Taking:
             if not try_lock(descriptor, fcntl.LOCK_EX):
                 return _holder(descriptor)
             number = next_fence(transaction.connection, self._lease)
+            # The start time tells a reused pid from the holder; a reader compares both.
             content = json.dumps({"lease": self._lease, "pid": os.getpid(), "started": started(os.getpid())})
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, content.encode(), 0)

@@ -98,6 +98,7 @@ class ClosableQueue(Generic[T]):
     def close(self, *last: T) -> None:
         """Add the last entries."""
         with self._lock:
+            # Under the lock of `put`: an entry behind the last one would leave its caller waiting forever.
             self._closed = True
             for entry in last:
                 self._entries.put(entry)

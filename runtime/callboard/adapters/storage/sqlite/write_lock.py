@@ -46,6 +46,8 @@ class WriteLock:
     def _take(self, may_wait: Callable[[], None]) -> None:
         with self._mutex:
             self._wanted = True
+            # A thread of an abandoned wait cannot be stopped in the kernel. This wait takes it over instead of starting
+            # another (test_a_command_gives_up_and_names_the_stopped_process gives up twice).
             if self._waiting is None:
                 if try_lock(self._descriptor, fcntl.LOCK_EX):
                     return
@@ -56,6 +58,7 @@ class WriteLock:
         except BaseException:
             with self._mutex:
                 self._wanted = False
+                # The lock was granted while the caller gave up: nobody would ever release it.
                 if self._granted.is_set():
                     self._granted.clear()
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -110,6 +113,7 @@ def _holder(pid: int) -> LockHolder | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None  # in another container, or gone
+    # The name of a program may contain spaces and parentheses: the fields begin after the last one.
     name, _, fields = stat.partition("(")[2].rpartition(")")
     return LockHolder(pid, name, fields.split()[0] in ("T", "t"))
 

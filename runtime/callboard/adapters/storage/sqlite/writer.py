@@ -106,7 +106,10 @@ class Writer:
         self._not_before = 0.0
         self._file = folder / DATABASE
         self._identity = _identity(self._file)
+        # This number changes only with commits of other connections (sqlite.org/pragma.html), so own commits wake
+        # nobody twice.
         self._version = pragma(connection, "data_version")
+        # After `schema.connect`: its pragma wal_autocheckpoint sets the same hook, and would replace this one.
         connection.set_wal_hook(self._note_log)
         self._thread = threading.Thread(target=self._run, name="callboard-store-writer", daemon=True)
         self._thread.start()
@@ -163,6 +166,8 @@ class Writer:
             for job in batch:
                 self._commit([job])
             return
+        # For the callers a commit on a full disk only takes longer (docs/decisions/0030-a-full-disk-is-waited-for.md,
+        # test_a_run_waits_for_room_on_the_disk).
         wait = ObstacleWait(self._patience, alone=0.0)
         while isinstance(failure, StoreFull) and wait.goes_on(f"{failure}. Waiting for that"):
             failure = self._try(batch)
@@ -173,6 +178,8 @@ class Writer:
 
     def _try(self, batch: list[Job[Any]]) -> Exception | None:
         """Run the jobs as one transaction. Return the error if it failed and was rolled back."""
+        # The disk may have refused one large job only: each is tried alone, so the others succeed
+        # (test_one_commit_too_large_for_the_disk_does_not_fail_the_others).
         for job in batch:
             job.waiter.error = None
         try:
@@ -180,9 +187,11 @@ class Writer:
         except (apsw.Error, OSError, StoreDamaged, StoreBusy) as error:
             for job in batch:
                 if job.waiter.error is None:
+                    # The job took a file lock that no rollback releases.
                     job.undo()
             return translated(error, self._folder) if isinstance(error, apsw.Error | OSError) else error
         if touched:
+            # After the COMMIT: a woken reader must find the records.
             self._changed(touched)
         return None
 
@@ -204,16 +213,23 @@ class Writer:
         """Run one transaction. Raises `apsw.Error`, `OSError` or `StoreDamaged` after a rollback."""
         touched = TransactionChanges()
         with self._locked():
+            # SQLite would continue to write to a file that has no name any more
+            # (test_a_database_that_vanished_while_open_takes_no_more_writes).
             if _identity(self._file) != self._identity:
-                raise gone(self._folder)  # SQLite would go on writing to the file that has no name any more
+                raise gone(self._folder)
             try:
+                # A transaction that begins as a reader cannot become a writer after another program has written: SQLite
+                # refuses that at once, without waiting (sqlite.org/lang_transaction.html).
                 run(self._connection, "BEGIN IMMEDIATE")
                 for job in batch:
                     self._attempt(job, touched)
                 run(self._connection, "COMMIT")
             finally:
+                # After some errors SQLite has rolled back by itself, and another ROLLBACK would fail.
                 if self._connection.in_transaction:
                     run(self._connection, "ROLLBACK")
+            # Still under the lock: a checkpoint beside another process's write is what corrupts files in SQLite up to
+            # 3.51.2 (docs/decisions/0002-apsw-and-one-writer-thread.md).
             self._tidy_log()
         return touched
 
@@ -243,6 +259,8 @@ class Writer:
         if self._log_pages < CHECKPOINT_PAGES or now < self._not_before:
             return
         mode = apsw.SQLITE_CHECKPOINT_RESTART if self._log_pages > SHRINK_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+        # A checkpoint never waits for a reader, which may be a program of the user that stays for hours
+        # (test_a_program_that_reads_the_database_slows_no_commit).
         self._connection.set_busy_timeout(0)
         try:
             pages, copied = self._connection.wal_checkpoint(mode=mode)
