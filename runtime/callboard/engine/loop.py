@@ -92,6 +92,7 @@ class AgentRuntime:
 
     def next_step(self) -> Step:
         """Return the step that `decide` chooses now."""
+        # Before the decision, so that a change during it is not slept through in `_wait`.
         self._seen = self._changes
         return decide(self.state, self.facts())
 
@@ -100,6 +101,8 @@ class AgentRuntime:
         if isinstance(step, Wait):
             if step.what == BUDGET:
                 self.host.budgets.wake_later(self.wake)
+            # Once for each wait: the row, and so every list of agents, shows what the call waits for
+            # (test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so).
             if self._untold(step):
                 await self.record(
                     WaitBegan(
@@ -162,8 +165,11 @@ class AgentRuntime:
         If `unless(state)` is true, the events have become void: nothing is recorded, and the result is False. Raises
         the exceptions of `Store.commit`.
         """
+        # An operation that could not be cancelled may still come back with a result
+        # (test_what_cannot_even_be_cancelled_is_left_behind_and_writes_nothing_any_more).
         if self._retired:
             await anyio.sleep_forever()  # until its operation is cancelled: another one writes its journal
+        # The store finishes a commit although its caller was cancelled. The state would then lack what the journal has.
         with anyio.CancelScope(shield=True):
             async with self._recording:
                 if unless is not None and unless(self.state):
@@ -180,8 +186,10 @@ class AgentRuntime:
         if unless is not None and unless(self.state):
             return False
         state = self._after(events)
+        # Other agents and other processes decide by the row, so a change of it does not wait for the next commit.
         if events and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
+        # No commit of its own: each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
         self._unwritten += events
         self.state = state
         self.host.budgets.follow(state)
@@ -233,11 +241,15 @@ class AgentRuntime:
         first = self.state.seq - len(self._unwritten)
         together = (*self._unwritten, *events)
         appends: list[Write] = [
-            Append(stream, event.encode(), expected=first + place) for place, event in enumerate(together)
+            # The expected position refuses a second process that writes the same journal.
+            Append(stream, event.encode(), expected=first + place)
+            for place, event in enumerate(together)
         ]
         row = row_after(self.row, state, together[-1].at) if together else self.row
         if row is not self.row:
             appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
+        # A snapshot that cannot be read is passed over
+        # (test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over).
         if due(first, state):
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes])
@@ -257,6 +269,7 @@ class AgentRuntime:
             await self.host.commit(*writes)
         except Conflict as lost:
             if lost.what == stream:
+                # Not a race about a row, which is decided anew: this process has lost the session.
                 raise Fenced(f"another process writes the journal of {self.name}: {lost}") from lost
             raise
 

@@ -61,6 +61,7 @@ class SessionBoard:
     def _changed_row(self, row: Row) -> tuple[str, str] | None:
         """Return the kind and the id of a row that is new."""
         kind, _, name = row.key.removeprefix(self._prefix).partition("/")
+        # A commit of this process is applied at once, and the watch delivers it again, perhaps after a newer one.
         if kind not in _KINDS or row.revision <= self._revisions.get(row.key, 0):
             return None
         self._revisions[row.key] = row.revision
@@ -69,6 +70,8 @@ class SessionBoard:
             self._rows[kind].pop(name, None)
         else:
             self._rows[kind][name] = (value, row.revision)
+        # Each step of each agent looks at these, and a board can have thousands of ended tasks
+        # (test_an_agents_step_looks_at_no_task_that_has_ended).
         if isinstance(value, Task) and value.status not in ENDED:
             self._open_tasks[name] = value
         elif kind == "task":

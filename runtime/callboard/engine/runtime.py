@@ -190,6 +190,7 @@ class Host:
         """Commit under this process's fence. The row cache has the new rows when it returns."""
         numbers = await self.ports.store.commit(*writes, fence=self.fence)
         done = list(zip(writes, numbers, strict=True))
+        # The watch delivers this commit later, and the next decision must already use it.
         self.board.take(*(Row(write.key, write.value, number) for write, number in done if isinstance(write, Put)))
         for write, number in done:
             if isinstance(write, Append) and write.stream.startswith(MAILBOXES):
@@ -247,6 +248,8 @@ class Host:
             return None
         turn, began = self.turns.get(_life(state), ("", 0.0))
         if turn != state.turn.id:
+            # Once for each turn: the conversion between the clocks would change its result whenever the wall clock is
+            # set (test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_was_awake).
             began = self.awake.at(state.turn.began_at)
             self.turns[_life(state)] = state.turn.id, began
         return began
@@ -405,8 +408,10 @@ class Host:
         if not ready:
             return None
         plan = planned_call(state, self.budgets.path_of(state), self.awake.now())
+        # It could only give the task back, and would be woken for it again
+        # (test_a_teammate_without_money_takes_no_task_and_the_run_ends).
         if isinstance(plan, BudgetRefusal) and not plan.waits:
-            return None  # it could do nothing with it but give it back
+            return None
         if expected is not None:  # each takes the task that it took then
             recorded = {envelope_id for delivery in expected.deliveries for envelope_id in delivery.ids}
             ready = [t for t in ready if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in recorded]
@@ -415,6 +420,9 @@ class Host:
     def _chosen(self, ready: Sequence[str], reserved_for: str, name: str) -> str:
         """Choose a task: one reserved for the agent, the one that it was woken for, or one that no other agent was
         woken for."""
+        # Several agents are woken at once, each for a task of its own, and one of them may do something else first
+        # (test_one_waiter_is_woken_for_a_task_and_nobody_loses_a_race,
+        # test_who_is_woken_and_turns_to_its_mail_leaves_the_task_to_another).
         offer = self.offered.get(name, "")
         others = set(self.offered.values())
         if reserved_for:

@@ -146,6 +146,8 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
         if call.stage != "finished":
             text = ({"type": "text", "text": INTERRUPTED},)
             events.append(ev.ToolFinished(at=now, call=call.call.id, content=text, is_error=True))
+            # In the same commit: nothing reads the result of a subagent whose call was interrupted
+            # (test_an_interrupted_call_stops_its_subagent).
             writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", call.call.id)
         events.append(ev.ToolSettled(at=now, call=call.call.id))
         if call.stage == "asking" and call.request_id:
@@ -153,7 +155,9 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:
-        await agent.host.refresh(lost.what)  # it was answered at the same moment: `decide` asks again
+        # The request was answered at the same moment: `decide` runs again
+        # (test_an_answer_at_the_very_moment_of_an_interrupt_crashes_nobody).
+        await agent.host.refresh(lost.what)
 
 
 async def _expire(agent: AgentRuntime, step: st.Expire) -> None:
@@ -186,6 +190,8 @@ async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
     """Write full texts to files, then record the edit that hides them."""
     state = agent.state
     transcript = ""
+    # Files before the record: after a crash in between the edit is decided again. In the other order it could name a
+    # file that was never written.
     for path, text in persisted_texts(state.conversation, step.edits).items():
         await agent.host.ports.archive.keep(path, text)
     if step.transcript:
@@ -240,13 +246,17 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     events.append(ended)
     writes: list[Write] = [sending(agent.host.session, e) for e in mail]
     reports = any(isinstance(event, ev.Reported) for event in events)
+    # The plan would outlive its turn, and be approved for nobody
+    # (test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit).
     if reports and state.gate.gate == "pending" and state.gate.request_id:  # a report sets the gate anew
         writes += request_withdrawn(agent.host, state.gate.request_id, f"{agent.name} ended its turn: {step.why}")
     if released:
         writes += task_writes(agent.host, released)
         events[-1:-1] = [ev.TaskHeld(at=now, task=task.id, subject=task.subject, held=False) for task in released]
     shutdown = agent.host.board.request(state.leaving) if state.leaving else None
-    if shutdown is not None:  # written unchanged: a rejection in between is heard before the life ends
+    # Written unchanged: if the request was rejected in between, the commit fails and the agent stays
+    # (test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_out).
+    if shutdown is not None:
         writes.append(Put(request_key(agent.host.session, state.leaving), shutdown[0].encode(), expected=shutdown[1]))
     try:
         await agent.record(*events, writes=writes)
@@ -268,6 +278,7 @@ def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
     if state.me.kind != "teammate" or state.turn is None:
         return []
     if step.reason in ("failed", "limit", "overflow", "refused"):
+        # Another agent can do the task (test_a_teammate_that_stops_at_a_limit_gives_its_task_back).
         note = f"{agent.name} stopped before it was done: {without_advice(step.why)}"
     elif step.reason == "end" and state.tasks and not keeps_tasks(state):
         suffix = f" Its last words: {state.turn.text}" if state.turn.text else ""
@@ -287,6 +298,7 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
     note = f"{agent.name} ended before it was done"
     writes = [] if carries else tasks_freed(agent.host, agent.host.holder(state), note)
     writes += [] if state.renew else tasks_kept_freed(agent.host, agent.name)
+    # The person may be about to answer (test_a_question_of_the_old_life_is_answered_to_the_new_one).
     kept_kinds = ("question",) if carries else ()
     writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept_kinds)
     lead = agent.host.board.agent("lead")
@@ -296,6 +308,8 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
     for request_id in _shutdowns(agent):
         writes.extend(_shutdown_answer(agent, request_id, now))
     try:
+        # All in one commit: after a crash in between, nobody would free the tasks of an agent that has ended
+        # (test_shutdown_is_a_handshake_and_a_dead_owners_task_comes_free).
         await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
     except Conflict as lost:
         await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows

@@ -88,4 +88,5 @@ async def follow_orders(host: Host, obey: Obey) -> None:
                 name = str(envelope.metadata.get("agent"))
                 life = int(envelope.metadata.get("incarnation", 1))
                 await obey(Given(action, name, life, envelope.content))
+            # After the order: a crash in between repeats it, which changes nothing.
             await host.commit(Put(key, str(record.seq).encode()))

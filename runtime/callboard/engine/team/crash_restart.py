@@ -56,6 +56,8 @@ async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
     if count <= RESTARTS and not _damaged(crash):
         again_at = now + BACK_OFF * 2 ** (count - 1)
         await _written(host, member.row, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
+        # Meanwhile the row says that the agent is starting, and since when
+        # (test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when).
         await host.clock.sleep_until(again_at)
         return True
     await _park(host, member, AgentCrashed(at=now, why=str(crash) if _damaged(crash) else reason, count=count))
@@ -82,6 +84,8 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
             await _written(host, row, (*ended, crash), [*returned, *mail, *alarm])
             return
         except Conflict as lost:
+            # The tasks and requests change under other agents
+            # (test_a_parking_that_loses_a_race_is_tried_again_on_fresh_rows).
             await host.refresh(lost.what)
 
 
@@ -91,6 +95,7 @@ async def _written(host: Host, row: AgentRow, events: Sequence[Event], writes: S
     row, crash = current(host, row), events[-1]
     assert isinstance(crash, AgentCrashed), "a crash comes last"
     state = await _state(host, row)
+    # From the journal, because the object of the crashed agent may be in any state.
     recordable = state is not None and state.spec is not None and state.ended is None
     if state is None or not recordable:  # nothing to add to: the row says it
         parked = row.model_copy(update={"life": "crashed", "outcome": "failed", "waiting_for": "", "since": crash.at})
@@ -139,6 +144,8 @@ async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
         (crash, cancelled) = _parted(raised)
         if stops is not None:
             raise stops from raised
+        # Both at once: the crash must not replace the cancellation, or the session would fail instead of closing
+        # (test_an_agent_that_crashes_as_its_session_closes_does_not_fail_the_session).
         if crash is None or cancelled is not None:
             if crash is not None:  # in the moment in which the session is closed: its journal says how far it came
                 log.exception("agent crashed", agent=agent, exc_info=crash)
@@ -195,6 +202,8 @@ async def commands_ended(host: Host, row: AgentRow, state: AgentState) -> tuple[
     one commit."""
     running = [command.began for command in state.background.values() if command.status == "running"]
     ended: dict[str, BackgroundEnded] = {}
+    # The lead must learn of the crash even if a command does not end
+    # (test_what_cannot_be_ended_holds_no_parking_up_and_is_still_said_to_run).
     with anyio.move_on_after(COMMANDS_GRACE):
         async with anyio.create_task_group() as group:
             for began in running:

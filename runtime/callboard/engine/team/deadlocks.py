@@ -96,6 +96,8 @@ class Deadlocks:
         if deadlock.id in self._told:
             return
         self._told.add(deadlock.id)
+        # An answer that is delivered later than an end would otherwise look like a deadlock
+        # (test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock).
         await self._read_again(deadlock)
         if all(deadlock.id != current.id for current in self._among(deadlock.names)):
             self._told.discard(deadlock.id)
@@ -108,6 +110,7 @@ class Deadlocks:
             return
         states = [state for name in deadlock.names if (state := self._state_of(name))]
         envelope = Envelope(
+            # Derived from the deadlock, so that a second process or a resume does not report it again.
             id=short_id("env", deadlock.id),
             sender="runtime",
             recipient="lead",

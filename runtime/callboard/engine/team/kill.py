@@ -39,19 +39,25 @@ log = structlog.get_logger("callboard.team")
 async def end_life(host: Host, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
     """Cancel a life, settle it, write its last record, and return (outcome, result). Raises the exceptions of
     `Store.commit`."""
+    # Before the cancellation: the supervisor leaves the end of a killed life to this function.
     member.killed = True
     member.scope.cancel()
+    # A thread cannot be cancelled (test_what_cannot_even_be_cancelled_is_left_behind_and_writes_nothing_any_more).
     with anyio.move_on_after(GRACE):
         await member.gone.wait()
     if member.agent is not None:
         member.agent.retire()
     row = current(host, member.row)
     with anyio.move_on_after(SETTLING):
+        # Each attempt continues from the journal
+        # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
         for _ in range(SETTLINGS):
             settled = await guarded(_settle(host, row, order, pid), row.name)
             if not isinstance(settled, Exception):
                 return settled
             log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)
+    # The row must end in any case, or the session never becomes quiet
+    # (test_the_lead_is_told_of_a_killed_teammate_that_could_not_be_settled).
     await _bury(host, row, order)
     return "stopped", f"ended by {order.by}"
 
@@ -65,10 +71,13 @@ async def _settle(host: Host, row: AgentRow, order: StopAsked, pid: int) -> tupl
     done = list[Done]()
     async with anyio.create_task_group() as group:
         agent.group = group
+        # Killed before its first record: it still owes its lead a report
+        # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
         if state.spec is None:
             await started(agent)
         await hear_out(agent)  # what it never came to read is owed a report too
         resumed = AgentResumed(at=order.at, pid=pid)
+        # An earlier attempt may have recorded the order before it crashed.
         already_asked = state.stop == "asked" and (state.stop_by, state.stop_request) == (order.by, order.request_id)
         await agent.record(*([resumed] if already_asked else [order, resumed]))
         done.append(await live(agent))

@@ -81,7 +81,9 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
         return state.ended.outcome, state.ended.result
     if row.life == "crashed" and not member.resumed:
         return "failed", f"{row.name} crashed again and again and is parked"
-    if row.life == "stopped":  # it was killed, and its journal could not be gone on with
+    # It was killed and its journal cannot be continued: a caller that asks again must not revive it
+    # (test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew).
+    if row.life == "stopped":
         return row.outcome or "stopped", f"{row.name} was ended"
     agent = member.agent = AgentRuntime(host, row, state, begin)
     agent.spawner = AgentSpawner(agent, around.wait_ended)
@@ -173,6 +175,8 @@ class AgentSpawner:
         if over:
             limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
             raise ToolRefused(f"budget: it is more than {state.me.name} has left itself ({limits}): give less, or none")
+        # Reserved before the agent exists: two calls of one reply each see the whole remaining budget otherwise
+        # (test_two_children_at_once_cannot_both_take_the_last_money).
         refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
         return spec if refused is None else reached(refused, host.clock.now())
 
@@ -241,6 +245,7 @@ class AgentSpawner:
             earlier=self._used_before(spec.name),
         )
         envelope = Envelope(
+            # Derived from the call: the same call after a crash sends no second assignment.
             id=short_id("env", call, "assignment"),
             sender=parent.name,
             recipient=spec.name,

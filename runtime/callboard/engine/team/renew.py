@@ -113,9 +113,11 @@ async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentStat
             "outcome": "",
             "since": host.clock.now(),
             "totals": None,
+            # The usage of the session includes its ended lives (test_a_fresh_conversation_keeps_what_the_session_used).
             "earlier": row.earlier.plus(state.usage),
         }
     )
+    # The revision decides between two processes that both find the old life ended.
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
     writes += _journal(host, state, carried)
     writes += _held(host, state) if state.renew == "carry" else []
@@ -125,6 +127,7 @@ async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentStat
     except Conflict as lost:
         await host.refresh(lost.what)  # another process was faster
         return
+    # Mail that was sent to the old life between the reading above and the commit.
     later = await _mail_left(host, state, max([state.position, *(envelope.seq for envelope in mail)]))
     if later:
         await host.commit(*moved(host.session, state.incarnation, later))
@@ -181,6 +184,8 @@ def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Wri
     )
     events: list[ev.Event] = [
         started,
+        # The new life watches the commands that still run
+        # (test_a_fresh_conversation_keeps_what_runs_in_the_background).
         *(command.began for command in state.background.values() if command.status == "running"),
     ]
     if carried is not None:

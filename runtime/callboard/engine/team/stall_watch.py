@@ -59,6 +59,7 @@ class Stalls:
     async def run(self) -> None:
         """Serve until cancelled."""
         while True:
+            # Renewed before the check: an operation that starts during it wakes the timer.
             self._earlier = anyio.Event()
             self._until = self._look()
             if self._until == NEVER:
@@ -80,6 +81,8 @@ class Stalls:
                 due = self._due(agent, operation)
                 if due <= now:
                     self._told.setdefault(agent.name, set()).add(stalls.key(agent.state, operation))
+                    # A failure while it is reported must not end the watcher of all agents
+                    # (test_what_goes_wrong_while_a_stall_is_told_crashes_that_agent_alone_and_it_goes_on).
                     agent.group.start_soon(self._tell, agent, operation)
                 else:
                     first = min(first, due)

@@ -79,12 +79,16 @@ class Team:
             group.start_soon(tend_hooks, self.host)
             if schedules:
                 group.start_soon(self.autorun.run)
+            # Before any agent runs, so that none takes a task that a crashed one still holds
+            # (test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goes_on_with).
             await free_at_start(self.host, _goes_on)
             for row in self.host.board.agents():
                 # A crashed mate stays parked: the lead knows. A crashed lead has nobody but the person who resumes.
                 if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
                     self._meet(row, resumed=True)
                 elif row.kind == "lead":
+                    # The last process may have ended between the two lives
+                    # (test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_next_host).
                     await renew_if_due(self.host, row)
             for request in self.host.board.requests():
                 self._heed_shutdown(request)
@@ -98,6 +102,7 @@ class Team:
         holds, which is checked whenever a row changes. `commands`: background commands have ended too."""
         while True:
             moved = self._moved
+            # The check awaits the store. If something happened meanwhile, its answer is no longer true.
             if self._hosting and also() and await self._is_quiet(commands) and moved is self._moved:
                 return
             await moved.wait()
@@ -151,6 +156,7 @@ class Team:
     async def keep(self) -> None:
         """Write a snapshot of each living agent, because this process leaves. Bounded in time; cancellation waits for
         it."""
+        # Shielded: the host leaves by cancellation, and these snapshots protect against later damage of older records.
         with anyio.move_on_after(KEPT_WITHIN, shield=True):
             for agent in list(self._living()):
                 try:
@@ -239,6 +245,8 @@ class Team:
         if order.what == "fire":
             await self.autorun.take_up(order.name)
             return
+        # The order comes by mail and the row by the watch, in no fixed order
+        # (test_a_parked_agent_can_be_ended_and_an_order_that_is_given_while_nobody_hosts_is_kept).
         await self.host.refresh(agent_key(self.host.session, order.name))  # who ordered may have seen it sooner
         match = self.host.board.agent(order.name)
         if match is None or match[0].incarnation != order.life:
@@ -319,6 +327,8 @@ class Team:
             if member.ended.is_set():
                 continue
             agent = member.agent
+            # An agent that waits for its restart still has work
+            # (test_a_team_is_not_quiet_while_one_of_it_waits_for_its_restart).
             if agent is None or not member.awake or not await self._rests(agent, commands):
                 return False
         return not self.deadlocks.looking and await self.dead_letters.empty()
@@ -334,6 +344,7 @@ class Team:
             return False  # after a resume nobody watches it yet
         if any(e.mode == "wake" for e in state.mail) or agent.facts().claimable:
             return False
+        # The store is asked: mail of another process may be there before the listener has received it.
         stream = mailbox(self.host.session, agent.name, agent.row.incarnation)
         return await self.host.ports.store.last(stream) <= state.position
 
