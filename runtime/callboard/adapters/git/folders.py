@@ -85,6 +85,7 @@ def fixed_folder(common: Path, root: Path) -> Path:
             _link(folder / name, common / name)
         part = folder / f"config.{os.getpid()}.{threading.get_ident()}"
         part.write_text(text, encoding="utf-8")
+        # Last and at once: a folder with this file is complete, for all processes that use it.
         part.rename(folder / "config")
     return folder
 

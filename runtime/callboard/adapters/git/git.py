@@ -53,6 +53,7 @@ _ENVIRONMENT: Mapping[str, str] = {
     "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_ATTR_NOSYSTEM": "1",
+    # Without this `git status` takes the lock of the index, and a git of the user fails at that moment.
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "",
@@ -198,12 +199,16 @@ class Git:
         settings = {
             **person_settings(self.environment, folders.own),
             **repository_settings(folders.common, folders.own),
+            # Last: no value from a file replaces one of these
+            # (test_nothing_that_a_repository_sets_reaches_the_runtimes_git).
             **_FIXED,
         }
         upstream = upstream_settings(folders.common, _branch_of(folders.own)) if command == "status" else []
         environment = {
             **self._environment(),
             "GIT_DIR": str(folders.own),
+            # Git takes configuration and hooks from this folder, so a change of the repository during the call has no
+            # effect (test_a_repository_that_changes_under_the_runtimes_git_makes_it_run_nothing).
             "GIT_COMMON_DIR": str(fixed),
             "GIT_WORK_TREE": str(place),
             **_as_variables([*settings.items(), *upstream]),

@@ -48,6 +48,7 @@ class WorktreeMerge:
         if await is_ancestor(self.repo, tip, base):
             return MergeEnd("nothing", onto, saved=saved)
         intent = self._note("merging", base=base, onto=onto, tip=tip)
+        # Before anything happens: the next process finds what to finish or undo (test_a_kill_at_each_step_is_mended).
         await self.yard.note(intent)
         try:
             end = await self._through(intent, spot, check)
@@ -73,6 +74,7 @@ class WorktreeMerge:
             if not checked.passed:
                 await self._over()
                 return MergeEnd("failed", intent.onto, files=files, output=checked.output, dirty=dirty)
+        # A cancelled git call is killed, and would leave half of the files changed.
         with anyio.CancelScope(shield=True):
             await self._forward(intent.model_copy(update={"commit": commit}), files)
         return MergeEnd("merged", intent.onto, commit, files, dirty=dirty)
@@ -114,6 +116,8 @@ class WorktreeMerge:
             raise ToolRefused(f"{self.tree.name} is in the middle of {under_way}: finish or abort that there first")
         status = await self.repo.status(spot)
         files = tuple(sorted({*status.changed, *status.untracked, *status.conflicts}))
+        # Nobody reads the list of files that are committed here
+        # (test_a_file_that_may_hold_a_secret_is_not_committed_unseen).
         if secrets := [path for path in status.untracked if is_secret(path.split("/"))]:
             named = ", ".join(map(shown_name, secrets[:10]))
             raise ToolRefused(
@@ -178,6 +182,8 @@ class WorktreeMerge:
         """Raise `ToolRefused` for files that a filter of the repository would have to write: filters are never run
         here."""
         stdin = "\0".join(files).encode(errors="surrogateescape")
+        # Without its filter git would write the stored form into the workspace
+        # (test_files_that_go_through_a_filter_are_left_to_the_person).
         attributes = (await self.repo.ask("check-attr", "-z", "--stdin", "filter", at=place, stdin=stdin)).split("\0")
         filtered = [
             attributes[at]
@@ -212,10 +218,12 @@ class WorktreeMerge:
         workspace."""
         async with self.yard.books(self.repo):
             onto = await self.repo.branch()
+            # The checks may have run for minutes, without any lock (test_a_person_who_is_quicker_than_the_tests_wins).
             if onto != intent.onto or await self.repo.commit_of(f"refs/heads/{onto}") != intent.base:
                 raise ToolRefused(f"{intent.onto} has moved while the merge was made and tested: merge again")
             await self._dirty(files)
             await self.yard.note(intent)
+            # Without --no-overwrite-ignore git replaces ignored files of the user without a word.
             await self.repo.ask("merge", "--ff-only", "--quiet", "--no-overwrite-ignore", intent.commit)
         await self.yard.drop_merging(self.repo, self.tree.name)
         await self.yard.note(intent.model_copy(update={"act": "merged", "at": self.yard.clock.now()}))

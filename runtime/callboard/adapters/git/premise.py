@@ -234,6 +234,7 @@ def read_index(raw: bytes, digest: int = 20) -> Index | None:
         names.append(shared + raw[start:stop])
         at = stop + 1 if version == 4 else at + (stop - at + 8) // 8 * 8
     paths = tuple(name.decode("utf-8", "surrogateescape") for name in names)
+    # The other entries of a split index are in another file (test_a_split_index_is_unknown).
     return None if raw[at : at + 4] == b"link" else Index(paths, nested)
 
 
@@ -252,6 +253,8 @@ def _text(path: Path, most: int) -> str:
 
 def _bytes(path: Path, most: int) -> bytes:
     """Return the bytes of a regular file. Raises OSError, ValueError. Never waits for a pipe."""
+    # Non-blocking: opening a pipe would wait for its writer
+    # (test_a_pipe_in_place_of_the_configuration_is_not_quiet_and_is_not_waited_for).
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("is not a regular file")
@@ -288,6 +291,8 @@ def _packed_kind(index: Path, object_id: bytes) -> int:
         index.with_suffix(".pack").open("rb") as pack,
     ):
         offset = _place_in_pack(table, object_id)
+        # Entries of a damaged pack may refer to each other in a circle
+        # (test_what_stands_in_a_damaged_pack_is_no_commit).
         for _ in range(_MOST_DIFFERENCES):
             raw = b"" if offset is None else os.pread(pack.fileno(), 128, offset)
             kind = raw[0] >> 4 & 7 if raw else 0

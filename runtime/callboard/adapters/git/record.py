@@ -98,6 +98,7 @@ class Yard:
         ways = {"making": self._mend_making, "merging": self._mend_merging, "joining": self._mend_joining}
         mended = ""
         with anyio.CancelScope(shield=True):
+            # A git of the dead process may still run there (test_a_kill_at_each_step_is_mended kills at each of them).
             await settled(str(self.path(tree.name)))
             mended = await ways.get(tree.standing, self._mend_removing)(tree)
         return mended  # noqa: RET504 - for a type checker a scope may end before its block does
@@ -120,8 +121,10 @@ class Yard:
         async with self.books(repo):
             await remove_tree(path)
             await repo.forget(path, tree.name, spare=False)
+            # A killed git leaves its lock of the branch behind.
             await anyio.Path(repo.common / "refs" / "heads" / f"{tree.branch}.lock").unlink(missing_ok=True)
             new = not (intent.tip or intent.commit)
+            # Only a branch that this act made and nobody has moved.
             if new and await repo.commit_of(f"refs/heads/{tree.branch}") == intent.base:
                 await repo.ask("update-ref", "-d", f"refs/heads/{tree.branch}", intent.base)
         await self.note(self.about(tree, "undone", author_of(tree)))
@@ -189,6 +192,8 @@ class Yard:
         if intent.commit:
             await settled(intent.commit)
         ref = await repo.commit_of(f"refs/heads/{intent.onto}")
+        # The commit is noted just before the branch moves, so it tells both cases apart
+        # (test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_nothing).
         if intent.commit and await is_ancestor(repo, intent.commit, ref):
             await self.note(self.about(tree, "merged", author_of(tree)).model_copy(update=_merge_fields(intent)))
             return f"the merge of {tree.branch} into {intent.onto} was complete"

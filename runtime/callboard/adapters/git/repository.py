@@ -166,6 +166,7 @@ class Repository:
         """Return the repositories within a tree that its index names and whose folders are not empty. Each counts as a
         change as a whole, because they are not inspected."""
         entries = (await self.ask("ls-files", "--stage", "-z", at=at)).split("\0")
+        # `git status` does not enter them here (test_a_repository_within_a_worktree_counts_as_a_change).
         links = [entry.partition("\t")[2] for entry in entries if entry.startswith("160000 ")]
         return await anyio.to_thread.run_sync(_filled, at.folder, links)
 
@@ -206,6 +207,7 @@ class Repository:
             return True
         if await self.own_commits(branch) or branch in await self._checked_out():
             return False
+        # With the expected commit: a branch that has got another one since stays.
         await self.ask("update-ref", "-d", f"refs/heads/{branch}", tip)
         return True
 
@@ -236,6 +238,7 @@ class Repository:
         """
         admin = at.admin or self.own
         existing = await anyio.to_thread.run_sync(_files, at.folder, paths)
+        # A separate index: what is staged is not touched before everything is saved.
         extra = {"GIT_INDEX_FILE": str(admin / "callboard-rescue.index")}
         listed = "\0".join(existing).encode(errors="surrogateescape")
         await self.ask("read-tree", commit, at=at, extra=extra)
@@ -255,6 +258,7 @@ class Repository:
     async def _restore(self, at: WorkingTree, commit: str, paths: Sequence[str]) -> None:
         listed = "\0".join(paths).encode(errors="surrogateescape")
         names = "--pathspec-from-file=-", "--pathspec-file-nul"
+        # Names of files may contain characters that are patterns for git.
         literal = {"GIT_LITERAL_PATHSPECS": "1"}
         listing = await self.ask("ls-tree", "-r", "-z", "--name-only", commit, at=at)
         old = [path for path in paths if path in set(listing.split("\0"))]
@@ -296,6 +300,7 @@ class Repository:
         """Return git's folders of the linked worktrees; empty if a link replaced the folder that contains them."""
         folder = self.common / "worktrees"
         try:
+            # A command can replace the folder by a link (test_a_folder_of_worktrees_that_is_a_link_is_not_followed).
             return () if folder.is_symlink() else sorted(entry for entry in folder.iterdir() if entry.is_dir())
         except OSError:
             return ()
@@ -360,6 +365,7 @@ def _remove_admin(admin: Path) -> None:
 def _free_index(lock: Path, since: float) -> None:
     if not lock.exists():
         return
+    # A lock from before our act is that of another git. One second, because time stamps of files are coarse.
     if holders(lock) or lock.stat().st_mtime < since - 1:
         raise ToolRefused(f"{lock} is there: another git is at work, or one was cut; a person must see to it")
     lock.unlink(missing_ok=True)

@@ -156,6 +156,7 @@ def _with_includes(file: Path, home: Path, own: Path, budget: list[int]) -> Iter
         includes = name == "include.path" or (
             name.startswith("includeif.") and name.endswith(".path") and _applies(condition, file, home, own)
         )
+        # Files may include each other in a circle.
         if includes and budget[0] > 0:
             budget[0] -= 1
             yield from _with_includes(_place(value, file, home), home, own, budget)

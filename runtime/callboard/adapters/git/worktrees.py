@@ -61,6 +61,7 @@ class GitWorktrees:
         await anyio.to_thread.run_sync(make_private, self._yard.root)
         async with self._yard.busy(name) as worktrees:
             existing = worktrees.there.get(name)
+            # A call that is run again after a crash (test_the_same_call_finds_its_own_worktree_again).
             if existing is not None and author.call and existing.call == author.call:
                 return existing
             await self._refuse_taken(name, worktrees)
@@ -78,6 +79,7 @@ class GitWorktrees:
             raise ToolRefused(
                 f"there is a worktree {name} already, made by {worktrees.there[name].by}: choose another name"
             )
+        # One folder would stand for both (test_names_that_differ_by_case_alone_are_refused).
         if alike := worktrees.alike(name):
             raise ToolRefused(f"there is a worktree {alike}, which some file systems cannot tell from {name}")
         if await anyio.Path(self.path(name)).exists():
@@ -123,6 +125,8 @@ class GitWorktrees:
             await self._yard.note(made)
         except BaseException:
             with anyio.CancelScope(shield=True):
+                # A full disk or a cancellation must not leave a branch or a folder
+                # (test_a_full_disk_is_told_and_leaves_nothing_behind).
                 await self._yard.unmake(repo, tree)
             raise
 
@@ -184,10 +188,13 @@ class GitWorktrees:
         spot = await repo.spot(path)
         if spot is not None:
             return await repo.losses(tree.branch, spot)
+        # Git says nothing about this folder, which may hold anything
+        # (test_a_folder_that_git_forgot_is_not_taken_for_empty).
         return _UNKNOWN if await anyio.Path(path).exists() else Losses(commits=await repo.own_commits(tree.branch))
 
     async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
         async with self._yard.busy(name) as worktrees:
+            # A call that is run again after a crash (test_a_repeated_call_removes_nothing_twice).
             if author.call in worktrees.done:
                 return Removed(worktrees.done[author.call].branch)
             tree = _tree_of(name, worktrees)
@@ -232,6 +239,8 @@ class GitWorktrees:
             await anyio.to_thread.run_sync(make_private, folder)
         if not await anyio.Path(path).exists():
             return
+        # Out of reach first, because an editor or a command may write while the losses are read
+        # (test_what_is_written_while_it_is_removed_brings_it_back).
         await anyio.Path(path).rename(aside)
         try:
             losses = _UNKNOWN if spot is None else await repo.losses(tree.branch, type(spot)(aside, spot.admin))

@@ -73,6 +73,8 @@ class ApproverBroker:
             return
         request = match[0]
         open_request = self._open.get(request_id)
+        # An answer to the old content must not count for the new one
+        # (test_a_changed_content_is_asked_anew_and_an_answered_one_no_more).
         if open_request is not None and (request.status != "pending" or request.digest != open_request.digest):
             del self._open[request_id]
             for scope in open_request.scopes:

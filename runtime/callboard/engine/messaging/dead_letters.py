@@ -93,6 +93,7 @@ class DeadLetters:
 
     async def _moves(self, row: AgentRow, life: int) -> bool:
         """Return True if a later incarnation of the name has the mail, or will have it."""
+        # A sender may know only the old life of the lead (test_late_mail_to_the_leads_old_life_goes_to_its_new_one).
         if row.kind != "lead" or row.incarnation > life:
             return row.kind == "lead"
         return bool((await recall(self._host.ports.store, self._host.session, row.name, life)).renew)
@@ -118,6 +119,8 @@ class DeadLetters:
         host = self._host
         writes, for_person = (moved(host.session, life_over.life, unread), []) if seen.moves else self._letters(unread)
         key = dead_key(host.session, life_over.name, life_over.life)
+        # The position and the letters in one commit, so that a crash neither loses nor repeats one
+        # (test_a_crash_round_the_telling_tells_once).
         await host.commit(Put(key, seen.model_dump_json().encode()), *writes)
         for letter in for_person:
             host.mailed(letter)  # on the screen: a person has no mailbox

@@ -96,6 +96,8 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
         code = await launcher.wait(pid, started, Path(began.output))
     if limit.cancelled_caught:
         await launcher.end(pid, started)
+    # The call of `task_stop` records the end, as stopped
+    # (test_a_command_that_is_stopped_ends_once_and_is_not_told_as_failed).
     while _being_stopped(agent, background_id):
         await agent.change()  # the tool that ends it records its end, as stopped
     if agent.state.background[background_id].status != "running":

@@ -134,6 +134,7 @@ async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
     state = agent.state
     now = host.clock.now()
     session = host.session
+    # The store is asked, because mail of another process may not have been received yet.
     if await host.ports.store.last(mailbox(session, agent.name, state.incarnation)) > state.position:
         await agent.begin(st.Wait(None, "mail"))
         return

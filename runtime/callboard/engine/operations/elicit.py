@@ -53,6 +53,7 @@ async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> Answe
     except Conflict:
         return AnsweredBack("decline")
     finally:
+        # Nobody waits for the answer any more, so the question must go (test_an_interrupt_takes_the_question_back).
         with anyio.CancelScope(shield=True):
             await _taken_back(host, request.id)
 

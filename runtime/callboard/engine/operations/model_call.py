@@ -50,6 +50,8 @@ async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
         reserved_usd=step.reserved_usd,
         wind_down=step.wind_down,
     )
+    # Durable before the call if a budget holds: what is in flight at a crash counts as spent
+    # (test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survives_a_resume).
     await (agent.record(called) if step.reserved_tokens else agent.note(called))
     agent.start(MODEL, lambda: _turn_call(agent, step))
 
@@ -110,6 +112,8 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
 
     def on_delta(delta: Delta) -> None:
         nonlocal visible
+        # What was shown and is void must be marked in the output, and only then
+        # (test_partial_text_is_marked_as_dropped_whatever_follows, test_a_fault_before_any_word_drops_nothing).
         visible = delta.kind in ("text", "thinking", "tool") or (visible and delta.kind != "dropped")
         if delta.kind == "text":
             texts.append(delta.text)
@@ -125,6 +129,8 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
             on_delta(Delta("dropped", f"{failed.fault.kind}: {failed.fault.message}"))
         await agent.record(call_failed(agent, call, failed.fault))
     except anyio.get_cancelled_exc_class():
+        # The end of the process also cancels: the call then stays open in the journal, and the next process makes it
+        # again (test_a_call_whose_process_died_is_made_again_and_says_that_the_first_may_be_billed).
         if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
             interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text="".join(texts))
             await agent.record(interrupted, unless=lambda state: state.call != call)
@@ -149,6 +155,8 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
             on_delta(delta)
 
         operation = SUMMARY if request.purpose == "summary" else MODEL
+        # Only now, because a wait for the rate limits is no stall
+        # (test_a_stalled_lead_is_told_to_the_person_and_a_model_call_has_its_time_from_its_sending_on).
         agent.begun(operation)
         try:
             reply = await agent.host.ports.model.complete(replace(request, on_head=call.headed), hear)
@@ -162,6 +170,7 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
     state = agent.state
     system, tools = await agent.prompt_bytes()
     limits = state.me.limits_of(step.model)
+    # The service accepts four cache marks, and the system prompt and the tools take one each.
     if len(marks(state.conversation, state.cycle, limits)) > 2:
         tools = unmarked(tools)
     agent.watch.asks(Sent(step.model, system, tools, state.conversation.messages))
@@ -191,11 +200,15 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         full = "the context window is full"
         agent.host.streamed(agent.name, Delta("dropped", full))
         fault = Fault(kind="too_long", type=reply.stop_reason, message=full, usage=usage, may_bill=True)
+        # Shown to the user if the turn ends by it
+        # (test_the_text_of_a_reply_that_a_full_window_cut_is_kept_if_the_turn_ends_by_it).
         text = "\n".join(str(block.get("text", "")) for block in reply.blocks if block.get("type") == "text").strip()
         await agent.record(call_failed(agent, call, fault).model_copy(update={"text": text}))
         return
     blocks = list(reply.blocks)
     stop = reply.stop_reason
+    # Calls that precede a refusal are part of what is refused
+    # (test_a_refusal_ends_the_turn_and_what_it_had_begun_to_call_never_runs).
     if stop == "refusal":  # what it had begun to call before it refused never runs
         blocks = [block for block in blocks if block.get("type") == "text"]
     if stop == "max_tokens":
@@ -203,6 +216,8 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         lowered = call.max_tokens < output_limit(state.recovery, state.me)
         higher = None if lowered else next_output_limit(state.recovery, state.me)
         name, characters = reply.cut_call or ("", 0)
+        # A call whose input grows with the limit is never asked for again with more
+        # (test_an_input_that_grows_with_the_limit_is_asked_for_in_smaller_parts).
         if higher is not None and not grows(state.recovery, name, characters):
             agent.host.streamed(agent.name, Delta("dropped", "cut at the output limit"))
             reason = "cut at the output limit"
@@ -236,6 +251,7 @@ def _sendable(blocks: list[Json]) -> tuple[list[Json], str]:
     if not sent or sent[-1].get("type") != "text":
         return sent, ""
     text = str(sent[-1]["text"])
+    # The service refuses a request whose last assistant text ends with white space, or has an empty text block.
     sent[-1] = {**sent[-1], "text": text.rstrip()}
     return sent, text[len(text.rstrip()) :]
 

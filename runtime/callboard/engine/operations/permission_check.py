@@ -126,6 +126,7 @@ async def _settle(agent: AgentRuntime, about: Proposed) -> None:
                 level=ruling.level,
                 grants=ruling.grants,
             )
+            # Void if the plan gate has changed since: the decision took as long as its hooks.
             await agent.note(judged, unless=void(call.id, about.gate))
 
 

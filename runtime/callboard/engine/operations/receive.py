@@ -36,6 +36,8 @@ from callboard.types.records import AgentRow, Envelope, Request
 
 def _held_still(row: Row | None) -> list[Write]:
     """Return a write of a shutdown's unchanged row, which fails if it was answered in between."""
+    # Whoever asked may reject the shutdown while it is being received
+    # (test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_out).
     return [] if row is None or row.value is None else [Put(row.key, row.value, expected=row.revision)]
 
 
@@ -53,6 +55,8 @@ async def listen(agent: AgentRuntime) -> None:
     agent.host.mailboxes.join(stream, lambda: agent.state)
     async with agent.host.ports.store.follow(stream, agent.state.position) as records:
         async for record in records:
+            # All that arrived together in one commit, because each commit costs a sync of the disk
+            # (test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order).
             together = (record, *records.at_hand())
             await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in together])
 
@@ -92,6 +96,7 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     now = agent.host.clock.now()
     last = envelopes[-1].seq
     events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
+    # A killed life is heard out by a second reader of the same mailbox, so mail may already be received.
     await agent.record(*events, unless=lambda state: state.position >= last)
     if any(raises(envelope) for envelope in envelopes):
         agent.urge()
@@ -115,6 +120,7 @@ async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
             await agent.record(
                 EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=fault),
                 writes=writes,
+                # The plan gate may have changed while this waited for its turn to be recorded.
                 unless=lambda state, seen=gate: state.position >= envelope.seq or state.gate != seen,
             )
         except Conflict as lost:

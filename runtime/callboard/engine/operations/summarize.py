@@ -105,7 +105,8 @@ async def _summary(agent: AgentRuntime) -> None:
     asking = _Asking(agent, summary)
     try:
         now = agent.host.clock.now()
-        if agent.state.summary_until > now:  # what a crash left of a wait; the clock may have been set back since
+        if agent.state.summary_until > now:
+            # After a crash only the rest of the wait remains. The clock may have been set back since.
             await agent.host.clock.sleep_until(min(agent.state.summary_until, now + agent.state.me.max_wait))
         text = await asking.text()
     except _NoSummary as none:
@@ -123,6 +124,7 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
     regional = summary.stage == regions.NAME
     history = await transcripts.history_of(agent, agent.state) if regional else ()
     state = agent.state
+    # An interrupt or an undo may have come while the history was read.
     if state.summary != summary:
         return
     spec = state.me
@@ -228,6 +230,8 @@ class _Asking:
         history: Sequence[ViewMessage] = ()
         if summary.message == FROM_THE_START:
             history = await transcripts.history_of(self._agent, state)
+        # The smallest window of all candidates: a fallback must be able to take over any piece
+        # (test_what_is_too_long_for_the_model_that_summarises_reaches_it_in_smaller_pieces_all_of_it).
         most = min(chunk_tokens(state.me.limits_of(model), summary) for model in self._models)
         prompts = summary_request(state.conversation, summary, most, history)
         if not prompts:
@@ -262,6 +266,8 @@ class _Asking:
             if isinstance(answer, str):
                 return answer
             if answer.do == "learned":
+                # A learned limit is no failed attempt
+                # (test_an_output_limit_that_the_service_states_to_a_summary_is_learned_and_the_summary_is_made).
                 tried = replace(tried, attempts=tried.attempts - 1)
                 continue
             if answer.do == "give_up":
@@ -315,6 +321,8 @@ class _Asking:
         if until <= host.clock.now():
             return
         wait = max(until, host.governor.named_until(model)) - host.clock.now()
+        # There is a cheaper way out: the oldest messages are dropped instead
+        # (test_an_hour_is_not_waited_for_what_does_not_fit_is_dropped_instead).
         if wait > self._state.me.max_wait:
             raise _NoSummary(f"the service asks for a wait of {wait:,.0f} s")
         if wait > 0:

@@ -57,6 +57,8 @@ async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
     marks = {} if isinstance(prepared, ToolOutcome) else prepared
     started = ev.ToolStarted(at=agent.host.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
     # Before a read or a store tool's result commits there is no effect: after a crash it would just run again.
+    # A durable start of each read would cost a sync of the disk and save nothing
+    # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
     write_down = agent.note if tool.spec.effect in ("read", "store") else agent.record
     if not await write_down(started, unless=gone_from(call_id, "allowed")):
         return  # in the meantime the gate closed, or the turn was interrupted
@@ -74,6 +76,7 @@ async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
             await _finish(agent, call, outcome)
             return
         except Conflict as lost:
+            # The row in memory is older than the one that another process or agent wrote.
             await agent.host.refresh(lost.what)
     text = f"{call.name} gave up: others kept changing the same rows. Try again."
     await _finish(agent, call, ToolOutcome(text, is_error=True))
@@ -84,6 +87,7 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
     raise."""
     try:
         return await work
+    # A full disk or a damaged store is no result for the model.
     except NobodyCanAct:
         raise
     except CallboardError as failed:
@@ -95,6 +99,7 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
     notice(agent, outcome.notices)
+    # Before the commit: what a hook refuses never happens (test_a_task_that_a_hook_refuses_never_was).
     outcome = await vetted(agent, call, outcome)
     content = _content(outcome.content)
     finished = ev.ToolFinished(
@@ -110,6 +115,8 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     if _runs_again(agent, call) and not outcome.writes:
         await agent.note(finished, *events, unless=void)
     else:
+        # Counted before the commit: calls of one reply run together, and could fill a mailbox beyond its limit
+        # (test_what_is_under_way_counts_and_what_was_not_sent_does_not).
         with agent.host.mailboxes.coming(outcome.writes):
             await agent.record(finished, *events, writes=outcome.writes, unless=void)
 
@@ -145,6 +152,7 @@ async def _repair(agent: AgentRuntime, call_id: str) -> None:
             agent, cut_off.call, ToolOutcome(f"{cut_off.call.name} is gone; its outcome is unknown.", is_error=True)
         )
         return
+    # Its result was never committed, so nothing happened: it runs again.
     if cut_off.effect in ("read", "store"):
         await _run(agent, tool, cut_off.call)
         return

@@ -88,6 +88,7 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
     )
     skill_events = [event for envelope in passed for event in _of(skills, envelope).events]
     while True:
+        # A reminder can be queued while the hooks run. The record must contain it, or it would be lost.
         before = agent.state.injections
         waiting = fold(events, agent.state).injections
         # What is injected stands before the words.

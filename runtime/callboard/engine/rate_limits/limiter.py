@@ -117,6 +117,7 @@ class Governor:
         message, and their success says nothing about messages. Raises `CallFault` with the known fault if the key is at
         fault: no count is used as a probe."""
         lane = counts_of(asking.model)
+        # A count is no probe of the key (test_no_count_goes_out_with_a_refused_key_and_none_says_that_it_is_good).
         for refusal in self._refused(asking.model).values():
             raise CallFault(known_fault(refusal))
         number, _ = await self.wait(CallPriority(lane, asking.rank, asking.tokens), self._clock.now())
@@ -143,6 +144,7 @@ class Governor:
     def heed(self, notice: RateNotice) -> None:
         """Apply a notice from another or an earlier process. A notice that is not newer than the known state changes
         nothing."""
+        # The watch also delivers the notices of this process.
         if notice.at <= self._known_at.get(notice.model, 0.0):
             return
         self._known_at[notice.model] = notice.at
@@ -242,6 +244,7 @@ class Governor:
     def turn(self, at_least: float = 0.0) -> None:
         """Release the calls that may go now, in order, and set how long the first in each line sleeps. `at_least`: a
         time that was slept until, and counts as now despite clock rounding."""
+        # A sleep may end just before its time by this clock, and the call would go back to sleep for nothing.
         now = max(self._clock.now(), at_least)
         while True:
             blocked: dict[str, Held | None] = {
@@ -290,6 +293,8 @@ class Governor:
         if model.startswith(COUNTS):
             return
         for scope, refusal in self._refused(model).items():
+            # A call that was sent before the refusal proves nothing about it
+            # (test_an_answer_to_a_call_that_was_under_way_before_lifts_no_refusal).
             if refusal.outdated_by(number):
                 del self._refusals[scope]
                 self._tell(RateNotice(model=scope, at=self._clock.now()))
@@ -498,6 +503,7 @@ async def _tell(governor: Governor, store: Store, changed: Callable[[], None]) -
         news = governor.news
         changed()
         for model, notice in list(governor.notices.items()):
+            # Each refused call moves the time by a little (test_a_flood_of_refusals_writes_few_rows).
             if _moved(written.get(model), notice):
                 written[model] = notice
                 await store.commit(Put(rate_key(governor.key, model), notice.encode()))

@@ -180,6 +180,8 @@ class OpenFires:
         passed_over = fire.outcome in ("missed", "skipped", "refused")
         if not passed_over or fire.at <= self._host.clock.now() + CLOCK_SKEW:
             return True
+        # A clock that was ahead of time skipped this slot, which is not decided by that
+        # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
         self._void[fire_id] = row.revision
         return False
 
@@ -213,6 +215,7 @@ class OpenFires:
         for fire in fires:
             followed = self._open.get(fire.id)
             key = fire_key(self._host.session, fire.schedule, fire.id)
+            # Two processes that fire the same slot: only one commit succeeds.
             expected = followed.revision if followed else self._void.get(fire.id, 0)
             writes.append(Put(key, fire.encode(), expected=expected))
         return writes
