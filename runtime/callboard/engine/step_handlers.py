@@ -254,8 +254,7 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
         writes += task_writes(agent.host, released)
         events[-1:-1] = [ev.TaskHeld(at=now, task=task.id, subject=task.subject, held=False) for task in released]
     shutdown = agent.host.board.request(state.leaving) if state.leaving else None
-    # Written unchanged: if the request was rejected in between, the commit fails and the agent stays
-    # (test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_out).
+    # Written unchanged: if the request was rejected in between, the commit fails and the agent stays.
     if shutdown is not None:
         writes.append(Put(request_key(agent.host.session, state.leaving), shutdown[0].encode(), expected=shutdown[1]))
     try:

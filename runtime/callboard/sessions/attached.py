@@ -191,6 +191,7 @@ class AttachedSession(OpenSession):
 
     def _take(self, key: tuple[str, int], stream: str, record: Record) -> AgentState:
         state = self._states[key]
+        # A hole is damage. A state that is folded past it would be wrong without a sign of it.
         if record.seq != state.seq + 1:
             raise SessionUnreadable(lost_words(JournalGap(stream, state.seq + 1, record.seq, ())), self.id)
         event = read_event(record.data, stream, record.seq)
@@ -236,6 +237,8 @@ class AttachedSession(OpenSession):
             await host_died(self._store, self.id, holder)
             row = await self._store.get(host_key(self.id))
             host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
+            # A host that leaves in order removes its row first; one that was killed cannot
+            # (test_a_follower_is_told_when_its_host_was_killed).
             died.append(_hosts(host, holder))
             group.cancel_scope.cancel()
 
@@ -248,6 +251,8 @@ class AttachedSession(OpenSession):
     async def _next_host(self, before: LeaseHolder) -> LeaseHolder | None:
         """Return the new host after one that was asked to leave, or seemed dead; None if no process took over."""
         if before in self._asked_to_leave:
+            # Between two hosts no process holds the lease for a moment
+            # (test_who_follows_a_session_follows_it_to_the_process_that_takes_over).
             with anyio.move_on_after(TAKEN_OVER_WITHIN):
                 await self._until(lambda: self._host is not None and not _hosts(self._host, before))
         return (
@@ -306,6 +311,8 @@ async def open_attached(
 async def _present(store: Store, session: str, asks: bool) -> AsyncGenerator[None]:
     """Hold a lease by which the host knows that a person can be asked here. It ends with this process."""
     lease = None
+    # A lease, because it also ends if this process is killed
+    # (test_a_plan_that_its_lead_left_is_put_to_whoever_is_attached_to_a_headless_run).
     for name in screen_leases(session) if asks else ():
         held = await store.acquire(name)
         if not isinstance(held, LeaseHolder):

@@ -70,6 +70,8 @@ async def hold_lease(
         yield lease, row
     finally:
         with anyio.CancelScope(shield=True):
+            # In this order: whoever sees that the row is gone gets the lease at once
+            # (test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was).
             await lease.release()
             await _withdraw(store, session, row)
 
@@ -82,6 +84,8 @@ async def heed_take_over(store: Store, session: str, own_row: HostRow) -> None:
             if row.key != host_key(session) or row.value is None:
                 continue
             host = read_value(HostRow, row.value, row.key)
+            # The lease can be lost without a request, if this process was held for dead
+            # (test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves).
             if host.asked_by or not _same(host, own_row):
                 by = host.asked_by or host.pid
                 raise SessionTakenOver(
@@ -104,6 +108,8 @@ async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
     """Return when the holder of any lease has ended; see `host_died`."""
     watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
     if watched is None:
+        # The process is in another container, or already gone: no descriptor can be opened for it
+        # (test_its_end_is_seen_by_its_lease).
         while await store.holder(lease) == holder:  # noqa: ASYNC110 - its end rings no bell
             await anyio.sleep(LOOK)
         return
@@ -209,6 +215,8 @@ async def _kill(holder: LeaseHolder, session: str) -> None:
             holder.pid,
         )
     try:
+        # Through the descriptor of exactly the process that holds the lease: a pid could belong to another one by now
+        # (test_a_host_that_hangs_is_killed_only_by_force).
         signal.pidfd_send_signal(watched, signal.SIGKILL)
         with anyio.move_on_after(KILLED_WITHIN):
             await anyio.wait_readable(watched)

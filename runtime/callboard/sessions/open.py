@@ -84,11 +84,13 @@ async def open_session(
         cut_short = resume and not carry and await was_cut_short(prepared.store, row.id)
         team = Team(runtime, os.getpid())
         await runtime.load()  # a front end may ask at once
+        # Before the agents run: each of them begins by reading its row and its journal.
         repaired = await repair(runtime, damaged_rows(prepared.store, row.id), carry=carry)
         refused = (*definitions.refusals(hook_notes), *repaired.notes)
         facts = HostingFacts(refused, definitions.descriptions(), launcher.level, cut_short)
         session = HostedSession(prepared, team, wiring, options.hosting, denied=denied, facts=facts)
         if resume:
+            # Before the agents run, so that the lead has these commands before its next model call.
             await _apply(options, session, prepared.loaded.settings, renewed=repaired.renewed)
         stack.callback(lambda: log_metrics(row.id, {agent.name: agent.metrics for agent in session.team()}))
         async with run_supervisor(team, wiring, host_row, launcher, definitions=definitions, servers=servers.manager):

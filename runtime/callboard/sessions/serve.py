@@ -166,6 +166,7 @@ async def serve_session(options: SessionOptions, store: Store) -> str:
     """Return the session of the workspace's schedule files; it is created if there is none. Raises the errors of
     `open_session`."""
     while (session := await _serve_session(store)) is None:
+        # Two processes that start together must not create two sessions for the same files.
         lease = await store.acquire(MAKING_LEASE)
         if isinstance(lease, LeaseHolder):
             await holder_died(store, MAKING_LEASE, lease)
@@ -179,6 +180,7 @@ async def serve_session(options: SessionOptions, store: Store) -> str:
 
 
 async def _make_session(options: SessionOptions, store: Store) -> None:
+    # Another process may have created it before this one got the lease.
     if await _serve_session(store) is not None:
         return
     governors = Governors(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)

@@ -195,6 +195,7 @@ class Server:
                 self._heed((row, *rows.at_hand()), group)
 
     def _heed(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
+        # A watch begins with all existing rows, which `look` has read already.
         changed = [row for row in rows if row.value is None or row.revision > self._seen]
         new = [entry for row in changed if (entry := self._take(row)) is not None]
         if group is not None:
@@ -278,6 +279,8 @@ class Server:
         wait = RETRY
         while True:
             await entry.until(entry.fires)
+            # The lease of the session decides between the processes that serve a workspace
+            # (test_four_processes_killed_at_random_fire_each_slot_exactly_once).
             await self._first(entry, partial(until_free, self._store, entry.session), entry.fires)
             if not entry.fires():
                 continue

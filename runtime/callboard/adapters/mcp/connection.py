@@ -189,6 +189,8 @@ class Link:
                 return await self._call(wire, tool, tool_input, context)
             except ServerFailed as error:
                 self._note(error)
+                # Only a call that was certainly not sent is made again: its effect would happen twice
+                # (test_a_status_is_told_and_a_call_that_was_taken_is_not_made_again).
                 if not error.unsent or attempt:
                     raise ToolRefused(self._failure_text(error)) from None
         raise AssertionError("the second attempt returns or raises")
@@ -206,6 +208,8 @@ class Link:
         finally:
             self._calls.remove(call)
         assert scope.cancelled_caught
+        # A silent call says nothing about the server: a slow tool is no reason to start it anew
+        # (test_a_silent_call_ends_and_the_server_is_told, test_a_server_that_answers_no_ping_either_is_started_anew).
         await self._doubt(wire)
         raise ServerFailed(f"{call.reason}. The call was cancelled; what it has done until then is not known")
 
@@ -307,6 +311,8 @@ class Link:
         try:
             with scope:
                 await self._brake()
+                # Set after the pause of `_brake`, and removed once the server is connected
+                # (test_one_that_never_gets_ready_is_ended_when_its_time_is_over).
                 scope.deadline = anyio.current_time() + self._around.limits.start
                 async with self._connection(seen) as wire:
                     await self._hold(wire, scope)
@@ -365,6 +371,8 @@ class Link:
             return
         now = anyio.current_time()
         self._starts = [at for at in self._starts if now - at < limiting.RESTARTS_WITHIN]
+        # Each call of a model would start the process again
+        # (test_one_that_ends_after_each_start_is_not_started_for_ever).
         pause = wait_before_start(self._starts, now)
         if pause is None:
             remaining = limiting.RESTARTS_WITHIN - (now - self._starts[0])
@@ -387,6 +395,7 @@ class Link:
             await self._stir.wait()
             self._stir = anyio.Event()
             if self._dirty and not self._gone:
+                # Servers announce each tool of a new list on its own; the list is read once.
                 await anyio.sleep(SETTLE)
                 self._dirty.clear()
                 await self._read_again(wire)
@@ -436,6 +445,7 @@ async def bridged(bridge: Bridge) -> AsyncGenerator[Streams]:
 async def _carry(bridge: Bridge, outgoing: MemoryObjectReceiveStream[SessionMessage], into: Into) -> None:
     async with anyio.create_task_group() as group:
         async for message in outgoing:
+            # A long call must not hold up the answer to a ping or a cancellation.
             group.start_soon(_carry_one, bridge, message, into)
 
 

@@ -90,6 +90,8 @@ def _leads_somewhere(schema: Json, reference: str) -> bool:
     """Return True if a reference leads to a part of the schema, not only to a cycle of references."""
     seen: set[str] = set()
     while True:
+        # A reference to itself would expand forever
+        # (test_a_sound_schema_is_what_it_was_and_a_tree_may_refer_to_itself).
         if reference in seen:
             return False
         seen.add(reference)

@@ -77,6 +77,7 @@ def environment_away(environment: Mapping[str, str], entry: ServerEntry, workspa
     scripts = [word for word in entry.args if word.endswith(".py")]
     real = os.path.realpath(workspace)
     if any(is_within(os.path.realpath(workspace / Path(word).expanduser()), real) for word in scripts):
+        # Python would not find the other files of the server (test_a_server_of_several_files_finds_them_all).
         del outside["PYTHONSAFEPATH"]
     elif scripts:
         folders = dict.fromkeys(str((workspace / Path(word).expanduser()).parent) for word in scripts)
@@ -89,6 +90,8 @@ def words_away(entry: ServerEntry, empty: Path) -> list[str]:
     argv = [entry.command, *entry.args]
     program = Path(entry.command).name
     if program == "npx" or (program == "npm" and argv[1:2] in (["exec"], ["x"])):
+        # npx prefers packages that are installed in its folder, which an agent can write
+        # (test_runners_of_packages_look_in_a_folder_of_ours).
         argv[1:1] = ["--prefix", str(empty)]
     return argv
 

@@ -99,6 +99,7 @@ async def read_lines(stdout: int, into: Sent, refused: Callable[[str], None]) ->
                 await _pass_on(line, into, refused)
             while lines.dropped:
                 await _answer_dropped(*lines.dropped.pop(), into, refused)
+            # Not reading is what slows a server down: its pipe fills, and it waits.
             await pace.keep(len(complete), len(data))
 
 
@@ -129,6 +130,8 @@ async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callab
 def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
     """Return an error response in place of a response that was too long, if its id is visible at its beginning
     or end."""
+    # The call that waits for this answer needs an end, too
+    # (test_an_answer_that_is_too_long_is_an_error_of_its_own_call).
     match = _FIRST_ID.search(first) or _LAST_ID.search(last)
     if match is None:
         return None
@@ -141,6 +144,7 @@ def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
 async def _read(stdout: int) -> bytes:
     """Return the next bytes; empty at the end. Always lets other tasks run first."""
     while True:
+        # Not a read in a thread: that could not be cancelled.
         await anyio.wait_readable(stdout)
         try:
             return os.read(stdout, _CHUNK)

@@ -172,6 +172,8 @@ async def remote(
         # Silence is watched by the calls, which know about progress; a read time-out here would end the connection.
         wait = httpx2.Timeout(30.0, read=None)
         return httpx2.AsyncClient(
+            # A compressed body has no size that can be limited before it is unpacked
+            # (test_an_answer_that_is_too_large_is_not_read).
             headers={"accept-encoding": "identity", **(headers or {})},
             timeout=wait,
             auth=auth,
@@ -308,6 +310,8 @@ async def end(started: ServerProcess, *, died: bool = False) -> int | None:
     code = None
     alone = False
     with anyio.CancelScope(shield=True):
+        # Before its input is closed: an exit code counts only if the server ended by itself
+        # (test_a_dead_process_tells_its_exit_code_and_comes_back).
         alone = died and await _over(started.watched, POLITE)
         os.close(started.stdin)
         ended = alone or await _over(started.watched, POLITE)
@@ -316,6 +320,7 @@ async def end(started: ServerProcess, *, died: bool = False) -> int | None:
             _kill(started.watched)
             await anyio.wait_readable(started.watched)
         code = reap(started.pid)
+        # The child may have been killed before it could end the server's processes.
         await anyio.to_thread.run_sync(kill_session, started.pid)
         os.close(started.watched)
         os.close(started.stdout)

@@ -77,8 +77,11 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     reason = _why_halt(state, facts)
     if not reason:
         return None
+    # An interrupt ends the turn only (test_an_interrupt_ends_the_turn_but_lets_background_commands_run).
     spared_prefixes = ("end:",) if state.stop else ("end:", "bg:")
     running = tuple(sorted(op for op in facts.running if not op.startswith(spared_prefixes)))
+    # Operations first: a tool that still runs could change files after its call has a result
+    # (test_a_stop_cancels_all_then_answers_all_then_ends_the_turn_then_the_life).
     if running:
         return st.Cancel(running)
     if state.call is not None or any(item.stage != "settled" for item in state.calls) or state.summary:
@@ -133,6 +136,8 @@ def _deadline(request: Request, facts: Facts) -> float | None:
     end = facts.deadlines.get(request.id)
     if request.expires_at is None or end is None:
         return request.expires_at
+    # The earlier one, because each clock can be wrong in one direction
+    # (test_a_clock_that_is_set_back_lengthens_no_deadline_and_one_that_is_set_forward_ends_it).
     return min(request.expires_at, facts.now + end - facts.awake)
 
 
@@ -229,6 +234,8 @@ def _barrier(state: AgentState, facts: Facts) -> int | None:
     them run."""
     for place, item in enumerate(state.calls):
         tool = facts.tools.get(item.call.name)
+        # One that failed has changed nothing, so the calls behind it still make sense
+        # (test_a_barrier_that_was_denied_holds_nobody_up).
         if tool is not None and tool.barrier and item.stage == "settled" and not item.is_error:
             return place
     return None
@@ -280,9 +287,13 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     ready = deliverable(state, facts)
     if state.turn is not None and rec.waits_until(state.recovery, facts.now) > facts.now:
+        # Mail during a back-off would change the request that is to be repeated; a prompt of the user may lift a park
+        # (test_a_planned_retry_is_waited_for_and_mail_that_comes_meanwhile_stays_out).
         speaks = state.recovery.parked and any(map(raises, ready))
         if not speaks:
             return None
+    # Two agents that answer each other would never stop
+    # (test_a_chain_of_messages_that_is_too_deep_is_dropped_and_told).
     too_deep = tuple(e.id for e in ready if e.depth > MAX_DEPTH and e.type != "shutdown_request")
     if too_deep:
         return st.Drop(too_deep, f"more than {MAX_DEPTH} hops between agents with no task or file changed")
@@ -295,6 +306,8 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
         if begins and (until := burst_until(begins, facts)) is not None:
             return st.Wait(until, "more mail")
         return st.BeginTurn(begins[0].id) if begins else None
+    # A note alone would cost a model call, so the next prompt brings it
+    # (test_a_note_of_the_person_goes_with_the_next_request_and_makes_none).
     if facts.expected is None and _says_its_last(state) and all(map(is_note, ready)):
         return None  # reading a note alone would cost a model call: the next words bring it
     return st.Deliver(tuple(e.id for e in ready))
@@ -341,6 +354,8 @@ def _rate_wait(state: AgentState, facts: Facts) -> float:
     lifted it. A new prompt of the user does not wait for a long park: the limiter lets one such call try.
     """
     recovery = state.recovery
+    # The wait that the service named may be over, and the user is waiting
+    # (test_a_persons_prompt_waits_for_no_long_park).
     if recovery.prompted and facts.named_until > facts.parked_until:
         return rec.waits_until(recovery, facts.now)
     return facts.parked_until if recovery.parked else max(rec.waits_until(recovery, facts.now), facts.parked_until)
@@ -351,6 +366,7 @@ def _fallback(state: AgentState, facts: Facts) -> st.Step | None:
     if max(facts.parked_until, facts.named_until) <= facts.now + state.me.max_wait:
         return None
     demand = _demand(state)
+    # Each model has limits of its own (test_a_fallback_model_is_used_where_the_service_named_a_long_wait).
     other = next_model(rec.model_in_use(state.recovery, state.me), state.me, demand)
     wait = facts.named_until - facts.now
     reason = f"the service asks for a wait of {wait:,.0f} s"
@@ -375,6 +391,8 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
         return st.EndTurn("refused", rec.REFUSED)
     if reminder_due(state):
         return st.RemindTasks(tuple(state.tasks))
+    # A hook that never lets go would keep the agent working forever
+    # (test_stop_hooks_are_asked_once_and_may_go_on_up_to_the_cap).
     if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
         return st.AskStopHooks()
     return st.EndTurn("end")
@@ -421,25 +439,42 @@ def _waiting_for(state: AgentState) -> str:
 RULES: tuple[Rule, ...] = (
     ended,
     stopping,
+    # An agent must not work on for a task that another one does
+    # (test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done).
     taken,
+    # An answer decides which calls run at all (test_an_answer_is_taken_before_anything_else_goes_on).
     answers,
+    # Before `calls` and `model_under_way`: they would wait for an operation that a dead process had
+    # (test_work_whose_process_died_is_taken_care_of).
     orphans,
+    # Before the next request is made from the view, and also while tools run
+    # (test_it_is_taken_up_while_tools_run_and_while_a_plan_waits).
     undoing,
     failure,
+    # Before `calls`: they run in this folder (test_a_claimed_task_moves_its_owners_tools_between_replies_and_back).
     moving,
     calls,
     starting,
     model_under_way,
+    # After `calls`: the result of the report is merged first
+    # (test_a_report_ends_the_turn_once_its_result_is_merged).
     ending,
     cut_reply,
+    # Before everything that leads to a model call, and before mail
+    # (test_while_a_plan_waits_the_model_is_not_asked_and_mail_stays).
     plan_pending,
     prompt,
+    # A count may show that no compaction is needed
+    # (test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacted).
     count,
     compaction,
+    # Before `mail`, so that reminders stand before the words of the user.
     injections,
     mail,
+    # After `mail`: what arrives may end the repetition (test_each_turn_has_its_own_nudge_and_mail_is_progress).
     stuck,
     ask,
     end_of_turn,
+    # Last: the board comes after the mailbox (test_a_teammate_reads_its_mail_before_it_looks_at_the_board).
     rest,
 )

@@ -75,6 +75,7 @@ class _Sdk:
             api_key=secret if kind == "key" else None,
             auth_token=secret if kind == "token" else None,
             base_url=base_url,
+            # Retries are rules of the core, in the journal: the SDK's own would be invisible, and could bill twice.
             max_retries=0,
             http_client=self._http,
         )
@@ -89,6 +90,7 @@ class _Sdk:
                 path,
                 cast_to=httpx2.Response,
                 content=content,
+                # A redirect could send the key to another host (test_a_redirect_is_not_followed_with_the_key).
                 options={"headers": headers, "follow_redirects": False},
                 stream=stream,
                 stream_cls=AsyncStream[object],
@@ -129,6 +131,8 @@ def _credential(api_key: str | None, auth_token: str | None) -> tuple[str, str]:
 
 def _check_url(base_url: str | None) -> None:
     if base_url is None:
+        # The SDK reads this variable itself, so it is checked here to name it in the error
+        # (test_an_unusable_base_url_of_the_environment_is_refused_by_name).
         base_url = os.environ.get("ANTHROPIC_BASE_URL")  # the SDK reads it by itself, also when it is empty
     if base_url is None:
         return

@@ -124,6 +124,8 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         except ValueError:
             seconds = _until(raw, now)
         if seconds is not None and math.isfinite(seconds):
+            # A date far in the future, or a mistake, must not become an endless wait
+            # (test_a_huge_retry_after_is_told_and_not_obeyed).
             return min(max(0.0, seconds), _LONGEST_WAIT)
     return None
 
@@ -138,8 +140,11 @@ def _until(date: str, now: float) -> float | None:
 
 def _kind(status: int, error: Json, wording: Wording) -> FaultKind:
     message = _text(error.get("message")).lower()
+    # Before the type: a spending limit has the type of a rate limit, and no wait helps against it
+    # (test_a_spend_limit_is_not_a_rate_limit).
     if _means_money(status, error, message, wording):
         return "spend_limit"
+    # Before the type, which for a prompt that is too long is only `invalid_request_error`.
     if status in (400, 413) and any(phrase in _searched(error, message) for phrase in wording.too_long):
         return "too_long"
     by_type = _BY_TYPE.get(_text(error.get("type")))
@@ -173,6 +178,8 @@ def _message(answer: ErrorResponse, fields: Json, error: object) -> str:
     if text:
         return text[:_LONGEST]
     raw = answer.body if isinstance(answer.body, str) else ""
+    # A page of a proxy says nothing to the reader of an error
+    # (test_a_proxys_web_page_is_a_server_fault_and_is_not_quoted).
     if raw.lstrip()[:1] == "<":
         return f"HTTP {answer.status} with a web page instead of the API's answer (a proxy, or a wrong base URL)"
     if 300 <= answer.status < 400:

@@ -100,6 +100,7 @@ class HttpModel:
         call = _Call(request, ReplyBuilder(on_delta))
         rates = None
         try:
+            # One scope for all time limits of the call; without an exception here, the deadline has passed.
             with call.scope:
                 return await self._stream(call)
         except ServiceError as error:
@@ -143,11 +144,16 @@ class HttpModel:
             call.request_id = headers.get("request-id")
             rates = rates_of(headers, time.time()) if call.request.on_head else None
             if call.request.on_head and rates:
+                # As soon as the headers are here: other calls decide by these limits while this reply still streams
+                # (test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal).
                 call.request.on_head(rates)
+            # The raw bytes save a decoder for each chunk, which only a compressed body needs.
             body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
             async with aclosing(body) as chunks:
                 await _read(call, chunks)
                 reply = call.builder.reply()
+                # A connection whose end was not read cannot be used again
+                # (test_calls_share_one_connection_one_after_the_other).
                 await _read_end(chunks)
                 return reply
         finally:
@@ -163,6 +169,8 @@ class HttpModel:
             response = await self._service.post("/v1/messages", headers, content, stream=True)
             self._like = _Like.of(response.request)
             return response
+        # Merging the SDK's options and headers for each call costs a tenth of a whole step
+        # (docs/decisions/0003-request-bytes-and-light-parsing.md, test_later_calls_say_what_the_sdk_said_in_the_first).
         like = self._like.request(headers, content)
         try:
             response = await self._service.send(like)
@@ -182,6 +190,7 @@ class HttpModel:
 
     def _unkeyed(self, text: str) -> str:
         """Return the text without the key: some services quote the key."""
+        # Some services quote the key in their errors (test_a_service_that_quotes_the_key_does_not_make_us_show_it).
         return text.replace(self._service.secret, "[key]")
 
     def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
@@ -298,6 +307,8 @@ async def _let_go(response: httpx2.Response) -> None:
     """Return the connection to the pool, or close it if its stream did not end. Also runs if the call is cancelled."""
     if response.is_closed:  # its stream ended
         return
+    # Also for a cancelled call: otherwise its connection stays taken
+    # (test_cancelling_ends_the_connection_and_leaves_the_pool_whole).
     with anyio.move_on_after(_CLOSING_S, shield=True):
         await response.aclose()
 
@@ -309,12 +320,17 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
         call.received += len(chunk)
         content = False
         for event in reader.feed(chunk):
+            # A service that only pings is silent (test_pings_for_ever_are_silence_too).
             content = content or event.get("type") != "ping"
             call.builder.take(event)
+            # Not at the end of the stream: some services keep the connection open
+            # (test_the_reply_does_not_wait_for_the_end_of_the_connection).
             if call.builder.complete:
                 return
         if content:
             call.content_came()
+    # A web page of a proxy, or another API: the user must learn that, and not read of a lost connection
+    # (test_a_200_that_is_no_stream_is_a_bad_reply).
     if call.received and not call.builder.begun:
         raise BadEvent("an answer that is no event stream")
     raise ConnectionLost("the stream ended before the message was complete")
@@ -363,6 +379,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     at: BaseException | None = error
     while at is not None:
         yield at
+        # The transports wrap the exception that says whether a connection was ever made.
         at = at.__cause__ or at.__context__
 
 
@@ -374,6 +391,7 @@ def _lost(error: Exception, request_id: str | None = None) -> Fault:
     else:
         reason = words_of(error)
         sent = may_be_sent(error)
+    # Only the user can change this (test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_again).
     untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
     message = f"{reason}. {_UNTRUSTED}" if untrusted else reason
     retry = False if untrusted else None

@@ -97,6 +97,7 @@ class ReplyBuilder:
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if handler is None:
             return
+        # Nothing of an unknown message may be counted or shown (test_events_of_a_wrong_shape_are_a_bad_reply).
         if not self.begun and kind != "message_start":
             raise BadEvent(f"a {kind} before message_start")
         handler(event)
@@ -163,6 +164,7 @@ class ReplyBuilder:
         if event.get("index") != len(self._blocks):
             raise BadEvent("a content_block_start out of order")
         pieces: dict[str, list[str]] = {}
+        # A block may come whole with its start; its deltas then continue this text.
         if kind in ("text", "thinking"):
             pieces[kind] = [_text(block, kind)]
         elif kind in _CALLS:
@@ -243,6 +245,8 @@ def mended(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
+        # UTF-16 joins two halves of a character that came in two pieces
+        # (test_halves_of_a_character_are_joined_and_a_lone_one_can_still_be_sent).
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
@@ -254,6 +258,8 @@ def _finish(block: Json, pieces: dict[str, list[str]]) -> str:
         raw = "".join(texts)
         if field != "partial_json":
             block[field] = mended(raw)
+        # Some services send the input with the start of the block and no deltas
+        # (test_an_input_that_came_whole_with_its_start_is_kept).
         elif not raw.strip():
             block["input"] = block["input"] if isinstance(block.get("input"), dict) else {}
         else:
@@ -271,6 +277,7 @@ def _check_calls(blocks: Sequence[Json]) -> None:
         if block["type"] != "tool_use":
             continue
         call_id = _text(block, "id")
+        # The service would refuse every later request with this reply in its history.
         if call_id in ids or not _CALL_ID.fullmatch(call_id):
             raise BadEvent("a call with a doubled or unusable id")
         if not _CALL_NAME.fullmatch(_text(block, "name")):
@@ -355,6 +362,8 @@ class EventReader:
         lines = text.splitlines(keepends=True)  # of bytes: only at \n, \r\n and \r, as the standard says
         # A lone \r at the end may be the first half of \r\n: it waits for the next chunk.
         self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        # A line without an end is never yielded, so its size is checked here
+        # (test_an_event_without_end_is_refused_before_it_fills_the_memory).
         if len(self._rest) > MAX_EVENT:
             raise BadEvent(f"an event of more than {MAX_EVENT:,} bytes")
         for line in lines:

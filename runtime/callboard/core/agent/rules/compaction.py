@@ -116,6 +116,8 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         now=facts.now,
         folder=facts.folder,
         transcript=transcript_path(state, facts.transcripts),
+        # A stage that found nothing would be chosen again at each decision
+        # (test_a_stage_that_found_nothing_is_not_asked_again_for_the_same_view).
         tried=state.tried | state.skipped if held(state.conversation) <= room(state) else state.tried,
         summaries_failed=state.turn.summaries_failed if state.turn else 0,
         state=facts.known,
@@ -151,6 +153,7 @@ def count(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     budget = room(state)
     conv = state.conversation
+    # A count takes a request and delays the call (test_far_from_the_limit_it_is_not_asked).
     if held(conv) < NEAR * budget or uncounted(conv) < max(WORTH, PART * budget):
         return None
     return st.CountTokens(conv.revision)
@@ -177,6 +180,8 @@ def uncounted(conv: Conversation) -> int:
 
 def undoing(state: AgentState, facts: Facts) -> st.Step | None:
     """Undo edits as soon as no call with the current view is in progress."""
+    # A call that is in flight was made from the view as it is
+    # (test_the_command_waits_for_the_call_that_was_sent_the_view_as_it_is).
     if not state.undo or state.call is not None or state.summary is not None:
         return None
     return st.Undo(state.undo[0])

@@ -36,6 +36,7 @@ def deliverable(state: AgentState, facts: Facts) -> list[Envelope]:
     if state.turn is None:
         return list(state.mail)
     own_turn = [e for e in state.mail if e.type == "scheduled" and e.metadata.get("deliver", "turn") == "turn"]
+    # The turn that was begun for this prompt (test_a_schedule_that_wants_its_own_turn_waits_for_the_end_of_this_one).
     if state.turn.wakes == () and own_turn and own_turn[0].id == state.turn.cause:
         return own_turn[:1]
     return [e for e in state.mail if e not in own_turn]
@@ -59,6 +60,7 @@ def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
 
 def _in_force(facts: Facts) -> Expected | None:
     """Return the recording, unless waiting for it failed."""
+    # In a replay mail may never come, if it came from outside (test_when_it_was_waited_for_in_vain_a_turn_goes_on).
     return facts.expected if facts.expected and facts.now < facts.expected.until else None
 
 
@@ -71,6 +73,7 @@ def _as_recorded(state: AgentState, expected: Expected) -> list[Envelope]:
         return []
     later = takewhile(lambda delivery: not delivery.begins_turn, expected.deliveries[1:]) if state.turn is None else ()
     mail = {envelope.id: envelope for envelope in state.mail}
+    # The recorded request contained all of it (test_half_a_delivery_is_not_delivered).
     complete = all(envelope_id in mail for delivery in (due, *later) for envelope_id in delivery.ids)
     return [mail[envelope_id] for envelope_id in due.ids] if complete else []
 
@@ -115,6 +118,8 @@ def burst_until(waking: Sequence[Envelope], facts: Facts) -> float | None:
     Only messages, results and notifications wait, and only briefly while others are working: mail that arrives in that
     time is read in the same turn. Anything else begins the turn at once.
     """
+    # Each result on its own would cost a turn of the lead (test_results_that_come_together_wake_the_lead_once,
+    # test_a_single_message_waits_for_nobody_who_is_at_rest).
     if not facts.mates_at_work or _in_force(facts) or any(map(_is_urgent, waking)):
         return None
     until = min(envelope.sent_at + BURST[envelope.type] for envelope in waking)

@@ -35,6 +35,7 @@ def with_anchor(wire: bytes) -> bytes:
     for block in reversed(blocks):
         if block.get("type") not in _UNCACHEABLE:
             return wire[: end - 1] + _MARK + wire[end - 1 :]
+        # Serialised exactly as when the message was made, so this is its length on the wire.
         end -= len(json.dumps(block, ensure_ascii=False, separators=(",", ":")).encode()) + 1
     return wire
 
@@ -72,6 +73,8 @@ def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None =
     else:
         indexes |= {index for index in (fixed,) if index is not None}
         before = newest - 2
+        # The service looks back 20 blocks from a mark, and would not find the prefix of the last call
+        # (test_the_message_before_is_marked_as_well_when_more_blocks_came_than_are_looked_back_for).
         if before >= 0 and (len(indexes) < 2 or _blocks(messages[before + 1 : newest + 1]) >= LOOK_BACK):
             indexes.add(before)
     return [index for index in sorted(indexes) if limits is None or _is_long_enough(conv, index, limits)]
@@ -80,6 +83,7 @@ def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None =
 def unmarked(listed: bytes) -> bytes:
     """Return a list of `anchored_list` without its mark: messages that need three marks leave only one for the blocks
     before them."""
+    # The service refuses a fifth mark (test_a_request_bears_four_marks_at_most_and_three_leave_the_tools_without).
     return listed.removesuffix(_MARK + b"}]") + b"}]" if listed.endswith(_MARK + b"}]") else listed
 
 
@@ -101,6 +105,7 @@ def _blocks(messages: Sequence[ViewMessage]) -> int:
 
 def _is_long_enough(conv: Conversation, index: int, limits: ModelLimits) -> bool:
     """Return True if the prefix up to this message is not smaller than the service caches."""
+    # A mark on a prefix that is too small is a mark wasted (test_a_prefix_smaller_than_is_cached_gets_no_mark).
     if conv.overhead >= limits.cache_minimum:
         return True
     upto = sum(message.tokens for message in conv.messages[: index + 1])

@@ -66,6 +66,8 @@ def health_seen(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at:
     """Return the health after the reply to a call that was made at `sent_at`. Without usage, nothing is known."""
     if not usage.prompt_tokens:
         return health
+    # Half of what can be found: after an edit the view is shorter than what the last call left
+    # (test_a_read_of_less_than_half_of_what_was_left_is_a_miss, test_a_shorter_view_need_not_find_what_it_has_lost).
     hit = usage.cache_read_input_tokens > 0 and 2 * usage.cache_read_input_tokens >= min(
         health.left, usage.prompt_tokens
     )
@@ -128,6 +130,7 @@ def first_change(before: Sent, now: Sent) -> str:
 
 def _explained(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> bool:
     """Return True if the miss was inevitable: there was nothing to find."""
+    # None of these is a fault that anybody could correct (test_a_miss_that_the_cache_explains_is_not_counted).
     too_small = min(health.prompt, usage.prompt_tokens) < limits.cache_minimum
     return health.prompt == 0 or too_small or sent_at - health.sent_at > limits.cache_ttl
 
@@ -191,6 +194,7 @@ def _message_change(before: Sequence[ViewMessage], now: Sequence[ViewMessage]) -
 def _block_change(before: Sequence[ViewBlock], now: Sequence[ViewBlock]) -> int | None:
     """Return the index of the first block that changed; None if the message only grew."""
     for place, old in enumerate(before):
+        # Added blocks leave the prefix before them valid (test_a_message_that_only_grew_is_no_change).
         if place >= len(now) or now[place].data != old.data:
             return place
     return None

@@ -58,6 +58,7 @@ def edit_made(
         edited_at=step,
         summarised_at=step if folds else cycle.summarised_at,
         owed=cycle.owed + price,
+        # The savings of an earlier edit still pay for its cost.
         freed=max(0, before.tokens - after.tokens) + (cycle.freed if cycle.owed else 0),
     )
 
