@@ -24,7 +24,6 @@ from callboard.engine.approvals.requests import overdue_request
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations import background, turn_hooks
 from callboard.engine.operations import claim_task as claiming
-from callboard.engine.operations import count_tokens as counting
 from callboard.engine.operations import model_call as thinking
 from callboard.engine.operations import permission_check as judging
 from callboard.engine.operations import prompt as prompting
@@ -367,7 +366,7 @@ _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.SetPrompt: prompting.renew_prompt,
     st.AskModel: thinking.ask_model,
     st.ReachBudget: thinking.reach_budget,
-    st.CountTokens: counting.count_tokens,
+    st.CountTokens: thinking.count_tokens,
     st.LoseCall: thinking.lose_call,
     st.CheckPermissions: judging.judge,
     st.Skip: _skip,

@@ -22,18 +22,17 @@ from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved
 from callboard.core.approvals.session_rules import Always, ended
 from callboard.core.budgets.tree import BudgetNode
-from callboard.core.keys import host_lease, one_by_id, rule_key
+from callboard.core.keys import host_lease, journal, one_by_id, rule_key
 from callboard.core.reports.context import EditTold, WindowMap, undoable
-from callboard.core.reports.decisions import Decision
+from callboard.core.reports.decisions import Decision, decisions_in
 from callboard.core.reports.metrics import Metrics, metrics_of, together
 from callboard.core.reports.receipts import Receipt, Traced, trace
 from callboard.core.reports.spending import Spending
-from callboard.engine.approvals.decision_log import decisions_of
 from callboard.engine.budgets.spending import session_budgets, session_spending
 from callboard.engine.commands import Action, AgentCommand, model_command, sessions_of
-from callboard.engine.messaging.receipts import mail_of
+from callboard.engine.messaging.dead_letters import mail_of
 from callboard.engine.operations.undo import undo_answer, undo_unhosted
-from callboard.engine.recall import edits_of, recall, recall_readable, window_of
+from callboard.engine.recall import edits_of, numbered_events, recall, recall_readable, window_of
 from callboard.engine.row_cache import SessionBoard
 from callboard.ports.environment import Answer, Clock
 from callboard.ports.store import Fence, LeaseHolder, Store
@@ -274,7 +273,12 @@ class SessionHandle:
         does.
         """
         rows = self._board.agents() if agent is None else [self._agent_row(agent)]
-        return await decisions_of(self._store, self.id, rows)
+        decisions: list[Decision] = []
+        for row in rows:
+            for incarnation in range(1, row.incarnation + 1):
+                stream = journal(self.id, row.name, incarnation)
+                decisions += decisions_in(await numbered_events(self._store, stream))
+        return sorted(decisions, key=lambda decision: (decision.at, decision.agent, decision.incarnation, decision.seq))
 
     async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
         """Return every edit of an agent's view, oldest first. Raises as `context` does."""

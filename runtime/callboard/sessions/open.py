@@ -20,7 +20,7 @@ from callboard.adapters.system.archive import make_private
 from callboard.adapters.system.logs import EventLog, LogFile, log_file, log_metrics, logging_beside, logging_to
 from callboard.adapters.tools.roots import Grounds
 from callboard.engine.commands import naming_version
-from callboard.engine.repair import repair
+from callboard.engine.team.renew import repair
 from callboard.engine.team.supervisor import Team
 from callboard.ports.environment import Approver, Observer
 from callboard.sessions.compose import damaged_rows

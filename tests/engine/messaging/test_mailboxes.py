@@ -9,8 +9,7 @@ import pytest
 from tests.engine.team.team_world import TeamWorld, spawn, team_world
 
 from callboard.core.keys import mailbox
-from callboard.engine.messaging.mailbox_load import Mailboxes
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import Host, Mailboxes
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Append
 from callboard.ports.tool import MailLoad

@@ -1,7 +1,9 @@
-"""Dead letters: mail left in the mailbox of an ended life, or sent there later.
+"""Receipts of mail, and dead letters: mail left in the mailbox of an ended life, or sent there later.
 
-A key for each such life stores the position up to which its mailbox was processed. It is written in one commit with the
-dead letters, so that processing continues there after a crash; the ids of the letters make them arrive once. A lead
+Receipts are read from mailboxes and journals, in any process, also while another process hosts the session.
+
+A key for each ended life stores the position up to which its mailbox was processed. It is written in one commit with
+the dead letters, so that processing continues there after a crash; the ids of the letters make them arrive once. A lead
 that began again (`/new`) has a next life, which gets its mail. A crashed teammate that is parked keeps its mail and
 reads it when the user resumes it.
 """
@@ -15,15 +17,16 @@ import structlog
 from anyio.abc import TaskGroup
 from pydantic import BaseModel, ConfigDict
 
-from callboard.core.decoding import read_envelope
-from callboard.core.keys import dead_key, mailbox
+from callboard.core.decoding import read_envelope, read_event
+from callboard.core.keys import dead_key, journal, mailbox
 from callboard.core.messaging.dead_letters import dead_letter, over, teller
 from callboard.core.messaging.envelopes import sending
-from callboard.engine.messaging.receipts import mail_of_life
-from callboard.engine.recall import recall
+from callboard.core.reports.receipts import Receipt, newest, receipts
+from callboard.engine.recall import PAGE, recall
 from callboard.engine.runtime import Host
 from callboard.engine.team.renew import moved
-from callboard.ports.store import Put, Write
+from callboard.ports.store import Put, Record, Store, Write
+from callboard.ports.store_reading import records_of
 from callboard.types.records import AgentRow, Envelope
 
 log = structlog.get_logger("callboard.mail")
@@ -86,17 +89,14 @@ class DeadLetters:
             mail = await mail_of_life(self._host.ports.store, self._host.session, row, life)
             unread = [entry.envelope for entry in mail if entry.state == "dead"]
             position = mail[-1].envelope.seq if mail else 0
-            await self._see_to(
-                life_over, unread, DeadLetterPosition(position=position, moves=await self._moves(row, life))
+            # A sender may know only the old life of the lead
+            # (test_late_mail_to_the_leads_old_life_goes_to_its_new_one).
+            has_next = row.kind == "lead" and (
+                row.incarnation > life
+                or bool((await recall(self._host.ports.store, self._host.session, row.name, life)).renew)
             )
+            await self._see_to(life_over, unread, DeadLetterPosition(position=position, moves=has_next))
         self.group.start_soon(self._follow, life_over)
-
-    async def _moves(self, row: AgentRow, life: int) -> bool:
-        """Return True if a later incarnation of the name has the mail, or will have it."""
-        # A sender may know only the old life of the lead (test_late_mail_to_the_leads_old_life_goes_to_its_new_one).
-        if row.kind != "lead" or row.incarnation > life:
-            return row.kind == "lead"
-        return bool((await recall(self._host.ports.store, self._host.session, row.name, life)).renew)
 
     async def empty(self) -> bool:
         """Return True if no unread mail waits to be reported."""
@@ -145,3 +145,48 @@ class DeadLetters:
 
     def _stream(self, life_over: Over) -> str:
         return mailbox(self._host.session, life_over.name, life_over.life)
+
+
+_TELLING = tuple(
+    f'"t":"{kind}"'.encode()
+    for kind in (
+        "envelope_received",
+        "envelopes_delivered",
+        "envelopes_dropped",
+        "turn_began",
+        "turn_ended",
+        "agent_stopped",
+    )
+)
+"""Byte patterns of records about mail. In a long journal only records that contain one are parsed."""
+
+
+async def mail_of(store: Store, session: str, rows: Sequence[AgentRow]) -> list[Receipt]:
+    """Return a receipt for every envelope ever sent to these agents, in all their lives, in sending order. Damaged
+    records are left out. Raises `SessionUnreadable` for a record of a newer version."""
+    lives = [await mail_of_life(store, session, row, life) for row in rows for life in range(1, row.incarnation + 1)]
+    return newest(lives)
+
+
+async def mail_of_life(store: Store, session: str, row: AgentRow, life: int) -> list[Receipt]:
+    """Return the receipts of one life, in the order of its mailbox.
+
+    The journal is not folded, so that the journal of a crashing agent can be read too. It is read first, so that every
+    received envelope is in the mailbox.
+    """
+    stream = journal(session, row.name, life)
+    events = [
+        read_event(record.data, stream, record.seq)
+        for record in await _records(store, stream)
+        if any(mark in record.data for mark in _TELLING)
+    ]
+    stream = mailbox(session, row.name, life)
+    mail = [read_envelope(record.data, stream, record.seq) for record in await _records(store, stream)]
+    return receipts(mail, events, over=row.since if over(life, row) else None)
+
+
+async def _records(store: Store, stream: str) -> list[Record]:
+    records_read: list[Record] = []
+    while records := await records_of(store, stream, records_read[-1].seq if records_read else 0, PAGE):
+        records_read += records
+    return records_read

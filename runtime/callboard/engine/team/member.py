@@ -1,42 +1,71 @@
-"""One agent of the session in this process: its life from its journal to its end, and its first records here.
+"""One agent of the session in this process: its life from its journal to its end, through crashes, or until a kill.
 
 Also creates agents: a teammate as writes that commit with the tool's result, a subagent as a child to wait for. Both
 are idempotent: their ids are derived from the call, so that the same call after a crash finds the same agent.
+
+An agent whose code crashed continues from its journal, with back-off. After too many crashes it is parked. Each crash
+is an event in its journal, written here because the agent is gone. If its journal cannot be folded, only its row says
+that it is parked. The background commands of a parked agent end as at the end of a life: otherwise no process would
+enforce their deadline, receive their end, or know about them when another agent begins their task again.
+
+A life that does not end by itself is ended here: the user killed it, or it did not stop within the time of its
+shutdown. Its task is cancelled, which ends the process groups of its tools. The open items of its journal are then
+settled by the same rules as after a stop, by an object that receives no more mail: calls get results, its turn ends,
+its background commands end, tasks are freed, requests withdrawn, subagents stopped, and the last record is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar, cast
 
 import anyio
+import structlog
 
+from callboard.core.agent.apply import fold
 from callboard.core.agent.authority import spoken
 from callboard.core.agent.rules.worktree import worktree_in_use
+from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import beyond, fire_of, narrower, remaining
-from callboard.core.keys import agent_key, short_id
+from callboard.core.keys import agent_key, journal, short_id
 from callboard.core.mcp.tool_names import PREFIX, bounded
 from callboard.core.messaging.envelopes import sending
 from callboard.core.scheduling.permissions import in_turn, schedule_id
+from callboard.core.team.lifecycle import row_after
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.loop import AgentRuntime, live
 from callboard.engine.operations import model_call as thinking
+from callboard.engine.operations.background import ended_now, notification
 from callboard.engine.operations.claim_task import take_up
+from callboard.engine.operations.cleanup import all_given_back, lead_told
 from callboard.engine.operations.elicit import take_back_orphans
 from callboard.engine.operations.mcp_tools import bring, take_along, until_ready
 from callboard.engine.operations.prompt import set_prompt
-from callboard.engine.operations.receive import listen
+from callboard.engine.operations.receive import hear_out, listen
 from callboard.engine.recall import load_spec, recall, spec_digest, spec_key
 from callboard.engine.runtime import Host
 from callboard.engine.step_handlers import begin
-from callboard.ports.store import Put, Write
+from callboard.ports.store import Append, Put, Write
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import Conflict, ToolRefused
-from callboard.types.events import AgentResumed, AgentStarted
+from callboard.types.errors import Conflict, NobodyCanAct, SessionUnreadable, ToolRefused
+from callboard.types.events import (
+    AgentCrashed,
+    AgentResumed,
+    AgentStarted,
+    BackgroundEnded,
+    BackgroundStarted,
+    Event,
+    StopAsked,
+)
 from callboard.types.records import AgentRow, Budget, Envelope, Usage
 from callboard.types.steps import Done
+
+T = TypeVar("T")
+
+log = structlog.get_logger("callboard.team")
 
 
 @dataclass(slots=True)
@@ -281,3 +310,255 @@ class AgentSpawner:
             except Conflict:
                 await host.refresh(agent_key(host.session, spec.name))
         return await self._wait_ended(spec.name, 1)
+
+
+RESTARTS = 3
+RESTART_WINDOW = 60.0
+"""Seconds in which the restarts of a crashed agent are counted, before it is parked and the lead is informed."""
+BACK_OFF = 0.5
+"""Seconds before the first restart. Each later one waits twice as long."""
+
+
+async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
+    """Wait and return True to restart the agent from its journal; or park it, inform the lead, and return False."""
+    now = host.clock.now()
+    member.crashes = [at for at in member.crashes if now - at < RESTART_WINDOW] + [now]
+    count = len(member.crashes)
+    reason = _first(crash)
+    log.error("agent crashed", agent=member.row.name, crashes=count, exc_info=crash)
+    if count <= RESTARTS and not _damaged(crash):
+        again_at = now + BACK_OFF * 2 ** (count - 1)
+        await _written(host, member.row, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
+        # Meanwhile the row says that the agent is starting, and since when
+        # (test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when).
+        await host.clock.sleep_until(again_at)
+        return True
+    await _park(host, member, AgentCrashed(at=now, why=str(crash) if _damaged(crash) else reason, count=count))
+    host.budgets.leave(member.row.name, member.row.incarnation)
+    member.result = (
+        "failed",
+        f"{member.row.name} crashed {count} times: {reason}" if not _damaged(crash) else str(crash),
+    )
+    return False
+
+
+async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
+    """Park an agent: its background commands are ended; then, in one commit, its tasks are freed, its requests
+    withdrawn, its subagents stopped, and the lead informed."""
+    row = current(host, member.row)
+    note = f"{member.row.name} crashed and is parked"
+    state = await _state(host, row)
+    cause = spoken(state) if state is not None and state.spec is not None else "tool"
+    ended, mail = await commands_ended(host, row, state) if state is not None else ([], [])
+    repeated = "crashed again and again and " if crash.count > RESTARTS else ""
+    text = f"{row.name} {repeated}is parked: {crash.why}. Its tasks are free again; a person can resume it."
+    if ended:
+        text += f" Its background commands are ended ({', '.join(record.id for record in ended)})."
+    while True:
+        returned = all_given_back(host, row, note)
+        alarm = lead_told(host, row, text, status="crashed", at=crash.at, cause=cause)
+        try:
+            await _written(host, row, (*ended, crash), [*returned, *mail, *alarm])
+            return
+        except Conflict as lost:
+            # The tasks and requests change under other agents
+            # (test_a_parking_that_loses_a_race_is_tried_again_on_fresh_rows).
+            await host.refresh(lost.what)
+
+
+async def _written(host: Host, row: AgentRow, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
+    """Write the crash, the events before it, the row and `writes` in one commit. Raises the exceptions of
+    `Store.commit`."""
+    row, crash = current(host, row), events[-1]
+    assert isinstance(crash, AgentCrashed), "a crash comes last"
+    state = await _state(host, row)
+    # From the journal, because the object of the crashed agent may be in any state.
+    recordable = state is not None and state.spec is not None and state.ended is None
+    if state is None or not recordable:  # nothing to add to: the row says it
+        parked = row.model_copy(update={"life": "crashed", "outcome": "failed", "waiting_for": "", "since": crash.at})
+        rows = [] if crash.again_at else [Put(agent_key(host.session, row.name), parked.encode())]
+        await host.commit(*rows, *writes)
+        return
+    after = row_after(row, fold(events, state), crash.at)
+    stream = journal(host.session, row.name, row.incarnation)
+    appends = [Append(stream, event.encode(), expected=state.seq + place) for place, event in enumerate(events)]
+    await host.commit(*appends, Put(agent_key(host.session, row.name), after.encode()), *writes)
+    try:
+        for place, event in enumerate(events):
+            host.observed(row.name, state.seq + 1 + place, event)
+    except Exception:  # who only looks on must not end the session with it
+        log.exception("a crash could not be shown", agent=row.name)
+
+
+async def _state(host: Host, row: AgentRow) -> AgentState | None:
+    try:
+        return await recall(host.ports.store, host.session, row.name, row.incarnation)
+    except SessionUnreadable as wrong:
+        if wrong.newer:
+            raise
+        return None
+    except NobodyCanAct:
+        raise
+    except Exception:  # a bug in folding is perhaps what made it crash
+        log.exception("journal cannot be folded", agent=row.name)
+        return None
+
+
+async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
+    """Return the result of an agent's code, or the exception that it raised, which must not end other agents. Raises
+    faults on which no one can act (damage, a full disk) and cancellations."""
+    try:
+        return await work
+    except BaseException as raised:
+        stops = _fatal(raised)
+        (crash, cancelled) = _parted(raised)
+        if stops is not None:
+            raise stops from raised
+        # Both at once: the crash must not replace the cancellation, or the session would fail instead of closing
+        # (test_an_agent_that_crashes_as_its_session_closes_does_not_fail_the_session).
+        if crash is None or cancelled is not None:
+            if crash is not None:  # in the moment in which the session is closed: its journal says how far it came
+                log.exception("agent crashed", agent=agent, exc_info=crash)
+            assert cancelled is not None, "what is no crash is a cancellation or an exit"
+            raise cancelled from None
+        return crash
+
+
+def _fatal(crash: BaseException) -> NobodyCanAct | None:
+    """The error in a crash that stops everything, if there is one."""
+    if isinstance(crash, NobodyCanAct):
+        return None if _damaged(crash) else crash
+    fatal_errors = (_fatal(inner) for inner in _inside(crash))
+    return next((error for error in fatal_errors if error is not None), None)
+
+
+def _damaged(crash: BaseException) -> bool:
+    """Return True if the agent's own journal is damaged: its team continues without it."""
+    return isinstance(crash, SessionUnreadable) and not crash.newer
+
+
+def _parted(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
+    """Split an exception into its crash and its cancellation or exit: both are set if they happened together."""
+    if isinstance(raised, Exception):
+        return raised, None
+    inside = [_parted(inner) for inner in _inside(raised)]
+    if not inside:
+        return None, raised
+    crash = next((fault for fault, _ in inside if fault is not None), None)
+    return crash, next((end for _, end in inside if end is not None), None)
+
+
+def _first(crash: BaseException) -> str:
+    """Return the first exception of a crash, in one line."""
+    inside = _inside(crash)
+    return _first(inside[0]) if inside else f"{type(crash).__name__}: {crash}"
+
+
+def _inside(crash: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions of a group; none for any other exception."""
+    if isinstance(crash, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", crash).exceptions
+    return ()
+
+
+COMMANDS_GRACE = 10.0
+"""Seconds for all commands together. A process group ends within 2 s. A command that still runs stays in the journal as
+running, and is watched again when the user resumes the agent."""
+PARKED = "It was ended when you crashed again and again and were parked."
+
+
+async def commands_ended(host: Host, row: AgentRow, state: AgentState) -> tuple[list[BackgroundEnded], list[Write]]:
+    """End the running commands. Return their records and a message to the agent, which it reads when it is resumed, for
+    one commit."""
+    running = [command.began for command in state.background.values() if command.status == "running"]
+    ended: dict[str, BackgroundEnded] = {}
+    # The lead must learn of the crash even if a command does not end
+    # (test_what_cannot_be_ended_holds_no_parking_up_and_is_still_said_to_run).
+    with anyio.move_on_after(COMMANDS_GRACE):
+        async with anyio.create_task_group() as group:
+            for began in running:
+                group.start_soon(partial(_end, host, began, ended))
+    records = [ended[command.id] for command in running if command.id in ended]
+    mail = [notification(row, command, ended[command.id], PARKED) for command in running if command.id in ended]
+    return records, [sending(host.session, envelope) for envelope in mail]
+
+
+async def _end(host: Host, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
+    try:
+        ended[began.id] = await ended_now(host, began)
+    except Exception:  # the parking must not fail with it
+        log.exception("a background command could not be ended", command=began.id)
+
+
+KILL_GRACE = 10.0
+"""Seconds for its operations to end. A process group ends within 2 s. An operation that blocks a thread for longer is
+left behind and can record nothing."""
+SETTLING = 60.0
+"""Seconds for the settling. After that, only the row says that the life is over."""
+SETTLINGS = 3
+"""Attempts of the settling. After a crash the rest of the work is in the journal for the next attempt."""
+
+
+async def end_life(host: Host, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
+    """Cancel a life, settle it, write its last record, and return (outcome, result). Raises the exceptions of
+    `Store.commit`."""
+    # Before the cancellation: the supervisor leaves the end of a killed life to this function.
+    member.killed = True
+    member.scope.cancel()
+    # A thread cannot be cancelled (test_what_cannot_even_be_cancelled_is_left_behind_and_writes_nothing_any_more).
+    with anyio.move_on_after(KILL_GRACE):
+        await member.gone.wait()
+    if member.agent is not None:
+        member.agent.retire()
+    row = current(host, member.row)
+    with anyio.move_on_after(SETTLING):
+        # Each attempt continues from the journal
+        # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
+        for _ in range(SETTLINGS):
+            settled = await guarded(_settle(host, row, order, pid), row.name)
+            if not isinstance(settled, Exception):
+                return settled
+            log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)
+    # The row must end in any case, or the session never becomes quiet
+    # (test_the_lead_is_told_of_a_killed_teammate_that_could_not_be_settled).
+    await _bury(host, row, order)
+    return "stopped", f"ended by {order.by}"
+
+
+async def _settle(host: Host, row: AgentRow, order: StopAsked, pid: int) -> tuple[str, str]:
+    """Run the rest of a stopped life from its journal, when none of its operations runs any more."""
+    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
+    if state.ended is not None:
+        return state.ended.outcome, state.ended.result
+    agent = AgentRuntime(host, row, state, begin)
+    done = list[Done]()
+    async with anyio.create_task_group() as group:
+        agent.group = group
+        # Killed before its first record: it still owes its lead a report
+        # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
+        if state.spec is None:
+            await started(agent)
+        await hear_out(agent)  # what it never came to read is owed a report too
+        resumed = AgentResumed(at=order.at, pid=pid)
+        # An earlier attempt may have recorded the order before it crashed.
+        already_asked = state.stop == "asked" and (state.stop_by, state.stop_request) == (order.by, order.request_id)
+        await agent.record(*([resumed] if already_asked else [order, resumed]))
+        done.append(await live(agent))
+        group.cancel_scope.cancel()
+    return done[0].outcome, done[0].result
+
+
+async def _bury(host: Host, row: AgentRow, order: StopAsked) -> None:
+    """End a life whose journal cannot be continued, in one commit: its row ends, its tasks are freed, and the lead is
+    informed. The caller of a subagent learns of it by the end of the wait."""
+    ended = {"life": "stopped", "outcome": "stopped", "waiting_for": "", "since": order.at}
+    note = f"{row.name} was ended by {order.by}"
+    while True:
+        buried = current(host, row).model_copy(update=ended)
+        writes = all_given_back(host, row, note)
+        writes += lead_told(host, row, f"{row.name} ended without a report: {note}", status="stopped", at=order.at)
+        try:
+            await host.commit(Put(agent_key(host.session, row.name), buried.encode()), *writes)
+            return
+        except Conflict as lost:
+            await host.refresh(lost.what)

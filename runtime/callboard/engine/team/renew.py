@@ -1,26 +1,31 @@
-"""`/new` and `/new --carry`: the lead's conversation is closed, and a new life of its name begins.
+"""New life of the lead: `/new` and `/new --carry`, and the repair of a session after damage.
 
 The old life ends first, with its last record in its journal (`AgentState.renew` says what follows). One commit then
 writes the new life: its row, the first records of its journal, the mail that the old life had not received, the running
 background commands, and with `--carry` its tasks, questions and todos. If the process dies in between, the next host
 does the rest. Items that an uninformed process adds to the old life later are looked up once more.
+
+The process that has taken over a session repairs it before its agents start. A damaged row of an agent is made from its
+journal. With `--carry`, a lead whose journal lacks records begins a new life with what came before them. All other
+losses are only reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from callboard.core.agent.apply import RUNTIME_MAIL, apply
 from callboard.core.agent.rules.compaction import room
 from callboard.core.agent.state import AgentState
 from callboard.core.context.summary.handoff import Carried, Left, carry
 from callboard.core.context.view.transcript import Origin, transcript_lines
-from callboard.core.decoding import read_envelope
+from callboard.core.decoding import in_words, read_envelope
 from callboard.core.frozen import replace
 from callboard.core.keys import agent_key, count_words, journal, mailbox, request_key, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks.board import Holder
-from callboard.engine.recall import JournalGap, history, load_spec, recall, recall_readable
+from callboard.engine.recall import JournalGap, history, load_spec, recall, recall_readable, spec_digest
 from callboard.engine.runtime import Host
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.store_reading import records_of
@@ -222,3 +227,57 @@ def _held(host: Host, state: AgentState) -> list[Write]:
             moved = match[0].model_copy(update={"incarnation": life})
             writes.append(Put(request_key(host.session, request.id), moved.encode(), expected=match[1]))
     return writes
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Result of a repair. `renewed`: the lead has a new incarnation."""
+
+    notes: tuple[str, ...] = ()
+    renewed: bool = False
+
+
+async def repair(host: Host, damaged: Sequence[str], *, carry: bool) -> Repaired:
+    """Repair a session. `damaged`: the keys of its rows that were set aside. Raises the exceptions of
+    `Store.commit`."""
+    notes = list[str]()
+    names = {key.rpartition("/")[2] for key in damaged if key.startswith(agent_key(host.session, ""))}
+    for name in sorted({*names, "lead"}):
+        if host.board.agent(name) is None and await _row_again(host, name):
+            notes.append(f"the row of {name} was damaged and is made again from its journal")
+    for key in damaged:
+        kind = key.split("/")[2] if key.count("/") > 1 else ""
+        if kind in ("task", "request", "schedule", "rule") and await host.ports.store.get(key) is None:
+            notes.append(f"{in_words(key)} was damaged and is lost: add it again if it is needed")
+    lost = await renew_past_damage(host) if carry else ""
+    return Repaired((*notes, *([lost] if lost else [])), bool(lost))
+
+
+async def _row_again(host: Host, name: str) -> bool:
+    """Write the row of an agent's newest life from its journal. Return False if it has none."""
+    store = host.ports.store
+    life = 0
+    while await store.last(journal(host.session, name, life + 1)):
+        life += 1
+    if not life:
+        return False
+    state = (await recall_readable(store, host.session, name, life)).state
+    if state.spec is None:
+        return False
+    spec = state.me
+    ended = state.ended
+    row = AgentRow(
+        name=spec.name,
+        incarnation=state.incarnation,
+        kind=spec.kind,
+        role=spec.role,
+        agent_type=spec.agent_type,
+        parent=None if spec.kind == "lead" else "lead",
+        spec=spec_digest(spec),
+        life="idle" if ended is None else "stopped",
+        created_at=state.began_at,
+        since=state.began_at,
+        outcome="" if ended is None else ended.outcome,
+    )
+    await host.commit(Put(agent_key(host.session, name), row.encode(), expected=0))
+    return True

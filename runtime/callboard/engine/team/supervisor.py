@@ -1,7 +1,7 @@
 """Supervisor: every agent of the session is one of its tasks.
 
 It starts agents that have a row, restarts crashed ones, ends those that do not stop, and knows when all is quiet. It
-never reads a conversation. `crash_restart` handles crashes, `kill` lives that must end, `stall_watch` stalls.
+never reads a conversation. `member` handles crashes and lives that must end, `watchdogs` stalls and deadlocks.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ from callboard.engine.rate_limits.limiter import share
 from callboard.engine.runtime import Host
 from callboard.engine.scheduling.scheduler import Autorun
 from callboard.engine.team.admin_orders import Given, follow_orders
-from callboard.engine.team.crash_restart import guarded, may_restart
-from callboard.engine.team.deadlocks import Deadlocks
-from callboard.engine.team.kill import end_life
-from callboard.engine.team.member import Member, TeamContext, live_once
+from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
 from callboard.engine.team.renew import renew_if_due
-from callboard.engine.team.stall_watch import Stalls
+from callboard.engine.team.watchdogs import Deadlocks, Stalls
 from callboard.types.errors import CallboardError, SessionUnreadable
 from callboard.types.events import StopAsked
 from callboard.types.records import AgentRow, Request

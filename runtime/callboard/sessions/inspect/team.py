@@ -40,7 +40,7 @@ Key = tuple[str, int]
 ENDED_LISTED = 20
 """Number of newest ended agents that a view of the team lists; the others are counted."""
 _WAIT = 20.0
-"""Seconds to wait for the result of an order: the supervisor gives running work 10 s to end (`engine/team/kill.py`)."""
+"""Seconds to wait for the result of an order: running work has 10 s to end (`engine/team/member.py`)."""
 _DEFAULTS = {"bash": float(BashInput.model_fields["timeout_s"].default)}
 
 
