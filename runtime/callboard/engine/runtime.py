@@ -481,8 +481,7 @@ class Host:
         if not ready:
             return None
         plan = planned_call(state, self.budgets.path_of(state), self.awake.now())
-        # It could only give the task back, and would be woken for it again
-        # (test_a_teammate_without_money_takes_no_task_and_the_run_ends).
+        # It could only give the task back, and would be woken for it again.
         if isinstance(plan, BudgetRefusal) and not plan.waits:
             return None
         if expected is not None:  # each takes the task that it took then
@@ -493,9 +492,7 @@ class Host:
     def _chosen(self, ready: Sequence[str], reserved_for: str, name: str) -> str:
         """Choose a task: one reserved for the agent, the one that it was woken for, or one that no other agent was
         woken for."""
-        # Several agents are woken at once, each for a task of its own, and one of them may do something else first
-        # (test_one_waiter_is_woken_for_a_task_and_nobody_loses_a_race,
-        # test_who_is_woken_and_turns_to_its_mail_leaves_the_task_to_another).
+        # Several agents are woken at once, each for a task of its own: each leaves the tasks of the others alone.
         offer = self.offered.get(name, "")
         others = set(self.offered.values())
         if reserved_for:

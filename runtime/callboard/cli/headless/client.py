@@ -52,6 +52,7 @@ class Client:
         try:
             await question.answered.wait()
         except anyio.get_cancelled_exc_class():
+            # The client may still show the question to a person (test_a_question_that_an_interrupt_ends_is_taken_back).
             self._emit({"type": "control_cancel_request", "request_id": name})
             raise
         finally:

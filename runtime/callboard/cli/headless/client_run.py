@@ -113,6 +113,7 @@ class ClientRun:
             self._failed = error
             self._serving.cancel()
         self._ended = True
+        # Requests that wait for the client get an answer now (test_who_goes_while_he_is_asked_has_said_no).
         self._client.leave()
         self._ready.set()
         self._ring()
@@ -229,6 +230,8 @@ class ClientRun:
             try:
                 code = await self._converse(session)
             finally:
+                # Also after a signal: nobody watches the commands of a client that is gone
+                # (test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_stdin_ends_them).
                 await session.end_commands()
                 for command in session.stopped():
                     self._tell(command.line())
@@ -310,6 +313,7 @@ class ClientRun:
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Interrupt a turn that begins after it was interrupted."""
+        # The interrupt came before the turn had begun, when there was nothing to interrupt.
         if agent == "lead" and isinstance(event, TurnBegan) and self._stopped:
             self._stop_soon()
 

@@ -155,6 +155,8 @@ class HeadlessRun:
                 end, self._more = await Structured(session, headless.schema).finished()
             except anyio.get_cancelled_exc_class():  # a signal: nobody is left to watch what still runs
                 if isinstance(session, HostedSession):
+                    # Commands of a run end with it, also if it ends by a signal
+                    # (test_a_signal_ends_the_background_commands_of_a_run).
                     await session.end_commands()
                 raise
             self._over = True

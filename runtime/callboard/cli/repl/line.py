@@ -160,8 +160,11 @@ class PromptLine:
 
     def _take(self) -> None:
         self._hold.callback(release)  # after raw mode, which returns to the mode in which keys were held back
+        # For the whole time, not only while a line is read: a key typed between two lines would be echoed into the
+        # output (docs/decisions/0019-one-writer-draws-the-line.md).
         self._hold.enter_context(get_app_session().input.raw_mode())
         strays = Strays(self._terminal)
+        # Libraries print, and would write over the line.
         self._hold.enter_context(redirect_stdout(strays))
         self._hold.enter_context(redirect_stderr(strays))
         above = Above(self._terminal.canvas, self._typing)
@@ -255,6 +258,8 @@ class PromptLine:
     def _redraw_now(self) -> None:
         self._due = None
         self._drawn = asyncio.get_running_loop().time()
+        # A terminal that accepts no output would collect one drawing after the other
+        # (test_a_terminal_that_takes_nothing_holds_up_no_agent).
         if self._terminal.is_behind:
             self.redraw()  # the screen takes nothing: look again later
             return
@@ -324,6 +329,8 @@ def _keep_typed_ahead() -> None:
     if not sys.stdin.isatty():
         return
     file = sys.stdin.fileno()
+    # Exactly what is there now: a read of more would wait for the next key
+    # (test_what_is_typed_during_the_start_stands_once_in_the_prompt).
     waiting = struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, b"\0" * 4))[0]
     typed = b""
     while len(typed) < waiting and (piece := os.read(file, waiting - len(typed))):
@@ -357,6 +364,7 @@ class Above:
         with self._lock:
             self._waiting.append(text)
             first = len(self._waiting) == 1
+        # One wake-up of the loop for all that is printed until then, whatever thread prints it.
         if first:
             self._loop.call_soon_threadsafe(self._soon)
 
@@ -468,6 +476,8 @@ class Pause:
     def _wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        # In the loop that also reads the keys, so that both are equally late on a slow machine
+        # (test_a_line_that_ends_as_the_question_appears_is_not_its_answer).
         self._timer = asyncio.get_running_loop().call_later(TOO_SOON, self._passed)
 
     def _passed(self) -> None:

@@ -58,6 +58,7 @@ class PlainLine:
     async def ask(self, question: str, leave: Callable[[], bool]) -> str | None:
         """See `PromptLine.ask`. Text typed before the question was asked is discarded."""
         self._typed = b""
+        # What was typed before the question is no answer to it.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         return await self._line(question, leave)
 

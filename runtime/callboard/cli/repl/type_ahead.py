@@ -69,9 +69,12 @@ def hold(args: Sequence[str]) -> None:
     if _held.before is not None or os.environ.get("TERM", "") in {"", "dumb"} or not talks(args):
         return
     try:
+        # A background process that changes the terminal is stopped by SIGTTOU.
         if not all(map(os.isatty, (0, 1, 2))) or os.tcgetpgrp(0) != os.getpgrp():
             return
         before = termios.tcgetattr(0)
+        # Before the mode changes: a start that fails must not leave a terminal without echo
+        # (test_a_start_that_is_ended_gives_the_terminal_back).
         atexit.register(release)
         _switch(before)
         if struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4))[0]:
@@ -125,6 +128,7 @@ def _switch(before: list[int | list[bytes | int]]) -> None:
     quiet = list(before)
     assert isinstance(before[0], int)
     assert isinstance(before[3], int)
+    # Without this, Enter and a typed line break are the same key to the line that reads them later.
     quiet[0] = before[0] & ~termios.ICRNL
     quiet[3] = before[3] & ~(termios.ECHO | termios.ICANON)
     _held.before = before

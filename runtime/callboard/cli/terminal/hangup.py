@@ -42,6 +42,8 @@ class Hangups:
         self.ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         """True if the caller wants this process to outlive its terminal."""
         self.had_terminal = _has_terminal()
+        # From the first line on: a reload may come while the imports still run
+        # (test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves).
         self.listening = "serve" in sys.argv[1:]
         """True if a hang-up is recorded; otherwise it ends the process at once."""
         self.reader, self.writer = map(above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -64,6 +66,7 @@ class Hangups:
 
     def terminal_gone(self) -> bool:
         """Return True if the terminal in which this process was started is gone."""
+        # A command under `nohup` outlives its terminal (test_a_command_under_nohup_outlives_its_terminal).
         return self.had_terminal and not self.ignored and not _has_terminal()
 
     @contextmanager
@@ -75,6 +78,7 @@ class Hangups:
             yield None
             return
         with select.epoll() as epoll:
+            # Edge-triggered, because typed input that nobody reads would wake it again and again.
             epoll.register(fd, select.EPOLLIN | select.EPOLLET)
             yield epoll
 
@@ -136,6 +140,8 @@ def _end_in_finalizers() -> None:
 
     def unraisable(event: sys.UnraisableHookArgs, /) -> None:
         if isinstance(event.exc_value, SignalExit) and isinstance(event.exc_value.code, int):
+            # An exception that is raised here would be dropped as well
+            # (test_a_signal_in_a_finalizer_ends_a_short_command_without_a_traceback).
             os._exit(event.exc_value.code)
         before(event)
 

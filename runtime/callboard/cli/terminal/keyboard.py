@@ -46,6 +46,7 @@ class Keyboard:
     async def _ask(self, page: Block, question: str, taken_back: Callable[[], str]) -> str | None:
         file = sys.stdin.fileno()
         self._typed = b""
+        # What was typed before the question is no answer to it.
         termios.tcflush(file, termios.TCIFLUSH)
         self._terminal.terminal_print(page)
         self._terminal.ask(question)

@@ -49,6 +49,7 @@ class Signals:
         self._reader = self._writer = -1
 
     def __enter__(self) -> Self:
+        # Non-blocking: a signal handler must not wait for a full pipe.
         self._reader, self._writer = map(hangup.above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
         for number in self._numbers:
             self._before.append((number, signal.signal(number, self._note)))
@@ -61,6 +62,7 @@ class Signals:
         os.close(self._writer)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        # Nothing reads them any more (test_a_third_signal_that_nobody_reads_ends_the_process).
         if len(self._unread) >= _UNREAD:
             sys.exit(_CODES[signal.Signals(number)])
         self._unread.append(signal.Signals(number))
@@ -105,6 +107,8 @@ def run_until_left(
     with Signals(*numbers) as signals:
         leaving = Leaving(signals=signals)
         code = anyio.run(go, leaving)
+        # A signal that came while the loop was ending
+        # (test_a_signal_that_comes_while_its_reader_is_cancelled_gives_the_exit_code).
         for number in signals.take_unread():
             leaving.code = leaving.code or _CODES[number]
     if hangup.unread():
@@ -139,6 +143,7 @@ async def next_hangup() -> hangup.Hangup:
                 await anyio.wait_readable(hangups.reader)
                 group.cancel_scope.cancel()
 
+            # A terminal can vanish without a SIGHUP for this process, if it is not in the foreground.
             async def watched(epoll: select.epoll) -> None:
                 while not hangups.terminal_gone():
                     await anyio.wait_readable(epoll.fileno())
@@ -180,6 +185,8 @@ async def _leave_at_signals(
 async def _interrupted(interrupt: Callable[[], Awaitable[bool]]) -> bool:
     """Return True if there was a turn to stop. Also False if the store does not accept the interrupt: then only leaving
     helps."""
+    # On a full disk the interrupt cannot be written, and Ctrl-C must still lead out
+    # (test_a_first_ctrl_c_ends_a_run_that_cannot_write).
     with anyio.move_on_after(HEARD_WITHIN):
         return await interrupt()
     return False

@@ -278,6 +278,7 @@ class Terminal:
 
     def terminal_print(self, page: Block) -> None:
         """Print one block above the line that is being typed. Returns at once."""
+        # Only single lines of progress may get lost (test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress).
         if not page.lines or (page.progress and (self._quiet or self._too_far_behind())):
             return
         self._queue.put(lambda: self._show(page.lines))
@@ -331,6 +332,8 @@ class Terminal:
 
         self._queue.put(wait_for_release)
         self._hurry.set()
+        # Only when the writer rests is nothing of ours on its way to the screen
+        # (test_while_the_editor_is_open_nothing_is_printed_and_a_text_that_comes_too_late_is_kept).
         resting.wait()
         self._holds = True
         try:
@@ -379,6 +382,7 @@ class Terminal:
         while (job := self._queue.get()) is not None:
             job()
             if self._queue.empty():
+                # Waking this thread for each line costs more than writing it. `flush` and `close` end the wait.
                 self._hurry.wait(_GATHER)
                 self._hurry.clear()
 
@@ -415,6 +419,8 @@ class Terminal:
         if stream.closed:
             return  # under us: nobody reads it
         encoding = stream.encoding or "utf-8"
+        # A character that the screen cannot show must not end the program
+        # (test_what_the_encoding_of_the_stream_lacks_is_spelled_out).
         data = text.encode(encoding, "backslashreplace")
         try:
             if (file := _descriptor(stream)) is None:
@@ -423,6 +429,8 @@ class Terminal:
             else:
                 _write_whole(file, data)
         except OSError as error:
+            # A reader that went away wanted no more; a full disk loses a result (test_a_closed_pipe_is_quiet,
+            # test_a_result_that_could_not_be_written_is_told).
             if stream is self._out and error.errno not in {errno.EPIPE, errno.EIO}:
                 self._failure = self._failure or error
             _silence(stream)
@@ -446,6 +454,8 @@ def _write_whole(file: int, data: bytes) -> None:
     while remaining:
         try:
             remaining = remaining[os.write(file, remaining) :]
+        # Another program may have made the shared descriptor non-blocking
+        # (test_a_descriptor_that_does_not_wait_loses_nothing).
         except BlockingIOError:
             room = select.poll()
             room.register(file, select.POLLOUT)
