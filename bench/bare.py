@@ -1,7 +1,7 @@
-"""The baseline: an agent loop as one writes it in an afternoon with the vendor's SDK. Streams, plain dicts, one tool.
+"""Baseline of `step.py` and `start.py`: a short agent loop on the vendor's SDK, with streaming and one tool.
 
 `python bench/bare.py` works in the current folder against `ANTHROPIC_BASE_URL` until the model makes no call. It stores
-nothing, asks nobody and recovers from nothing.
+nothing, asks for no permission, and recovers from no fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOOL = {
 
 
 async def reply(client: AsyncAnthropic, history: list[Any]) -> list[dict[str, Any]]:
-    """One model call, its events put together to plain blocks."""
+    """Make one model call and combine its events into plain blocks."""
     blocks: list[dict[str, Any]] = []
     partial = ""
     stream = await client.messages.create(
@@ -42,7 +42,7 @@ async def reply(client: AsyncAnthropic, history: list[Any]) -> list[dict[str, An
 
 
 def result(call: dict[str, Any]) -> dict[str, Any]:
-    """One tool call, run."""
+    """Run one tool call."""
     text = Path(call["input"]["path"]).read_text()
     return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
 

@@ -1,15 +1,15 @@
-"""How many envelopes a second are sent durably, beside plain SQLite; and how soon a recipient's model sees one.
+"""Measure durable sends per second, and the delay from a send to the recipient's next model call.
 
-Sends: writers are processes that begin together; each sends one envelope after the other, durable (fsync) before the
-next. The baseline appends the same bytes to a table through apsw, an insert and a commit each, in the same journal mode
-with the same `synchronous`: no ids that are seen twice, no numbers without gaps, no checksums, nobody woken. The sides
-take turns, and the median of `RUNS` counts. Eight agents of one process, which is how a session runs, share commits.
+Sends: writer processes start together. Each sends one envelope after another, and each envelope is durable (fsync)
+before the next. The baseline writes the same bytes through apsw, with an insert and a commit each, in the same journal
+mode and with the same `synchronous`. It has no duplicate check, no gapless numbers, no checksums, and wakes no reader.
+The sides take turns, and the median of `RUNS` counts. Eight agents of one process share commits, as in a session.
 
-Delay: from the call that sends to the beginning of the recipient's model call with it, in one process, on a store on
-disk. A busy recipient takes mail at its next step: what remains of the step under way is told apart.
+Delay: from the call that sends to the start of the recipient's model call with the envelope, in one process, on a store
+on disk. A busy recipient reads mail at its next step; the rest of its current step is reported separately.
 
-Exits 1 when ours sends fewer than `LEAST` of the baseline with one writer or eight, or when the delay beyond the step
-under way is over `MOST_MS` at the median, idle or busy.
+Exit with 1 if Callboard sends less than `LEAST` of the baseline with one or eight writers, or if the median delay
+beyond the current step is over `MOST_MS`, idle or busy.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from pathlib import Path
 import child
 
 LEAST = {1: 0.5, 8: 0.7}
-"""Ours over the baseline, by writer processes. One writer pays for what the baseline does not do, which must not cost
-more than the disk does. Eight wait for one lock either way, and the disk is most of it."""
+"""Least ratio of Callboard to the baseline, by number of writer processes.
+
+The extra work of one writer may cost as much as the disk. Eight writers wait for one lock on both sides, mostly for the
+disk.
+"""
 MOST_MS = 25.0
-"""Half of the shortest step that a person could notice (50 ms); mail is never what an agent waits for."""
+"""Half of the shortest delay that a person could notice (50 ms)."""
 SENDS = {1: 600, 8: 100}
-"""Envelopes of each writer."""
+"""Number of envelopes that each writer sends."""
 RUNS, WORDS = 3, 100
 HERE = Path(__file__).parent
 
 
 def rate(kind: str, writers: int, tasks: int = 1) -> float:
-    """Envelopes a second of all writers together, from their start to the last one's end."""
+    """Return the envelopes per second of all writers together, from their start to the end of the last one."""
     with tempfile.TemporaryDirectory() as temporary:
         count = SENDS[max(writers, tasks)]
         line = [sys.executable, str(HERE / "bus_side.py"), kind, temporary, str(count)]
@@ -57,7 +60,7 @@ def rate(kind: str, writers: int, tasks: int = 1) -> float:
 
 
 def delays(kind: str) -> list[tuple[float, float]]:
-    """(delay, rest of the step under way) in ms, one for each envelope."""
+    """Return (delay, rest of the current step) in ms for each envelope."""
     with tempfile.TemporaryDirectory() as temporary:
         line = [sys.executable, str(HERE / "bus_side.py"), kind, temporary, str(WORDS)]
         done = subprocess.run(
@@ -69,14 +72,14 @@ def delays(kind: str) -> list[tuple[float, float]]:
 
 
 def quantiles(values: Sequence[float]) -> list[str]:
-    """p50 and p99."""
+    """Return p50 and p99."""
     cuts = statistics.quantiles(values, n=100, method="inclusive")
     return [f"{cuts[49]:.1f}", f"{cuts[98]:.1f}"]
 
 
 def sends() -> bool:
-    """Print the table of sends; whether the bounds hold."""
-    cases = {"1 writer": (1, 1), "8 writers, a process each": (8, 1), "8 agents of one process": (1, 8)}
+    """Print the table of sends, and return whether the bounds hold."""
+    cases = {"1 writer": (1, 1), "8 writers, one process each": (8, 1), "8 agents of one process": (1, 8)}
     rows: list[list[str]] = []
     holds = True
     for name, (writers, tasks) in cases.items():
@@ -91,7 +94,7 @@ def sends() -> bool:
 
 
 def waits() -> bool:
-    """Print the table of delays; whether the bound holds."""
+    """Print the table of delays, and return whether the bound holds."""
     rows: list[list[str]] = []
     holds = True
     for kind in ("idle", "busy"):

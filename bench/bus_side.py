@@ -1,8 +1,8 @@
-"""A process of `bus.py`: a writer that waits for its start, or a recipient whose delays are measured.
+"""Process of `bus.py`: a writer that waits for its start, or a recipient whose delays are measured.
 
-`ours FOLDER N TASKS` and `direct FOLDER N` say `ready`, wait for a line, send N envelopes, each one durable before the
-next (`ours`: that many for each of TASKS agents at once), and say the seconds it took. `idle FOLDER N` and
-`busy FOLDER N` say a JSON list of [delay, rest of the step under way] in seconds, one for each envelope.
+`ours FOLDER N TASKS` and `direct FOLDER N` print `ready`, wait for a line, send N envelopes, each durable before the
+next (`ours`: N for each of TASKS concurrent agents), and print the duration in seconds. `idle FOLDER N` and
+`busy FOLDER N` print a JSON list of [delay, rest of the current step] in seconds for each envelope.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from callboard.testing import ScriptedModel, World, say, use
 from callboard.types.records import Envelope
 
 CONTENT = "The grammar of the cron field is ambiguous: see lines 40 to 61 of parser.py. " * 6
-"""About half a kilobyte: what agents write to each other."""
+"""A message of about half a kilobyte, as agents send to each other."""
 MODEL_SECONDS = 0.05
-"""How long a model call takes, for a busy recipient."""
+"""Seconds that a model call of a busy recipient takes."""
 
 
 def envelope(writer: str, number: int) -> Envelope:
@@ -37,7 +37,7 @@ def envelope(writer: str, number: int) -> Envelope:
 
 
 def go() -> float:
-    """Wait for the common start; when that was."""
+    """Wait for the common start, and return its time."""
     print("ready", flush=True)
     sys.stdin.readline()
     return time.perf_counter()
@@ -59,7 +59,7 @@ async def ours(folder: str, count: str, tasks: str) -> None:
 
 
 async def direct(folder: str, count: str) -> None:
-    """The same bytes, as an insert and a commit each, with the same durability and nothing else."""
+    """Write the same bytes with an insert and a commit each, with the same durability and nothing else."""
     connection = apsw.Connection(str(Path(folder, "direct.db")))
     connection.set_busy_timeout(60_000)
     execute: Callable[..., object] = connection.execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -77,7 +77,7 @@ async def direct(folder: str, count: str) -> None:
 
 
 class Recipient(ScriptedModel):
-    """Notes when it is asked with a word that was sent; a busy one goes on step after step."""
+    """Model that records when it is called with a sent word; a busy one makes one step after another."""
 
     def __init__(self, *, busy: bool) -> None:
         super().__init__({})
@@ -101,7 +101,7 @@ class Recipient(ScriptedModel):
 
 
 async def delays(folder: str, count: str, *, busy: bool) -> None:
-    """Send one word after the other to a lead, and note how long each takes to its next model call."""
+    """Send one word after another to a lead, and return the time of each until the lead's next model call."""
     store: SqliteStore = await open_store(Path(folder, "store"))
     model, chance = Recipient(busy=busy), random.Random(1)
     world = World(model, {tool.spec.name: tool for tool in todo_tools()}, store=store)

@@ -1,6 +1,6 @@
-"""Runs a command as a child process and tells what it cost: its own CPU and wall time, nothing of the bench's.
+"""Run a command as a child process and measure its CPU and wall time, without those of the bench.
 
-Every side of a comparison is a child of the same kind with the same environment: the two differ in nothing else.
+Every side of a comparison is such a child, with the same environment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONGEST_SECONDS = 600.0
-"""A child that takes longer hangs: it is ended, and the bench says so."""
+"""Seconds after which a child is considered hung and is ended."""
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
 class ChildFailed(Exception):
-    """A child ended with another exit code than 0; the message holds the end of what it wrote."""
+    """A child exited with a code other than 0; the message contains the end of its output."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Cost:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """A small environment: no key, proxy or setting of the person's, and byte code is written, as for any user."""
+    """Return a small environment without keys, proxies, and user settings, in which byte code is written."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return {**kept, "HOME": str(home), "NO_COLOR": "1", **more}
 
 
 def run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Cost:
-    """Run a command to its end. Raises `ChildFailed` for an exit code other than 0 and for one that hangs."""
+    """Run a command to its end. Raises `ChildFailed` if it hangs or its exit code is not 0."""
     log = folder / "child.log"
     with log.open("wb") as out:
         started = time.perf_counter()
@@ -59,13 +59,13 @@ def run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Cost:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and the processes it started."""
+    """End a child and the processes that it started."""
     if child.returncode is None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Text columns: the first to the left, the others to the right."""
+    """Return text columns, the first aligned left and the others right."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(

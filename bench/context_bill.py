@@ -1,7 +1,7 @@
-"""What a request would be billed: the rehearsed service's own prompt cache, asked without HTTP.
+"""Compute what a request would be billed, with the prompt cache of the rehearsed service but without HTTP.
 
-Units are uncached input x 1 + cache write x 1.25 + cache read x 0.1 + output x 5: the prices of a model over its price
-of input. The cross-check of `context_cost.py` holds this to what the service says over HTTP.
+Units are uncached input x 1 + cache write x 1.25 + cache read x 0.1 + output x 5: the prices of a model relative to its
+input price. The cross-check of `context_cost.py` compares the result with the bill of the service over HTTP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 WRITE, READ, OUTPUT = 1.25, 0.1, 5.0
 MODEL = ModelSpec("bench", window=10_000_000)
-"""The window is the presets' affair: the baseline must not be cut short."""
+"""A window so large that the uncompacted baseline always fits."""
 
 SYSTEM = [{"type": "text", "text": "You are an agent that works on code. " * 160}]
 TOOLS = [
@@ -44,21 +44,21 @@ OVERHEAD = prompt_tokens(survey({"system": SYSTEM, "tools": TOOLS, "messages": [
 
 
 def units(usage: Usage) -> float:
-    """What it costs, in tokens of uncached input."""
+    """Return the cost in tokens of uncached input."""
     written, read = usage.cache_creation_input_tokens, usage.cache_read_input_tokens
     return usage.input_tokens + WRITE * written + READ * read + OUTPUT * usage.output_tokens
 
 
 @dataclass
 class Service:
-    """Bills requests one after the other."""
+    """Service that bills one request after another."""
 
     cache: PromptCache = field(default_factory=PromptCache)
     known: dict[bytes, list[BlockTokens]] = field(default_factory=dict[bytes, list[BlockTokens]])
-    """Messages and heads that were surveyed: most of a request is what it was a step before."""
+    """Messages and heads that were already measured: most of a request is the same as a step before."""
 
     def call(self, messages: Sequence[bytes], reply: Sequence[Json], now: float, head: bytes = HEAD) -> Usage:
-        """The usage of one exchange. `messages`: pieces to be joined by commas, a message or several each."""
+        """Return the usage of one exchange. `messages`: pieces of one or more messages, to be joined by commas."""
         pieces = [*self._head(head)]
         for message in messages:
             pieces += self._message(message)

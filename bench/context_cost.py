@@ -1,16 +1,17 @@
-"""What each preset of the context pipeline bills for the same coding session, and what it makes the model ask again.
+"""Compare what each preset of the context pipeline costs for the same coding session, including rereads.
 
-Sessions of 150 and 400 steps (`context_session`) are played by a model that asks again for what it needs and no longer
-sees (`context_player`), through each preset (`context_replay`), against the rehearsed service's prompt cache. Held to:
+A model plays sessions of 150 and 400 steps (`context_session`) through each preset (`context_replay`), against the
+prompt cache of the rehearsed service. It reads again what it needs and no longer sees (`context_player`). The bounds:
 
-- the uncompacted session with well-set anchors, in a window without end: `economic` costs at most `OF_UNCOMPACTED`
-- `progressive`, `micro` and `regional`: `economic` costs less than each, at both lengths
-- the best points for clearing and summarising that a search finds afterwards, with the whole session before it
-  (`context_search`): `economic` costs at most `OF_SEARCH`
-- `economic` makes at most `REREADS` of its steps ask again
+- `economic` costs at most `OF_UNCOMPACTED` of the uncompacted session with well-placed cache breakpoints in an
+  unlimited window.
+- `economic` costs less than `progressive`, `micro`, and `regional`, at both lengths.
+- `economic` costs at most `OF_SEARCH` of the best edits that a search finds with knowledge of the whole session
+  (`context_search`).
+- At most `REREADS` of the steps of `economic` are rereads.
 
-The worst of several seeds counts. One session is played again through the engine over HTTP, and must bill the same.
-Exits 1 when a bound is broken.
+The worst of several seeds counts. One session is played again through the engine over HTTP, and must cost the same.
+Exit with 1 if a bound is exceeded.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from callboard.core.context.presets import PRESETS
 from callboard.types.agent_spec import StageSpec
 
 OF_UNCOMPACTED = 0.60
-"""`economic` over the uncompacted session, at 150 steps."""
+"""Greatest ratio of `economic` to the uncompacted session, at 150 steps."""
 OF_SEARCH = 1.25
-"""`economic` over the best points that are found afterwards, at both lengths."""
+"""Greatest ratio of `economic` to the best edits found afterwards, at both lengths."""
 REREADS = 0.03
-"""Re-reads among the steps of `economic`, at both lengths."""
+"""Greatest share of rereads among the steps of `economic`, at both lengths."""
 OVER_HTTP = 0.01
-"""How far the replay may be from the engine over HTTP."""
+"""Greatest relative difference between the replay and the engine over HTTP."""
 
 SEEDS = (0, 1, 2)
 LENGTHS = (150, 400)
@@ -46,16 +47,16 @@ NO_END = 10_000_000
 
 @dataclass
 class Run:
-    """One session, in all ways."""
+    """Results of one session in all variants."""
 
     seed: int
     steps: int
     uncompacted: Played
     presets: dict[str, Played]
     points: float
-    """Units of the best points for edits, found afterwards."""
+    """Units with the best edits, found afterwards."""
     foresight: float
-    """The same, knowing also what later steps will need to see; 0 where it is not searched for."""
+    """Units with the best edits, also knowing what later steps need; 0 if not searched for."""
 
     @property
     def economic(self) -> Played:
@@ -63,7 +64,7 @@ class Run:
 
 
 def main() -> int:
-    """Print the table; 1 when a bound is broken."""
+    """Print the table, and return 1 if a bound is exceeded."""
     began = time.monotonic()
     runs = [_run(seed, steps) for steps in LENGTHS for seed in SEEDS]
     for steps in LENGTHS:
@@ -91,13 +92,13 @@ def _run(seed: int, steps: int) -> Run:
 
 def _table(steps: int, runs: Sequence[Run]) -> None:
     print(f"\n{steps} steps, seeds {', '.join(str(run.seed) for run in runs)}: units of uncached input, worst seed")
-    print(f"{'':24}{'units':>12}{'of uncompacted':>16}{'re-reads':>10}{'largest view':>14}  edits")
+    print(f"{'':24}{'units':>12}{'of uncompacted':>16}{'rereads':>10}{'largest view':>14}  edits")
     _row("uncompacted", [(run.uncompacted, run) for run in runs])
     for name in (*RIVALS, "economic"):
         _row(name, [(run.presets[name], run) for run in runs])
     for name, units in (
-        ("best points afterwards", [run.points for run in runs]),
-        ("and knowing all needs", [run.foresight for run in runs]),
+        ("best edits afterwards", [run.points for run in runs]),
+        ("and knowing all reads", [run.foresight for run in runs]),
     ):
         if not all(units):
             continue
@@ -124,14 +125,14 @@ def _faults(run: Run) -> list[str]:
         if ours.units >= run.presets[name].units:
             found.append(f"{where} {name} costs less")
     if ours.units > OF_SEARCH * run.points:
-        found.append(f"{where} {ours.units / run.points:.2f} of the best points, {OF_SEARCH} allowed")
+        found.append(f"{where} {ours.units / run.points:.2f} of the best edits, {OF_SEARCH} allowed")
     if ours.share > REREADS:
-        found.append(f"{where} {ours.share:.1%} of the steps are re-reads, {REREADS:.0%} allowed")
+        found.append(f"{where} {ours.share:.1%} of the steps are rereads, {REREADS:.0%} allowed")
     return found
 
 
 def _cross_check() -> list[str]:
-    """The same session through the engine over HTTP."""
+    """Run the same session through the engine over HTTP, and return the differences."""
     session = make_session(SEEDS[0], 90)
     session = Session(session.first, [replace(work, idle=0.0) for work in session.works])
     pipeline: Sequence[StageSpec] = PRESETS["economic"]

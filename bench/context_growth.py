@@ -1,11 +1,11 @@
-"""CPU of one step's context work at message 100 and at message 5,000: it should be the same.
+"""Compare the CPU of one step's context work at message 100 and at message 5,000: it should be equal.
 
-The work is what an agent does with its context in a step: `deliver` (each event of the step is applied: mail, the
-reply, a call from judged to merged), `fit` (the rule that asks the pipeline) and `render` (the pieces of the request).
-Nothing is sent or written. Two kinds of session: one whose window is so large that nothing is ever due, so that the
-view holds all 5,000 messages; and one under the default pipeline, whose edits are made and applied as they come, a
-summary being a fixed text. Both lengths are measured in turn in one process. Exits 1 when the longer costs more than
-`BOUND` times the shorter in either.
+The work is everything that an agent does with its context in a step: `deliver` applies each event of the step (mail,
+the reply, a call from its decision to its merged result), `fit` runs the rule that asks the pipeline, and `render`
+makes the pieces of the request. Nothing is sent or written. There are two kinds of session: one with a window so large
+that no edit is ever due, so that the view contains all 5,000 messages; and one with the default pipeline, whose edits
+are applied, with a fixed text as summary. Both lengths are measured in turn in one process. Exit with 1 if the longer
+one costs more than `BOUND` times the shorter one in either kind.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from callboard.types.records import Envelope, Json, ToolCall, Usage
 from callboard.types.steps import EditView, Summarise
 
 BOUND = 1.3
-"""A step at the longer over a step at the shorter length."""
+"""Greatest ratio of a step at the longer length to one at the shorter length."""
 LENGTHS = (100, 5_000)
-"""Messages in the view when measuring begins."""
+"""Numbers of messages in the view when a measurement begins."""
 STEPS = 128
-"""Steps of one measurement: as many as it takes for several chunks of the view, batches of edits, and a summary."""
+"""Steps of one measurement: enough for several chunks of the view, several batches of edits, and a summary."""
 TURN = 20
-"""Steps of a turn."""
+"""Number of steps in a turn."""
 REPEATS = 15
 RESULT = "All work and no play makes a dull log. " * 52
 """A tool result of 2 KB."""
@@ -58,7 +58,7 @@ class Step:
 
 
 def begun(*, whole: bool) -> AgentState:
-    """An agent with a prompt and a turn. `whole`: its window is never full, and its stages have thresholds of it."""
+    """Return an agent with a prompt and a turn. `whole`: its window never fills, and its stages have its thresholds."""
     spec = AgentSpec(
         name="lead",
         kind="lead",
@@ -74,7 +74,7 @@ def begun(*, whole: bool) -> AgentState:
 
 
 def step_of(number: int) -> Step:
-    """Step `number` of a session: a note from a mate, a reply that reads another file, and what came of it."""
+    """Return step `number` of a session: a note from a teammate, a reply that reads another file, and its result."""
     at, call = float(number), f"c{number}"
     note = Envelope(
         id=f"env_{number}", seq=number, sender="alice", recipient="lead", type="message", content=f"Part {number}?"
@@ -111,7 +111,7 @@ def step_of(number: int) -> Step:
 
 
 def whole_view(state: AgentState, steps: Sequence[Step]) -> dict[str, float]:
-    """CPU microseconds of each part of a step, as a mean over these steps from this state on."""
+    """Return the CPU microseconds of each part of a step, as a mean over these steps from this state."""
     asked: list[AgentState] = []
 
     def deliver() -> None:
@@ -130,7 +130,7 @@ def whole_view(state: AgentState, steps: Sequence[Step]) -> dict[str, float]:
 
 
 def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
-    """The state after these steps, under its pipeline; the pieces of each request are made and thrown away."""
+    """Return the state after these steps under its pipeline; the pieces of each request are made and discarded."""
     for step in steps:
         state = applied(state, step.before[:-1])
         while wanted := compaction(state, facts(state)):
@@ -141,13 +141,13 @@ def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
 
 
 def facts(state: AgentState) -> Facts:
-    """What the rule is told: the newest record came a second ago."""
+    """Return the facts for the rule: the newest record is one second old."""
     tools = {"read_file": ToolFacts("read")}
     return Facts(now=state.cache.used_at + 1, tools=tools, folder="/out", transcripts="/t", known=StateBlock())
 
 
 def edit(state: AgentState, wanted: object) -> Sequence[ev.Event]:
-    """What is recorded when a stage's wish is done."""
+    """Return the records of an edit that a stage requested."""
     conv, at = state.conversation, state.cache.used_at + 1
     if isinstance(wanted, EditView):
         made = ev.ContextEdited(at=at, stage=wanted.stage, revision=conv.revision, edits=wanted.edits)
@@ -180,8 +180,10 @@ def grown(steps: Sequence[Step]) -> AgentState:
 
 
 def measured(steps: Sequence[Step]) -> dict[int, dict[str, float]]:
-    """Microseconds of a step by length and part: medians of repeats that take turns. `all` is the whole view's sum,
-    `default` the same work under the default pipeline."""
+    """Return the microseconds of a step by length and part, as medians of alternating repeats.
+
+    `all` is the sum for the whole view, `default` the same work under the default pipeline.
+    """
     starts = {count: grown(steps[: count // 2]) for count in LENGTHS}
     for count, state in starts.items():
         assert len(state.conversation.messages) == count + 1, "the view is whole, and its newest message open"

@@ -1,6 +1,7 @@
-"""The cross-check of `context_cost.py`: the same session through the engine, over HTTP, billed by the emulator.
+"""Cross-check of `context_cost.py`: run the same session through the engine over HTTP, billed by the emulator.
 
-The engine, the vendor's transport, the strict emulator and its prompt cache stand where the replay has the core alone.
+It uses the engine, the vendor's transport, and the strict emulator with its prompt cache; the replay uses the core
+alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Stage:
-    """Who speaks and what the tools answer."""
+    """The next speaker and the answers of the tools."""
 
     player: Player
     result: str = ""
@@ -52,7 +53,7 @@ class Stage:
 
 @dataclass
 class Played:
-    """A tool that answers what the session says."""
+    """Tool that returns the session's result."""
 
     name: str
     stage: Stage
@@ -75,7 +76,7 @@ class Played:
 
 
 class _Prompts:
-    """The head of every request of the bench."""
+    """System prompt and tools of every request of the bench."""
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
         return PromptParts(anchored_list(SYSTEM), anchored_list(TOOLS), OVERHEAD)
@@ -88,7 +89,7 @@ class _World(World):
 
 
 async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[float, int]:
-    """Units that the emulator billed, and the re-reads."""
+    """Return the units that the emulator billed, and the rereads."""
     stage = Stage(Player(session))
     emulator = await serve(Scenario.from_callable(stage, models={MODEL.id: MODEL}))
     model = AnthropicModel(base_url=emulator.url, api_key="bench")
@@ -112,7 +113,7 @@ async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[fl
 
 
 def _billed(emulator: Emulator) -> list[Any]:
-    """What was answered, but for the last: it only says that the session is over."""
+    """Return all replies except the last, which only ends the session."""
     return [one for one in emulator.log if one.path == "/v1/messages" and one.status == 200][:-1]
 
 

@@ -1,6 +1,6 @@
-"""The model that plays a session: it takes the next step, or asks again for what the step needs and it cannot see.
+"""Model that plays a session: it takes the next step, or reads again what the step needs and the request lacks.
 
-It knows the request that it is sent and the session, and nothing of how the request came about.
+It knows only the request and the session, not how the request was made.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _FACT = re.compile(r"fact_\d+_\d{6}")
 _FOUND = re.compile(r"Found (fact_\d+_\d{6})")
 _PATH = re.compile(r"src/module_\d+\.py")
 FACTS_OF_A_SUMMARY = 40
-"""A summary holds so many facts at most: those that the model had noted first, then the newest."""
+"""Maximum number of facts in a summary: first those that the model noted, then the newest."""
 
 
 @dataclass
 class Player:
-    """Plays one session to its end."""
+    """Player of one session, to its end."""
 
     session: Session
     place: int = 0
     reread: list[str] = field(default_factory=list[str])
-    """What was asked for again, in order."""
+    """Everything that was read again, in order."""
 
     @property
     def done(self) -> bool:
         return self.place >= len(self.session.works)
 
     def next(self, shown: bytes) -> Work:
-        """The step that follows on a request of these bytes."""
+        """Return the step that follows a request of these bytes."""
         work = self.session.works[self.place]
         for need in work.needs:
             if need.mark.encode() not in shown:
@@ -45,13 +45,13 @@ class Player:
 
 
 def reply_of(work: Work, use_id: str) -> list[Json]:
-    """A step as the model says it."""
+    """Return a step as a reply of the model."""
     said: list[Json] = [{"type": "text", "text": work.words}]
     return [*said, {"type": "tool_use", "id": use_id, "name": work.tool, "input": work.input}] if work.tool else said
 
 
 def summary_of(record: str, max_tokens: int) -> str:
-    """What a model makes of a record: what was found, which files, and words up to about two thirds of the limit."""
+    """Return a summary as a model would write it: facts, files, and text up to about two thirds of the limit."""
     noted = list(dict.fromkeys(_FOUND.findall(record)))
     newest = [fact for fact in reversed(_FACT.findall(record)) if fact not in noted]
     facts = [*noted, *dict.fromkeys(newest)][:FACTS_OF_A_SUMMARY]

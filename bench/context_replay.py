@@ -1,7 +1,8 @@
-"""One session through one pipeline: the core's own rules, the bytes that would be sent, the rehearsed prompt cache.
+"""Replay one session through one pipeline, with the core's rules, the request bytes, and the rehearsed prompt cache.
 
-No engine and no HTTP, so that thousands of steps take seconds: each step is journalled as the engine would (`apply`),
-each compaction is what `compaction` of `decide` asks for, and each request is billed whole, summaries included.
+There is no engine and no HTTP, so thousands of steps take seconds. Each step is applied as the engine would journal it
+(`apply`), each compaction is one that the rule `compaction` asks for, and each request is billed in full, including
+those for summaries.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from callboard.types.records import Envelope, Json, ToolCall, Usage
 
 @dataclass
 class Played:
-    """What a session cost."""
+    """Cost and edits of a session."""
 
     steps: int = 0
     rereads: int = 0
@@ -39,19 +40,19 @@ class Played:
     summary_units: float = 0.0
     edits: dict[str, int] = field(default_factory=dict[str, int])
     largest: int = 0
-    """Tokens of the largest view."""
+    """Number of tokens in the largest view."""
     trail: list[str] = field(default_factory=list[str])
-    """Each edit, for a person to read."""
+    """Text of each edit, for a reader."""
 
     @property
     def share(self) -> float:
-        """Re-reads among the steps."""
+        """Return the share of rereads among the steps."""
         return self.rereads / self.steps if self.steps else 0.0
 
 
 @dataclass
 class Replay:
-    """An agent that plays a session under a pipeline."""
+    """Agent that plays a session under a pipeline."""
 
     session: Session
     pipeline: Sequence[StageSpec]
@@ -67,7 +68,7 @@ class Replay:
         return ModelLimits(window=self.window)
 
     def run(self) -> Played:
-        """Play it to its end."""
+        """Play the session to its end."""
         spec = AgentSpec(name="lead", kind="lead", agent_type="lead", model="bench", models={"bench": self.limits})
         spec = spec.model_copy(update={"pipeline": tuple(self.pipeline)})
         self._on(ev.AgentStarted(at=self.now, spec=spec, session="s", incarnation=1))
@@ -175,7 +176,7 @@ class Replay:
         self._note("summary", before, wanted.why)
 
     def _summary_call(self, wanted: SummaryWanted) -> tuple[str, Usage]:
-        """As the engine asks for it: at the end of the conversation where that is cheaper, else by itself."""
+        """Bill a summary as the engine requests it: at the end of the conversation if cheaper, otherwise alone."""
         conv = self.state.conversation
         prompts = summary_request(conv, wanted, MOST_DATA)
         text = summary_of("\n\n".join(prompt.data for prompt in prompts), wanted.max_tokens)

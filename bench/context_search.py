@@ -1,8 +1,8 @@
-"""The cheapest way through a session that is found by looking back: when to clear, when to summarise, what to keep.
+"""Search for the cheapest edits of a session, knowing the whole session: when to clear or summarize, and what to keep.
 
-A beam search over the steps with full knowledge of what each later step needs. It reckons in the same tokens and units
-as the rehearsed service, and is generous to itself: any prefix can be found again behind an edit, a summary keeps every
-fact that was noted, and it may try many ways of clearing at every other step. What `economic` costs is held to it.
+A beam search over the steps that knows what each later step needs. It counts in the tokens and units of the rehearsed
+service, under generous assumptions: every prefix is still cached after an edit, a summary keeps every noted fact, and
+several ways of clearing are tried at every other step. `context_cost.py` compares `economic` with the result.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from context_session import Need, Session, Work
 from callboard.adapters.models.rehearsal.tokens import block_tokens, output_tokens
 
 BEAM = 32
-"""Ways that are followed at once."""
+"""Number of candidates in the beam."""
 BUCKET = 2_500
-"""Tokens: of ways whose views differ by less, the cheaper is followed."""
+"""If the views of two candidates differ by fewer tokens, only the cheaper candidate stays."""
 AHEAD = 20
-"""Steps of reading that a larger view counts against a way."""
+"""Number of later reads that count as the cost of a larger view."""
 MARK = 33
-"""Tokens of a cleared result."""
+"""Number of tokens of a cleared result."""
 SUMMARY, NOTES, ASKING = 1_340, 60, 400
-"""Tokens of a summary, of what stands beside it, and of asking for it at the end of the conversation."""
+"""Numbers of tokens of a summary, of the text beside it, and of the request for it at the end of the conversation."""
 NEVER = 10**9
 
 
 class Item(NamedTuple):
-    """A piece of a view."""
+    """Part of a view."""
 
     tokens: int
     result: bool
     mark: str
-    """What a result shows; empty for none."""
+    """Content that a result shows; empty for none."""
     stays: bool = False
-    """No summary takes it."""
+    """Whether summaries leave the item unchanged."""
     path: str = ""
-    """The file that was read."""
+    """File that was read."""
     born: int = 0
-    """The step that brought it."""
+    """Step that added the item."""
 
 
 class Tail(NamedTuple):
-    """The pieces since the last edit, newest first: ways that part share what came before."""
+    """Items since the last edit, newest first; diverging candidates share the earlier ones."""
 
     item: Item
     before: Tail | None
@@ -55,17 +55,17 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """One way up to a step."""
+    """Candidate: a sequence of edits up to a step."""
 
     cost: float
     total: int
-    """Tokens of the messages."""
+    """Number of tokens of the messages."""
     hit: int
-    """Tokens of the prefix that the service remembers, system and tools included."""
+    """Number of tokens of the cached prefix, including system prompt and tools."""
     old: tuple[Item, ...]
     new: Tail | None = None
     gone: frozenset[str] = frozenset()
-    """What is no longer shown."""
+    """Content that is no longer shown."""
     rereads: int = 0
     edits: tuple[str, ...] = ()
 
@@ -85,7 +85,7 @@ class Way:
 
 
 class Knowledge:
-    """What a session needs, and when."""
+    """The content that a session needs, and the steps that need it."""
 
     def __init__(self, session: Session, foresight: bool) -> None:
         self.foresight = foresight
@@ -105,26 +105,26 @@ class Knowledge:
         self.shows = {id(need.again): need.mark for needs in self.needs for need in needs}
 
     def next_use(self, mark: str, step: int) -> int:
-        """The step at or after `step` that needs it."""
+        """Return the first step at or after `step` that needs the item."""
         uses = self.uses.get(mark, [])
         at = bisect_right(uses, step - 1)
         return uses[at] if at < len(uses) else NEVER
 
     def is_dead(self, item: Item, step: int, soon: int) -> bool:
-        """Nothing needs it within `soon` steps; without foresight: nothing used it for so many."""
+        """Return whether no step needs the item within `soon` steps, or without foresight, used it in as many."""
         if self.foresight:
             return self.next_use(item.mark, step) > step + soon
         return self.idle(item, step) > soon
 
     def idle(self, item: Item, step: int) -> int:
-        """Steps since it was of use, as far as it was seen by then; what is no file is of use for four steps more."""
+        """Return the steps since the last known use; an item that is not a file counts as idle for four more."""
         if not item.path:
             return step - item.born + 4
         at = bisect_right(self.touched[item.path], step - 1)
         return step - (self.touched[item.path][at - 1] if at else item.born)
 
     def items(self, work: Work, step: int) -> list[Item]:
-        """What a step adds to the view."""
+        """Return the items that a step adds to the view."""
         said = reply_of(work, "toolu_00000")
         spoken = Item(sum(block_tokens(block) for block in said), False, "")
         if not work.tool:
@@ -135,7 +135,7 @@ class Knowledge:
 
 
 def cheapest(session: Session, *, foresight: bool) -> Way:
-    """The cheapest way that the search finds. `foresight`: it also knows what later steps will need to see."""
+    """Return the cheapest candidate. `foresight`: the search also knows what later steps need."""
     known = Knowledge(session, foresight)
     first = Item(block_tokens({"type": "text", "text": session.first}), False, "", stays=True)
     ways = [Way(0.0, first.tokens, 0, (first,))]
@@ -155,7 +155,7 @@ def _stepped(way: Way, known: Knowledge, step: int) -> Way:
 
 
 def _asked(way: Way, known: Knowledge, work: Work, step: int) -> Way:
-    """One request, and what came of it."""
+    """Return the candidate after one request and its result."""
     whole = OVERHEAD + way.total
     price = READ * way.hit + WRITE * (whole - way.hit) + OUTPUT * output_tokens(reply_of(work, "toolu_00000"))
     return replace(way, cost=way.cost + price, hit=whole).added(*known.items(work, step))
@@ -175,7 +175,7 @@ def _edits(way: Way, known: Knowledge, step: int) -> Iterator[Way]:
 
 
 def _cleared(way: Way, items: Sequence[Item], known: Knowledge, when: tuple[int, int, int]) -> Way | None:
-    """Without all results that are not needed soon, back to where it pays over the horizon."""
+    """Clear all results that are not needed soon, as far back as it pays within the horizon."""
     step, soon, horizon = when
     best, cut, behind, frees = 0.0, -1, 0, 0
     for place in range(len(items) - 2, -1, -1):
@@ -206,7 +206,7 @@ def _cleared(way: Way, items: Sequence[Item], known: Knowledge, when: tuple[int,
 
 
 def _summarised(way: Way, items: Sequence[Item], known: Knowledge, when: tuple[int, int]) -> Way | None:
-    """Summarised up to the oldest result that is needed soon; what the rest holds for nothing is cleared with it."""
+    """Summarize up to the oldest result that is needed soon, and clear unneeded results in the rest."""
     step, soon = when
     start = len(items) - 2
     for place in range(len(items) - 1, -1, -1):
@@ -242,7 +242,7 @@ def _summarised(way: Way, items: Sequence[Item], known: Knowledge, when: tuple[i
 
 
 def _best(ways: Sequence[Way]) -> list[Way]:
-    """The ways that are followed."""
+    """Return the candidates that stay in the beam."""
     found: dict[tuple[int, int], Way] = {}
     for way in ways:
         bucket = (way.total // BUCKET, (OVERHEAD + way.total - way.hit) // BUCKET)

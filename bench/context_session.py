@@ -1,9 +1,8 @@
-"""Coding sessions for `context_cost.py`, drawn from a seed: what each step does, and what it needs to see for that.
+"""Coding sessions for `context_cost.py`, drawn from a seed: what each step does, and what it must see to do so.
 
-A session is a row of tasks. A task looks round with `grep`, reads two to four files (some of them again, from an
-earlier task), edits them in turn, runs the tests between, and now and then goes by a fact of an earlier output. Each
-file ends with a mark of its own, and each fact is a word of its own, so that whoever plays the session can tell whether
-a request still shows it.
+A session is a sequence of tasks. A task searches with `grep`, reads two to four files (some of them again, from an
+earlier task), edits them in turn, runs tests in between, and sometimes uses a fact of an earlier output. Each file ends
+with a unique mark, and each fact is a unique word, so that the player can tell whether a request still shows it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from typing import Any
 Json = dict[str, Any]
 
 FILES = 400
-"""In the workspace: a long session does not run out of new ones."""
+"""Files in the workspace: enough for a long session."""
 AGAIN = 0.08
-"""How often a file of a task is one that an earlier task had (docs/decisions/0012 says what more of it costs)."""
+"""Probability that a file of a task was used by an earlier task (docs/decisions/0012 has the effect on cost)."""
 GOES_BY_A_FACT = 0.25
-"""How often an edit needs a fact of the newest outputs; a fifth of these facts are from any earlier task."""
+"""Probability that an edit needs a fact of recent outputs; a fifth of these facts are from any earlier task."""
 NOTED = 0.75
-"""How often the model says in its own words what it found in an output."""
+"""Probability that the model repeats in its own words what it found in an output."""
 TASKS_A_PROMPT = 4
-"""Tasks between two prompts of the person."""
+"""Number of tasks between two prompts of the person."""
 
 _WORDS = (
     "def return self value index state result for while if else import from class None True False "
@@ -35,7 +34,7 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Need:
-    """What must stand in the request before a step can be taken, and the step that brings it back."""
+    """Content that a request must show before a step, and the step that brings it back."""
 
     mark: str
     again: Work
@@ -43,7 +42,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Work:
-    """One model step: a call, the words beside it, and its result. Without a tool: the end of a prompt's work."""
+    """One model step: a call, the text beside it, and its result. A step without a tool ends the work on a prompt."""
 
     tool: str
     input: Json
@@ -51,29 +50,29 @@ class Work:
     words: str
     needs: tuple[Need, ...] = ()
     prompt: str = ""
-    """The person's next prompt, for the step after which the turn ends."""
+    """Next prompt of the person, if the turn ends after this step."""
     idle: float = 12.0
-    """Seconds until the next request."""
+    """Number of seconds until the next request."""
 
 
 @dataclass
 class Session:
-    """What is done, in order."""
+    """The steps of a session, in order."""
 
     first: str
     works: list[Work] = field(default_factory=list[Work])
 
 
 def make_session(seed: int, steps: int, *, away: float = 0.0, again: float = AGAIN) -> Session:
-    """A session of that many steps.
+    """Return a session of `steps` steps.
 
-    `away`: how often the person takes longer to answer than a cached prefix lives. `again`: see `AGAIN`.
+    `away`: probability that the person answers only after the cached prefix has expired. `again`: see `AGAIN`.
     """
     return _Maker(random.Random(f"session {seed}"), away, again).made(steps)
 
 
 class _Maker:
-    """Draws a session. Longer ones of the same seed begin with the shorter ones."""
+    """Generator of a session. A longer session begins with the shorter session of the same seed."""
 
     def __init__(self, rng: random.Random, away: float, again: float) -> None:
         self.rng = rng
@@ -83,11 +82,11 @@ class _Maker:
         self.text = " ".join(rng.choice(words) + rng.choice(("", "()", ":", " =", ",", "\n   ")) for _ in range(40_000))
         self.sizes = [int(_log_uniform(rng, 2_000, 20_000)) for _ in range(FILES)]
         self.read: dict[int, Work] = {}
-        """The reading of each file so far."""
+        """Step that last read each file."""
         self.tasks: list[list[int]] = []
         self.facts: list[Need] = []
         self.fresh: list[Need] = []
-        """Facts of the newest outputs of this task."""
+        """Facts in recent outputs of this task."""
         self.found = ""
         self.session = Session("Work through the list of changes in TASKS.md. " + self._prose(600))
 
@@ -120,7 +119,7 @@ class _Maker:
         for _ in range(self.rng.randint(2, 4)):
             earlier = [one for task in self.tasks for one in task if one not in chosen]
             if earlier and self.rng.random() < self.again:
-                # A file of the task before is the likeliest, one of ten tasks ago a tenth as likely.
+                # A file of the previous task is the most likely; one of ten tasks ago is a tenth as likely.
                 ages = [
                     1 / (len(self.tasks) - n) for n, task in enumerate(self.tasks) for one in task if one in earlier
                 ]
@@ -166,7 +165,7 @@ class _Maker:
         self.session.works.append(work)
 
     def _words(self, most: int) -> str:
-        """The words beside a call; what was found in the output before is said with the next step."""
+        """Return the text beside a call, which mentions facts of the previous output."""
         found, self.found = self.found, ""
         return found + self._prose(self.rng.randint(40, most))
 

@@ -1,15 +1,15 @@
-"""Many agents in one process: a hundred, five hundred and a thousand of them, each with five calls of 200 ms.
+"""Run 100, 500, and 1,000 agents in one process, each with five model calls of 200 ms.
 
-Ours is a hosted session whose lead starts all of them as subagents in one reply: with journal on disk, permissions,
-rate governor and real HTTP to a model service in another process. Wall time counts from the reply that starts them to
-the end of the last one. The baseline, in the same run against the same service, is as many bare asyncio loops on one
-aiohttp client (`fanout_bare.py`). Ideal is what the service alone takes: five times its latency.
+A hosted session starts them as subagents in one reply of its lead, with a journal on disk, permissions, the rate
+governor, and HTTP to a model service in another process. Wall time counts from that reply to the end of the last agent.
+The baseline is as many bare asyncio loops on one aiohttp client (`fanout_bare.py`), in the same run against the same
+service. The ideal is the time of the service alone: five times its latency.
 
-- Memory is the growth of the process's largest size, over the number of agents.
-- Resume is the time to have the state of an agent of 10,000 events again (`resume_side.py`), beside `json.loads` of the
-  same records.
+- Memory per agent is the growth of the process's peak size, divided by the number of agents.
+- Resume is the time to restore the state of an agent of 10,000 events (`resume_side.py`), compared with `json.loads` of
+  the same records.
 
-Exits 1 when 500 agents take more than `BOUND` of the ideal, or not all of them have done all calls.
+Exit with 1 if 500 agents take more than `BOUND` times the ideal, or if an agent did not make all calls.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ AGENTS = (100, 500, 1_000)
 CALLS, LATENCY_MS = 5, 200
 IDEAL = CALLS * LATENCY_MS / 1_000
 BOUND, BOUND_AT = 2.5, 500
-"""Wall over ideal, at so many agents."""
+"""Greatest ratio of wall time to the ideal, and the number of agents that it applies to."""
 EVENTS = 10_000
 STEPS_OF_EVENTS = 1_300
-"""Steps of one agent that make more than so many events."""
+"""Number of steps of one agent that produce more than `EVENTS` events."""
 HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side at one number of agents."""
+    """Result of one side for one number of agents."""
 
     name: str
     agents: int
@@ -55,7 +55,7 @@ class Side:
 
 
 def told(command: list[str], folder: Path, url: str) -> Any:
-    """What a child says in its one line. Raises `child.ChildFailed`."""
+    """Return the one line of JSON that a child prints. Raises `child.ChildFailed`."""
     env = child.environment(
         folder, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="not-a-key", CALLBOARD_LIMITS__STUCK_AFTER="1000000"
     )
@@ -92,7 +92,7 @@ def ours(server: Server, agents: int, folder: Path) -> Side:
 
 
 def resume(server: Server, folder: Path) -> dict[str, float]:
-    """A session of one agent with so many events, and then its state again."""
+    """Run a session of one agent with `EVENTS` events, then measure restoring its state."""
     url = server.base_url(STEPS_OF_EVENTS, "resume")
     told([sys.executable, str(HERE / "hosting.py"), MODEL], workspace(folder), url)
     return told([sys.executable, str(HERE / "resume_side.py")], folder, url)

@@ -1,7 +1,7 @@
-"""The baseline of `fanout.py`: so many plain agent loops in one process, on one aiohttp client, and nothing else.
+"""Baseline of `fanout.py`: plain agent loops in one process, on one aiohttp client.
 
-`python bench/fanout_bare.py URL AGENTS` prints as JSON what it took. It stores nothing, streams to nobody and recovers
-from nothing: the least that an asyncio program can do to have these conversations.
+`python bench/fanout_bare.py URL AGENTS` prints the cost as JSON. It stores nothing, displays nothing, and recovers from
+no fault: the minimum that an asyncio program must do for these conversations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOOL = {
 
 
 async def reply(client: aiohttp.ClientSession, url: str, history: list[Any]) -> list[dict[str, Any]]:
-    """One model call, its events put together to plain blocks."""
+    """Make one model call and combine its events into plain blocks."""
     body = {"model": "claude-opus-4-8", "max_tokens": 8_000, "messages": history, "tools": [TOOL], "stream": True}
     blocks: list[dict[str, Any]] = []
     partial = ""

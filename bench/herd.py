@@ -1,18 +1,18 @@
-"""What a hundred agents get out of a service that allows 600 requests a minute: with the rate governor, and without.
+"""Measure a hundred agents at a service that allows 600 requests a minute, with and without the rate governor.
 
-The engine with its HTTP client is one process, the service (the rehearsal's emulator, which counts) another. Both
-sides run beside each other, each with a service of its own; once with a service whose minute is a window, once with a
-bucket that refills all the time, as the real one's. Every agent wants its next call as soon as it has a reply.
+The engine with its HTTP client is one process, the service (the rehearsal's emulator, which counts requests) another.
+Both sides run at the same time, each with its own service: once with a service that counts in windows of a minute, once
+with a bucket that refills continuously, as the real service does. Every agent makes its next call as soon as it has a
+reply.
 
-- Useful throughput: replies that agents took, over what the service allowed in that time. The service begins full, and
-  that first minute's worth counts as allowed: SECONDS of a bucket are 600 and 10 a second beside, SECONDS of
-  windows are 600 for each window that began.
-- 429s: of all requests that reached the service, as it counted them.
-- Wait: of each agent the mean time from wanting a call to its reply, and the longest; what it waits for at the end
-  counts as far as it has come. The worst agent is held against the median agent.
+- Useful throughput: replies that agents received, relative to what the service allowed in that time. The service starts
+  full: in SECONDS a bucket allows 600 requests plus 10 a second, and windows allow 600 for each window that began.
+- 429s: share of all requests that reached the service, as the service counted them.
+- Wait: the mean and the longest time of an agent from asking for a call to its reply; a wait that is not over at the
+  end counts up to then. The worst agent is compared with the median agent.
 
-Exits 1 when the governed side is out of bounds in either. Without the governor each agent recovers on its own: it waits
-as long as the service told it to, and tries again. That side has no bounds.
+Exit with 1 if the governed side exceeds a bound with either service. Without the governor each agent recovers alone: it
+waits as long as the service says, and tries again. That side has no bounds.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ SIDES = {"with the governor": "governed", "without": "alone"}
 
 @dataclass(frozen=True)
 class Side:
-    """One side, measured."""
+    """Measurements of one side."""
 
     name: str
     used: float
-    """Useful throughput over what was allowed."""
+    """Useful throughput, relative to the allowed throughput."""
     refused: float
     wait: float
     """Mean wait of the median agent, in seconds."""
     worst: float
-    """Mean wait of the worst agent over that of the median one."""
+    """Mean wait of the worst agent, relative to that of the median agent."""
     longest: float
-    """Longest wait of the worst agent over that of the median one."""
+    """Longest wait of the worst agent, relative to that of the median agent."""
     gave_up: int
-    """Agents whose turn ended with an error."""
+    """Number of agents whose turn ended with an error."""
 
     @property
     def holds(self) -> bool:
@@ -61,12 +61,12 @@ class Side:
 
 
 def allowed(refill: str) -> float:
-    """Requests that the service allows in `SECONDS`, its first fill included."""
+    """Return the requests that the service allows in `SECONDS`, including its first fill."""
     return LIMIT * math.ceil(SECONDS / 60) if refill == "window" else LIMIT + LIMIT * SECONDS / 60
 
 
 def measured(name: str, refill: str, replies: Sequence[Sequence[float]], gave_up: int, log: Path) -> Side:
-    """The numbers of one side."""
+    """Return the measurements of one side."""
     statuses = [json.loads(line)["status"] for line in log.read_text().splitlines()]
     waits = [[b - a for a, b in zip([0.0, *one], [*one, SECONDS], strict=True)] for one in replies]
     means, longest = [statistics.mean(one) for one in waits], [max(one) for one in waits]
@@ -82,7 +82,7 @@ def measured(name: str, refill: str, replies: Sequence[Sequence[float]], gave_up
 
 
 def compare(refill: str) -> list[Side]:
-    """Both sides, at the same time."""
+    """Run both sides at the same time."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         clients: list[tuple[str, Path, subprocess.Popen[str]]] = []
@@ -103,7 +103,7 @@ def compare(refill: str) -> list[Side]:
 
 
 def serve(stack: ExitStack, folder: Path, refill: str, log: Path) -> str:
-    """A service in a process of its own: its URL."""
+    """Start a service in its own process, and return its URL."""
     look: dict[str, object] = {"name": "look", "input": {}}
     step = {"reply": [{"tool_use": look}], "repeat": "forever"}
     scenario = {

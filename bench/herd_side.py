@@ -1,8 +1,8 @@
-"""One side of `herd.py`, a process of its own: `python bench/herd_side.py URL SECONDS governed|alone`.
+"""Process of one side of `herd.py`: `python bench/herd_side.py URL SECONDS governed|alone`.
 
-Agents that always want their next model call: each is the lead of a session, all sessions share one key, one connection
-pool and, where they are governed, one governor. Alone, each agent has its own recovery and nothing else: it waits as
-long as the service told it to. Prints, as JSON, when each agent began and got its replies, in seconds from the start.
+Each agent is the lead of a session and always makes its next model call. All sessions share one key, one connection
+pool, and, if governed, one governor. With `alone`, each agent has only its own recovery: it waits as long as the
+service says. Prints as JSON when each agent started and received its replies, in seconds from the start.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from callboard.types.records import Envelope
 
 AGENTS = 100
 TRIES = 10
-"""Of one call: what an unattended run does."""
+"""Maximum attempts of one call, as in an unattended run."""
 
 
 class Alone(Governor):
-    """No governor: every call goes at once, and nobody hears of another one's refusal."""
+    """No governor: every call is sent at once, and agents do not share refusals."""
 
     @asynccontextmanager
     async def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> AsyncGenerator[LimitedCall]:
@@ -44,7 +44,7 @@ class Alone(Governor):
 
 
 class Look:
-    """The tool that each step calls: it takes no time."""
+    """Tool that each step calls; it takes no time."""
 
     spec = ToolSpec("look", "Look again.", {"type": "object", "properties": {}}, "read", "shared", False)
 
@@ -63,7 +63,7 @@ class Look:
 
 @dataclass
 class Replies:
-    """Looks on at one agent: when its replies came."""
+    """Observer that records when the replies of one agent arrive."""
 
     zero: float
     times: list[float] = field(default_factory=list[float])
@@ -81,7 +81,7 @@ class Replies:
 
 @dataclass
 class Governed(World):
-    """A session's world that shares its governor with the others."""
+    """World of a session that shares its governor with the others."""
 
     governor: Governor | None = None
 
@@ -94,14 +94,14 @@ class Governed(World):
 
 
 async def live(world: World, session: str) -> None:
-    """One agent, until cancelled."""
+    """Run one agent until cancelled."""
     async with world.session(session) as team:
         await team.prompt("Go on and on.")
         await anyio.sleep_forever()
 
 
 async def run(url: str, seconds: float, governed: bool) -> dict[str, Any]:
-    """Run the agents for so long."""
+    """Run the agents for this many seconds."""
     model = cast("ScriptedModel", cast("object", AnthropicModel(base_url=url, api_key="bench")))
     clock = SteadyClock(time.time())
     governor = Governor(clock) if governed else Alone(clock)

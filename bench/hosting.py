@@ -1,7 +1,7 @@
-"""A process that hosts a session: `python bench/hosting.py MODEL [SETTING=VALUE ...]`, in the current folder.
+"""Process that hosts a session: `python bench/hosting.py MODEL [SETTING=VALUE ...]`, in the current folder.
 
-Says "Go." to the lead, and prints as JSON how it went once nothing is left to do. Then it hosts on until a line comes
-on stdin. The values of settings are JSON.
+It sends "Go." to the lead, and prints the result as JSON when no work is left. Then it keeps hosting until a line
+arrives on stdin. The values of settings are JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from callboard.types.records import Envelope
 
 
 class Calls:
-    """Looks on: when model calls of others than the lead began and when such lives ended, in seconds of the clock."""
+    """Observer that records when model calls of agents other than the lead begin, and when these agents end."""
 
     def __init__(self) -> None:
         self.asked = self.ended = 0.0
@@ -43,13 +43,13 @@ class Calls:
 
 
 def cpu() -> float:
-    """CPU seconds of this process so far, all threads, system included."""
+    """Return the CPU seconds of this process so far, user and system, for all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def resident() -> int:
-    """KiB of memory that this process has now (man 5 proc_pid_statm)."""
+    """Return the KiB of resident memory of this process (man 5 proc_pid_statm)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 

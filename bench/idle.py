@@ -1,10 +1,10 @@
-"""What a team that has nothing to do costs: fifty idle mates in one process, beside Python that sleeps in a thread.
+"""Measure the cost of an idle team: fifty idle teammates in one process, compared with a sleeping Python thread.
 
-The mates have each had a turn and wait for mail. Both processes are watched for the same `SECONDS`: CPU of all threads
-as the kernel's scheduler counts it (/proc/PID/task/*/schedstat, nanoseconds), how often a thread woke from a wait, and
-what was written. The baseline is a bare Python process whose one thread wakes once a second, as ours does to look at
-the store in case that a ring of its doorbell got lost.
-Exits 1 when the team used more than `CPU_BOUND_MS`, or anything was written.
+The teammates have each had a turn and wait for mail. Both processes are measured for the same `SECONDS`: CPU of all
+threads as the kernel's scheduler counts it (/proc/PID/task/*/schedstat, nanoseconds), the number of wake-ups, and the
+bytes written. The baseline is a Python process with one thread that wakes once a second, because Callboard polls the
+store once a second in case a notification is lost.
+Exit with 1 if the team used more than `CPU_BOUND_MS`, or if anything was written.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import child
 MATES = 50
 SECONDS = 10.0
 CPU_BOUND_MS = 50.0
-"""CPU in so many seconds; nothing may be written."""
+"""Seconds of the measurement, and the maximum CPU in that time; nothing may be written."""
 SETTLE_SECONDS = 2.0
-"""After the last turn: what was freed is given back, caches and log files are closed."""
+"""Seconds to wait after the last turn, until memory is returned and caches and log files are closed."""
 
 SLEEPER = """
 import sys, threading, time
@@ -42,12 +42,12 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Used:
-    """What a process used so far, or between two moments."""
+    """Resources that a process used so far, or between two moments."""
 
     cpu_ms: float
     wakings: int
     written: int
-    """Bytes that it handed to the kernel's write calls."""
+    """Number of bytes passed to write calls of the kernel."""
     writes: int
 
     def since(self, before: Used) -> Used:
@@ -60,7 +60,7 @@ class Used:
 
 
 def used(pid: int) -> Used:
-    """As /proc has it (man 5 proc_pid_io, Documentation/scheduler/sched-stats)."""
+    """Read the use from /proc (man 5 proc_pid_io, Documentation/scheduler/sched-stats)."""
     tasks = Path(f"/proc/{pid}/task")
     on_cpu = sum(int(stat.read_text().split()[0]) for stat in tasks.glob("*/schedstat"))
     wakings = sum(_field(status, "voluntary_ctxt_switches") for status in tasks.glob("*/status"))
@@ -74,7 +74,7 @@ def _field(file: Path, name: str) -> int:
 
 @contextmanager
 def sleeping(command: list[str], folder: Path) -> Generator[tuple[int, str]]:
-    """A child once it has said a line, which is when it has nothing left to do: its pid, and the line."""
+    """Start a child, and return its pid and first line, which it prints when it has no work left."""
     folder.mkdir()
     log = folder / "child.log"
     with log.open("wb") as errors:
@@ -100,7 +100,7 @@ def sleeping(command: list[str], folder: Path) -> Generator[tuple[int, str]]:
 
 
 def team(folder: Path) -> list[str]:
-    """OURS: a session whose lead has spawned so many mates, each of which said hello."""
+    """Start a session whose lead has spawned the teammates, each of which had one turn."""
     spawns = [
         {"tool_use": {"name": "spawn_teammate", "input": {"name": f"mate-{n}", "role": "waits", "prompt": "Hello."}}}
         for n in range(MATES)
@@ -115,7 +115,7 @@ def team(folder: Path) -> list[str]:
 
 
 def measure(folder: Path) -> dict[str, Used]:
-    """Both at once, so that a busy machine meets both. Raises `child.ChildFailed` when ours is not as it should be."""
+    """Measure both at once, so that load affects both. Raises `child.ChildFailed` if the team is not idle."""
     ours = sleeping(team(folder), folder / "ours")
     bare = sleeping([sys.executable, "-c", SLEEPER], folder / "bare")
     with ours as (our_pid, said), bare as (bare_pid, _):
@@ -141,7 +141,7 @@ def main() -> int:
             print(f"no numbers: {failed}")
             return 1
     bare, ours = found["bare"], found["ours"]
-    rows = [shown("bare Python, a thread asleep", bare, bare), shown(f"{MATES} idle mates", ours, bare)]
+    rows = [shown("bare Python, one sleeping thread", bare, bare), shown(f"{MATES} idle mates", ours, bare)]
     print(child.table([f"idle for {SECONDS:g} s", "CPU ms", "ratio", "wakings", "writes", "bytes"], rows))
     within = ours.cpu_ms <= CPU_BOUND_MS and not ours.writes and not ours.written
     verdict = "ok" if within else "OVER"

@@ -1,7 +1,7 @@
-"""What a call of an MCP server's tool costs through our manager, against the SDK's bare client in the same run.
+"""Compare a call of an MCP tool through Callboard's manager with the SDK's own client, in the same run.
 
-`python bench/mcp_calls.py [CALLS]`: both call the same tool of the same program (bare JSON lines, no work), in turns,
-each over a process of its own. The difference is ours: bounds on lines, time-outs, progress, results as blocks.
+`python bench/mcp_calls.py [CALLS]`: both call the same tool of the same program (bare JSON lines, no work) in turns,
+each in its own process. The difference is the cost of limits on lines, timeouts, progress, and results as blocks.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ for line in sys.stdin:
 
 
 class Caller:
-    """As much of a `ToolContext` as a server's tool uses."""
+    """The part of a `ToolContext` that an MCP tool uses."""
 
     def progress(self, words: str) -> None:
-        """Nobody looks on."""
+        """Ignore progress."""
 
 
 async def timed(call: Callable[[], Awaitable[Any]]) -> float:
-    """Seconds of one call, over a round."""
+    """Return the mean seconds of one call in a round."""
     began = time.perf_counter()
     for _ in range(CALLS):
         await call()

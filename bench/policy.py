@@ -1,11 +1,10 @@
-"""What a decision on a shell command costs: over the tables of cases of the tests, each command as an agent sends it.
+"""Measure a permission decision on a shell command, for every command in the case tables of the tests.
 
-A decision is the whole way: parsing, looking paths up on the disk, judging, and the thread that it happens in. Once for
-commands never seen before (a parser of its own for each pass), and once for commands that were seen. Beside it, on
-the same bytes: `shlex.split` and a look into a table (what a list of allowed words would cost), JSON there and back,
-and the question whether hooks are there, which is all that a call pays where there are none. The best of `PASSES`
-counts for each command, so that another process of the machine does not. Exits 1 when the median is over `MEDIAN_MS`,
-or the question over `HOOKS_SHARE` of it.
+A decision includes parsing, path lookups on disk, judging, and the thread that it runs in. It is measured for new
+commands (with a new parser for each pass) and for repeated ones. For comparison, on the same bytes: `shlex.split` with
+a table lookup (the cost of a list of allowed words), a JSON round trip, and the check for hooks, which is the whole
+cost of hooks if there are none. The best of `PASSES` counts for each command, so that other processes do not disturb
+the result. Exit with 1 if the median is over `MEDIAN_MS`, or the check for hooks is over `HOOKS_SHARE` of it.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import ToolCall
 
 MEDIAN_MS = 1.0
-"""A decision at the median, in ms."""
+"""Maximum median of a decision, in ms."""
 
 HOOKS_SHARE = 0.01
-"""The question for hooks, where there are none, over a decision at the median."""
+"""Maximum cost of the check for hooks without any hooks, relative to the median decision."""
 
 PASSES = 3
 CASES = Path(__file__).parents[1] / "tests/core/permissions/permission_cases"
@@ -44,7 +43,7 @@ WORDS = names("ls cat head tail wc grep rg find sort uniq cut diff stat file du 
 
 
 def workspace(base: Path) -> Folders:
-    """A small workspace like that of the tests."""
+    """Make a small workspace like that of the tests."""
     root = base / "workspace"
     (root / "src").mkdir(parents=True)
     (root / ".git").mkdir()
@@ -55,7 +54,7 @@ def workspace(base: Path) -> Folders:
 
 
 async def best(commands: Sequence[str], decide: Callable[[str], Awaitable[object]], into: dict[str, float]) -> None:
-    """Time each command once, in ms; the best time of all passes stays."""
+    """Time each command once, in ms, and keep the best time of all passes."""
     for command in commands:
         start = time.perf_counter()
         await decide(command)
@@ -63,7 +62,7 @@ async def best(commands: Sequence[str], decide: Callable[[str], Awaitable[object
 
 
 async def decisions(commands: Sequence[str], folders: Folders) -> tuple[dict[str, float], dict[str, float]]:
-    """The cost of each decision, for commands never seen and for commands seen before."""
+    """Return the cost of each decision, for new commands and for repeated ones."""
     new, seen = dict[str, float](), dict[str, float]()
     for _ in range(PASSES):
         judge = PolicyJudge((), (), ())
@@ -75,13 +74,13 @@ async def decisions(commands: Sequence[str], folders: Folders) -> tuple[dict[str
 
         await best(commands, decide, new)
         for command in commands:
-            await decide(command)  # it may have been forgotten since
+            await decide(command)  # the cache may have dropped it
             await best([command], decide, seen)
     return new, seen
 
 
 async def by_words(command: str) -> object:
-    """A list of allowed first words: what many harnesses do."""
+    """Look the words up in a list of allowed first words, as many harnesses do."""
     try:
         return shlex.split(command)[0] in WORDS
     except (ValueError, IndexError):
@@ -89,12 +88,12 @@ async def by_words(command: str) -> object:
 
 
 async def by_json(command: str) -> object:
-    """The same bytes as JSON, there and back."""
+    """Encode and decode the same bytes as JSON."""
     return json.loads(json.dumps({"command": command}))
 
 
 def hooks_ms() -> float:
-    """What a call pays for hooks where there are none, in ms."""
+    """Return the cost of the check for hooks per call if there are none, in ms."""
     registry, rounds = HookRegistry(), 20_000
     start = time.perf_counter()
     for _ in range(rounds):
@@ -121,8 +120,8 @@ async def measured() -> int:
     head = [f"{len(commands):,} commands", "median, ms", "p99, ms", "a second"]
     rows = [
         row("a decision, new", new),
-        row("a decision, seen", seen),
-        row("shlex and a table", words),
+        row("a decision, repeated", seen),
+        row("shlex and table lookup", words),
         row("json", plain),
     ]
     print(child.table(head, rows))
@@ -133,7 +132,7 @@ async def measured() -> int:
     )
     share = hooks / median
     print(
-        f"hooks that are not there: {hooks * 1e6:.0f} ns a call, {share:.2%} of a decision (bound {HOOKS_SHARE:.0%}): "
+        f"check for hooks: {hooks * 1e6:.0f} ns a call, {share:.2%} of a decision (bound {HOOKS_SHARE:.0%}): "
         f"{'ok' if share <= HOOKS_SHARE else 'OVER'}"
     )
     return 0 if median <= MEDIAN_MS and share <= HOOKS_SHARE else 1

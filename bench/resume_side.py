@@ -1,8 +1,8 @@
-"""The resume of `fanout.py`, in the workspace of a session: `python bench/resume_side.py`.
+"""Resume of `fanout.py`, in the workspace of a session: `python bench/resume_side.py`.
 
-Prints as JSON how long the journal of the newest session's lead is, and how many seconds it takes to have its state
-again: as a resume has it, from the newest snapshot on; by folding the whole journal; and, as the baseline, only to read
-the same records with `json.loads` from memory.
+Prints as JSON the length of the journal of the newest session's lead, and the seconds to restore the lead's state: from
+the newest snapshot, as a resume does; by folding the whole journal; and, as the baseline, to decode the same records
+from memory with `json.loads`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def main() -> None:
     began = time.perf_counter()
     folded = fold(await events_of(store, stream))
     whole = time.perf_counter() - began
-    assert folded == resumed, "a snapshot is a short cut to the same state"
+    assert folded == resumed, "the snapshot leads to another state than the whole journal"
     records = [record.data for record in await store.read(stream)]
     began = time.perf_counter()
     for record in records:

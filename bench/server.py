@@ -1,12 +1,12 @@
-"""A model service for benches: asks for one tool call after the other, as a stream of events, and thinks nothing.
+"""Model service for benches: requests one tool call after another, as a stream of events, without delay.
 
-`python bench/server.py` prints its port and serves until it is ended. Base URL: `http://127.0.0.1:PORT/STEPS/LABEL`.
-A conversation with fewer than STEPS tool results is answered with a call of `read_file`, else with a last word. What
-the newest request of a LABEL held is told at `/LABEL/seen`, so that a bench can see that both sides sent the same
-history. The service checks nothing else; strictness is the rehearsal's.
+`python bench/server.py` prints its port and serves until it is ended. The base URL is
+`http://127.0.0.1:PORT/STEPS/LABEL`. A conversation with fewer than STEPS tool results is answered with a call of
+`read_file`, otherwise with a final text. `/LABEL/seen` describes the newest request of a LABEL, so that a bench can
+check that both sides sent the same history. The service checks nothing else; the rehearsal is the strict one.
 
-A LABEL may have options: `name+200ms` waits so long before each reply; `name+500agents` asks who was told "Go." to
-start so many subagents, which then do the steps.
+A LABEL may have options: `name+200ms` waits this long before each reply; `name+500agents` asks the agent that received
+"Go." to start this many subagents, which then do the steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from aiohttp import web
 
 FILE = "notes.txt"
-"""What each call asks to read; the bench puts it into the workspace."""
+"""File that each call reads; the bench creates it in the workspace."""
 
 WORDS = ("I read ", "the next ", "part of ", "the notes ", "and go on.")
 LARGEST_REQUEST = 64 * 1024 * 1024
@@ -32,7 +32,7 @@ def event(name: str, **data: object) -> bytes:
 
 
 def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
-    """One reply: a few words, and a call unless it is the last."""
+    """Return one reply: a short text, and a call unless it is the last."""
     usage = {"input_tokens": tokens, "output_tokens": 1}
     yield event(
         "message_start",
@@ -63,7 +63,7 @@ def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
 
 
 def fan_out(agents: int) -> Iterator[bytes]:
-    """A reply that starts so many subagents."""
+    """Return a reply that starts this many subagents."""
     message: dict[str, object] = {"id": "msg_fan_out", "type": "message", "role": "assistant", "content": []}
     usage = {"input_tokens": 10, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     yield event("message_start", message={**message, "model": "claude-opus-4-8", "stop_reason": None, "usage": usage})
@@ -80,7 +80,7 @@ def fan_out(agents: int) -> Iterator[bytes]:
 async def messages(request: web.Request) -> web.StreamResponse:
     body = await request.read()
     label = request.match_info["label"]
-    results = body.count(b'"tool_result"')  # counted, not parsed: only the client is to have work
+    results = body.count(b'"tool_result"')  # count without parsing, so that mostly the client works
     request.app[SEEN][label] = {"results": results, "bytes": len(body)}
     await asyncio.sleep(option(label, "ms") / 1_000)
     agents = option(label, "agents") if b'"text":"Go."' in body or b'"text": "Go."' in body else 0
@@ -88,14 +88,14 @@ async def messages(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     last = results >= int(request.match_info["steps"]) or (agents > 0 and results > 0)
     parts = fan_out(agents) if agents and not last else events(results, last=last, tokens=len(body) // 4)
-    for part in [b"".join(parts)] if "+" in label else parts:  # in a crowd the service is not to be what is waited for
+    for part in [b"".join(parts)] if "+" in label else parts:  # with many agents the server must be fast
         await response.write(part)
     await response.write_eof()
     return response
 
 
 def option(label: str, name: str) -> int:
-    """The number that stands before this name in a label; 0 where there is none."""
+    """Return the number before this name in a label, or 0."""
     found = re.search(rf"\+(\d+){name}", label)
     return int(found[1]) if found else 0
 

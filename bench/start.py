@@ -1,8 +1,8 @@
-"""How long it takes to start: `callboard --help`, and from exec to the first request, beside bare Python and the SDK.
+"""Measure the start of `callboard --help` and the time to the first request, compared with bare Python and the SDK.
 
-All times are wall time of a fresh process, the median of `RUNS`; the sides take turns, so that a slow minute meets all.
-Byte code is written before and used, as on a user's second start.
-Exits 1 when `--help` takes more than `HELP_BOUND_MS` longer than `python -c pass`.
+All times are wall time of a fresh process, the median of `RUNS`. The sides take turns, so that load affects all of
+them. Byte code exists already, as on a user's second start. Exit with 1 if `--help` takes more than `HELP_BOUND_MS`
+longer than `python -c pass`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 import child
 
 HELP_BOUND_MS = 150.0
-"""What `callboard --help` may take on top of `python -c pass`."""
+"""Maximum time of `callboard --help` beyond that of `python -c pass`."""
 
 RUNS = 11
 FIRST_REQUEST_SECONDS = 30.0
-"""A client that has sent nothing by then never will."""
+"""Seconds to wait for a request."""
 
 PASS = "python -c pass"
 IMPORT = 'python -c "import anthropic"'
@@ -39,14 +39,14 @@ OURS = [sys.executable, "-m", "callboard"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a child runs: a home and a workspace of its own."""
+    """Private home and workspace of a child."""
 
     home: Path
     folder: Path
 
 
 def to_its_end(command: list[str]) -> Callable[[Place], float]:
-    """A measure: seconds from exec to exit."""
+    """Measure the seconds from exec to exit."""
 
     def timed(place: Place) -> float:
         return child.run(command, child.environment(place.home), place.folder).wall
@@ -55,7 +55,7 @@ def to_its_end(command: list[str]) -> Callable[[Place], float]:
 
 
 def to_first_request(command: list[str]) -> Callable[[Place], float]:
-    """A measure: seconds from exec to the first bytes of the first request. The child is then ended."""
+    """Measure the seconds from exec to the first bytes of the first request, then end the child."""
 
     def timed(place: Place) -> float:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -89,7 +89,7 @@ def _until_spoken_to(command: list[str], env: dict[str, str], folder: Path, list
 
 
 def measures() -> dict[str, Callable[[Place], float]]:
-    """What is measured, by the name it is shown under. Ours only once there is something to start."""
+    """Return all measures by name; those of Callboard only if it is installed."""
     found = {
         PASS: to_its_end([sys.executable, "-c", "pass"]),
         IMPORT: to_its_end([sys.executable, "-c", "import anthropic"]),
@@ -102,7 +102,7 @@ def measures() -> dict[str, Callable[[Place], float]]:
 
 
 def medians(wanted: dict[str, Callable[[Place], float]]) -> dict[str, float]:
-    """The median of each measure in ms; one run of each goes first and does not count."""
+    """Return the median of each measure in ms; a first run of each does not count."""
     taken: dict[str, list[float]] = {name: [] for name in wanted}
     for number in range(RUNS + 1):
         for name, timed in wanted.items():
@@ -125,7 +125,7 @@ def main() -> int:
     rows = [[name, f"{ms:.0f}", f"{ms - found[PASS]:.0f}", f"{ms / found[PASS]:.1f}"] for name, ms in found.items()]
     print(child.table(["start", "median ms", f"over {PASS}", "ratio"], rows))
     if HELP not in found:
-        print("no ratio: ours is not there yet: the package has no `python -m callboard`")
+        print("no ratio: `python -m callboard` is not installed")
         return 1
     over = found[HELP] - found[PASS]
     within = over <= HELP_BOUND_MS

@@ -1,9 +1,9 @@
-"""Client CPU of one agent step: ours beside a bare SDK streaming loop, against the same server, in the same run.
+"""Compare the client CPU of one agent step with a bare SDK streaming loop, on the same server, in the same run.
 
-A step is one model call and one `read_file` of 2 KB. Both sides are child processes that take turns, so that a machine
-that slows down slows both; of each length the median counts, and a run of one step is subtracted, so that start-up
-does not. The whole history must reach the server on both sides, or there is no ratio.
-Exits 1 when ours costs more than `BOUND` of the bare loop at either length, or grows more steeply.
+A step is one model call and one `read_file` of 2 KB. Both sides are child processes that take turns, so that load
+affects both. The median of each length counts, minus a run of one step, which removes the start-up. Both sides must
+send the whole history to the server; otherwise there is no ratio. Exit with 1 if Callboard costs more than `BOUND` of
+the bare loop at either length, or grows faster.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bare import MODEL
 from server import FILE
 
 BOUND = 1.0
-"""Ours over the bare loop, CPU of a step, at 200 and at 1,000 steps; where we are going is 0.2."""
+"""Greatest ratio of a step's CPU to that of the bare loop, at 200 and at 1,000 steps."""
 
 GROWTH_BOUND = 1.0
-"""Ours over the bare loop: what each further step adds to the cost of a step."""
+"""Greatest ratio of the growth of a step's cost to that of the bare loop."""
 
 LENGTHS = (200, 1_000)
 REPEATS = {1: 7, 200: 7, 1_000: 2}
@@ -37,12 +37,12 @@ HERE = Path(__file__).parent
 
 
 class NotComparable(Exception):
-    """There is nothing to compare, and why: no number is printed in its place."""
+    """The sides cannot be compared; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where the model service listens, and what it saw."""
+    """Address of the model service, and the requests that it saw."""
 
     port: int
 
@@ -56,7 +56,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Side:
-    """One side's CPU of a step in ms, by length, and the size of its last request in bytes."""
+    """CPU of a step of one side in ms by length, and the size of its last request in bytes."""
 
     name: str
     step_ms: dict[int, float]
@@ -64,38 +64,37 @@ class Side:
 
     @property
     def growth(self) -> float:
-        """ms that a step costs more for each step that came before it, between the two lengths."""
+        """Return the ms that each earlier step adds to the cost of a step, between the two lengths."""
         short, long = LENGTHS
         return (self.step_ms[long] - self.step_ms[short]) / ((long - short) / 2)
 
 
 Command = Callable[[Path, int], tuple[list[str], dict[str, str]]]
-"""From a folder and the number of steps: the command, and what it needs in its environment."""
+"""Function from a folder and a number of steps to a command and its environment."""
 
 
 def bare(folder: Path, steps: int) -> tuple[list[str], dict[str, str]]:
-    """The baseline's command."""
+    """Return the command of the baseline."""
     return [sys.executable, str(HERE / "bare.py")], {}
 
 
 def ours(folder: Path, steps: int) -> tuple[list[str], dict[str, str]]:
-    """OURS: a headless session that reads the same file as often, its journal on disk, its history whole.
+    """Return the command of a headless session that reads the same file as often, with its journal on disk.
 
-    Everything a user gets is on. Only compaction must not shorten the history, which the model's window (1,000,000
-    tokens) leaves room for: the server counts the results, and a shorter history is no comparison.
+    Everything is on, as for a user. The model's window (1,000,000 tokens) is large enough that no compaction shortens
+    the history: the server counts the results, and a shorter history cannot be compared.
     """
     if importlib.util.find_spec("callboard.__main__") is None:
-        raise NotComparable("ours is not there yet: the package has no `python -m callboard`")
+        raise NotComparable("`python -m callboard` is not installed")
     command = [sys.executable, "-m", "callboard", "run", "Read the notes, part by part."]
     return [*command, "--model", MODEL, "--max-turns", str(steps + 10), "--output-format", "json"], {
         "CALLBOARD_CONTEXT__PIPELINE": "[]",
-        "CALLBOARD_LIMITS__STUCK_AFTER": "1000000",  # the look-out is on, and the same call may go on and on
+        "CALLBOARD_LIMITS__STUCK_AFTER": "1000000",  # the check stays on, but the same call may repeat without limit
     }
 
 
 def measure(sides: Mapping[str, Command], server: Server) -> list[Side]:
-    """Run all sides at each length, in turns. Raises `NotComparable` if the server saw another history than it should
-    have."""
+    """Run all sides at each length, in turns. Raises `NotComparable` if the server saw an unexpected history."""
     totals: dict[tuple[str, int], float] = {}
     sizes: dict[tuple[str, int], int] = {}
     for steps, repeats in REPEATS.items():
@@ -116,7 +115,7 @@ def measure(sides: Mapping[str, Command], server: Server) -> list[Side]:
 
 
 def _size(name: str, server: Server, steps: int) -> int:
-    """Bytes of the last request of a run."""
+    """Return the size of the last request of a run in bytes."""
     saw = server.seen(name)
     if saw.get("results") != steps:
         raise NotComparable(f"{name}: the last request of {steps} steps held {saw.get('results')} results")
@@ -124,7 +123,7 @@ def _size(name: str, server: Server, steps: int) -> int:
 
 
 def _run(name: str, command: Command, server: Server, steps: int) -> float:
-    """CPU seconds of one run in a folder of its own."""
+    """Return the CPU seconds of one run in its own folder."""
     with tempfile.TemporaryDirectory() as temporary:
         home, folder = Path(temporary, "home"), Path(temporary, "workspace")
         home.mkdir()
@@ -139,7 +138,7 @@ def _run(name: str, command: Command, server: Server, steps: int) -> float:
 
 @contextmanager
 def serving() -> Generator[Server]:
-    """The model service in a process of its own, so that its work is not counted."""
+    """Serve the model in another process, so that its work is not counted."""
     process = subprocess.Popen([sys.executable, str(HERE / "server.py")], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -156,7 +155,7 @@ def shown(side: Side) -> list[str]:
 
 
 def verdict(baseline: Side, candidate: Side) -> int:
-    """Print the ratios; 0 when all are within their bounds, else 1."""
+    """Print the ratios, and return 0 if all are within their bounds, otherwise 1."""
     ratios = {
         f"CPU of a step, {steps} steps": (candidate.step_ms[steps] / baseline.step_ms[steps], BOUND)
         for steps in LENGTHS
