@@ -3,7 +3,6 @@ soak tests do."""
 
 from __future__ import annotations
 
-import compileall
 import contextlib
 import gc
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import warm
+from tests import bytecode, warm
 from tests.time_limit import TimeLimit
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
@@ -58,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(TimeLimit(seconds))
     gc.disable()  # while tests are collected, which makes hundreds of thousands of objects and no garbage
     if not hasattr(config, "workerinput"):  # once, not in each worker
-        compileall.compile_dir(ROOT / "runtime", quiet=2)
+        bytecode.prepare(config, ROOT / "runtime")
     interpreter = str(Path(sys.executable).resolve().parent)
     if not os.environ.get("PATH", "").startswith(interpreter):
         os.environ["PATH"] = os.pathsep.join([interpreter, os.environ.get("PATH", os.defpath)])

@@ -56,3 +56,26 @@ def test_a_run_within_its_time_runs_all_tests_and_says_what_each_took(tmp_path: 
     assert ran.stdout.count("a worker was ready after") == 2
     for row in ("test_numbers.py", *(f"test_numbers.py::test_number[{number}]" for number in range(3))):
         assert any(line.endswith(f"  {row}") for line in ran.stdout.splitlines()), ran.stdout
+
+
+COMPILED = """
+from pathlib import Path
+from tests import bytecode
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        bytecode.prepare(config, Path("package"))
+        print(*sorted(path.name.partition(".")[0] for path in Path().rglob("*.pyc")), flush=True)
+"""
+
+
+def test_byte_code_is_made_before_the_workers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").touch()
+    (tmp_path / "test_broken.py").write_text("def")
+    ran = run(tmp_path, COMPILED, "-n", "2", "--continue-on-collection-errors")
+    assert ran.stdout.splitlines()[0] == "conftest module test_numbers", ran.stdout + ran.stderr
+    assert "3 passed, 1 error" in ran.stdout
+    assert "SyntaxError" in ran.stdout
+    assert "byte code was not made" not in ran.stdout + ran.stderr
