@@ -1,0 +1,51 @@
+"""Waiting until something changes, for every layer that waits: the only class here that is no contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+
+class Notifier:
+    """Count of the changes of something, and the wait for the next one.
+
+    No change is lost between a look and a wait: a waiter reads `changes`, then looks, then waits with that number, and
+    `changed` returns at once if there was a change since. A change costs one addition while nothing waits. Belongs to
+    one event loop; the notifier itself may be created without one.
+    """
+
+    __slots__ = ("_changes", "_next")
+
+    def __init__(self) -> None:
+        self._changes = 0
+        self._next: anyio.Event | None = None
+        """Event of the next change; None while nothing waits for it."""
+
+    @property
+    def changes(self) -> int:
+        """Return the number of changes so far. Read it before you look at what can change."""
+        return self._changes
+
+    def notify(self) -> None:
+        """Count a change, and wake all waiters. Call it after the change."""
+        self._changes += 1
+        if self._next is not None:
+            self._next.set()
+            self._next = None
+
+    async def changed(self, since: int) -> int:
+        """Wait until there are other changes than `since`, and return their number. Several changes count as one."""
+        if self._changes != since:
+            await checkpoint()  # a loop that causes changes itself lets others run
+        while self._changes == since:
+            if self._next is None:
+                self._next = anyio.Event()
+            await self._next.wait()
+        return self._changes
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition is true: at once, or after a change."""
+        while not condition():
+            await self.changed(self._changes)
