@@ -23,6 +23,7 @@ from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.cache_watch import CacheWatch
 from callboard.engine.runtime import Host
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
 from callboard.types.errors import Conflict, Fenced
@@ -81,10 +82,9 @@ class AgentRuntime:
         # One commit at a time: each names the journal position before it.
         self._recording = anyio.Lock(fast_acquire=True)
         self._retired = False
-        self._changes = self._seen = 0
-        """Number of changes so far, and that number when `decide` last ran."""
-        self._changed: anyio.Event | None = None
-        """Event that is set at the next change; None while nothing waits for it."""
+        self._changed = Notifier()
+        self._seen = 0
+        """Number of changes when `decide` last ran."""
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class AgentRuntime:
     def next_step(self) -> Step:
         """Return the step that `decide` chooses now."""
         # Before the decision, so that a change during it is not slept through in `_wait`.
-        self._seen = self._changes
+        self._seen = self._changed.changes
         return decide(self.state, self.facts())
 
     async def begin(self, step: Step) -> None:
@@ -127,17 +127,12 @@ class AgentRuntime:
 
     def wake(self) -> None:
         """Let the loop look for the next step, because something changed."""
-        self._changes += 1
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
+        self._changed.notify()
         self.on_wake()
 
     async def change(self) -> None:
         """Wait for the next record or the next end of an operation."""
-        if self._changed is None:
-            self._changed = anyio.Event()
-        await self._changed.wait()
+        await self._changed.changed(self._changed.changes)
 
     async def prompt_bytes(self) -> tuple[bytes, bytes]:
         """Return the system prompt and the tool list in use, by the digests in the journal."""
@@ -300,10 +295,7 @@ class AgentRuntime:
     async def _wait(self, until: float | None) -> None:
         if all(name.startswith("bg:") for name in self.operations):
             await self.flush()  # else the operation's own record takes along what was noted
-        if self._seen != self._changes:
+        if self._seen != self._changed.changes:
             return  # there is something new to decide on
-        if until is None:
-            await self.change()
-            return
-        with anyio.move_on_after(max(0.0, until - self.host.clock.now())):
+        with anyio.move_on_after(None if until is None else max(0.0, until - self.host.clock.now())):
             await self.change()

@@ -206,8 +206,8 @@ async def passed_on() -> None:
         prompt = Envelope(id="env_hold", sender="person", recipient="w0", type="prompt", content="hold on")
         with anyio.fail_after(60):
             await team.team.host.commit(sending("s1", prompt), made("t1"))
-            while tasks_of(team)["t1"].status != "completed":
-                await team.team._moved.wait()  # pyright: ignore[reportPrivateUsage]
+            activity = team.team._activity  # pyright: ignore[reportPrivateUsage]
+            await activity.until(lambda: tasks_of(team)["t1"].status == "completed")
             model.began.set()
             await team.quiet()
         assert tasks_of(team)["t1"].owner != "w0"

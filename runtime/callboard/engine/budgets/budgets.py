@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import anyio
-
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import (
     NOTHING,
@@ -34,6 +32,7 @@ from callboard.core.budgets.tree import (
 from callboard.core.frozen import replace
 from callboard.engine.awake_time import AwakeTime
 from callboard.engine.row_cache import SessionBoard
+from callboard.ports.notifier import Notifier
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BudgetReached
 from callboard.types.records import Budget
@@ -75,8 +74,7 @@ class Budgets:
         self._newest: dict[str, str] = {}
         """Name of an agent -> node of its newest life."""
         self._waiting: set[Callable[[], None]] = set()
-        self._moved: anyio.Event | None = None
-        """Event that is set when there may be room; None while nothing waits for it."""
+        self._room = Notifier()
 
     # Agents
 
@@ -188,9 +186,7 @@ class Budgets:
 
     async def moved(self) -> None:
         """Wait until there may be room: a call has ended, or a budget was raised."""
-        if self._moved is None:
-            self._moved = anyio.Event()
-        await self._moved.wait()
+        await self._room.changed(self._room.changes)
 
     # The tree
 
@@ -282,9 +278,7 @@ class Budgets:
 
     def _wake(self) -> None:
         """Wake all waiting calls, because there may be room."""
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+        self._room.notify()
         waiting, self._waiting = self._waiting, set()
         for wake in waiting:
             wake()

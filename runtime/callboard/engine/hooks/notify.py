@@ -31,6 +31,7 @@ from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.hooks import Late
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types.errors import CallboardError
@@ -79,7 +80,7 @@ class Informer:
         self._state_of = state_of
         self._slots = anyio.Semaphore(AT_ONCE)
         self._open = 0
-        self._none_open = anyio.Event()
+        self._finished = Notifier()
         self._pending: set[str] = set()
         """Requests known to be pending. Hooks are notified only of the end of these."""
         self._heeded: dict[type, Callable[[str, Any], None]] = {
@@ -164,14 +165,11 @@ class Informer:
                 reason = "prompt_input_exit" if attended else "other"
                 verdict = await hooks.fire(hk.SessionEnd(reason, self.caller("lead")))
                 self._notice("lead", verdict.notices)
-            while self._open:
-                await self._none_open.wait()
+            await self._finished.until(lambda: not self._open)
 
     def _start(self, work: Callable[[], Any]) -> None:
         assert self.group is not None, "told while the team runs"
         self._open += 1
-        if self._none_open.is_set():
-            self._none_open = anyio.Event()
         self.group.start_soon(self._counted, work)
 
     async def _counted(self, work: Callable[[], Any]) -> None:
@@ -180,8 +178,7 @@ class Informer:
                 await work()
         finally:
             self._open -= 1
-            if not self._open:
-                self._none_open.set()
+            self._finished.notify()
 
     async def _tell(self, event: hk.HookEvent) -> None:
         verdict = await self._host.ports.hooks.fire(event)

@@ -39,6 +39,7 @@ from callboard.core.recovery.fallback import chain_of
 from callboard.engine.rate_limits.prefix_leader import Prefixes, PrefixPlace, SharedPrefix
 from callboard.ports.environment import Clock
 from callboard.ports.model import CallFault, CannotCount, ModelRequest
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put, Row, Store
 from callboard.ports.store_reading import rows_of
 from callboard.types.rate_limits import RateNotice, Rates
@@ -76,8 +77,8 @@ class Governor:
         self.prefixes = Prefixes(clock)
         self.notices: dict[str, RateNotice] = {}
         """Newest notice from the service itself, for each model and for the key."""
-        self.news = anyio.Event()
-        """Event that is set when `notices` or the knowledge of a park changes, and then replaced."""
+        self.news = Notifier()
+        """Notifier of changes of `notices` and of the knowledge of a park."""
         self.stated: dict[str, tuple[int | None, int | None]] = {}
         """Model -> the output limit and the window that the service stated in a refusal."""
         self._clock = clock
@@ -155,7 +156,7 @@ class Governor:
         lane = self._lane(notice.model)
         parked = notice.parked_until > self._clock.now()
         self._lanes[notice.model] = rate.heed(lane, notice) if parked else rate.lift(lane)
-        self._moved()
+        self.news.notify()
         self.turn()
 
     # For `LimitedCall`
@@ -302,11 +303,7 @@ class Governor:
     def _tell(self, notice: RateNotice) -> None:
         self.notices[notice.model] = notice
         self._known_at[notice.model] = notice.at
-        self._moved()
-
-    def _moved(self) -> None:
-        self.news.set()
-        self.news = anyio.Event()
+        self.news.notify()
 
 
 class Governors:
@@ -388,46 +385,36 @@ class _Place:
         self.fault: Fault | None = None
         self.until: float | None = None
         """Time of the next check, for the first in line."""
-        self._news = False
-        """True if there was a change that the task has not seen."""
-        self._stirred: anyio.Event | None = None
-        """Event that is set at the next change; None if the call goes at once, as most do."""
+        self._changed = Notifier()
+        self._seen = 0
+        """Number of changes that the task has seen."""
 
     def go(self) -> None:
         self.went = True
-        self._stir()
+        self._changed.notify()
 
     def refuse(self, fault: Fault) -> None:
         self.fault = fault
-        self._stir()
+        self._changed.notify()
 
     def sleep(self, until: float | None) -> None:
         """Set the time at which the first in line may go at the latest."""
         if until != self.until:
             self.until = until
-            self._stir()
-
-    def _stir(self) -> None:
-        self._news = True
-        if self._stirred is not None:
-            self._stirred.set()
+            self._changed.notify()
 
     async def stirring(self, clock: Clock) -> float | None:
         """Wait for a change and return None, or until the set time and return it."""
-        stirred = self._stirred = anyio.Event()
         until = self.until
-        if self._news:
-            stirred.set()
-        if until is None or self._news:
-            await stirred.wait()
-            self._news = False
+        if until is None or self._changed.changes != self._seen:
+            self._seen = await self._changed.changed(self._seen)
             return None
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_at, until, clock, group.cancel_scope)
-            await stirred.wait()
+            await self._changed.changed(self._seen)
             group.cancel_scope.cancel()
-        if self._news:
-            self._news = False
+        if self._changed.changes != self._seen:
+            self._seen = self._changed.changes
             return None
         self.until = None
         return until
@@ -500,14 +487,14 @@ def _notice(row: Row) -> RateNotice | None:
 async def _tell(governor: Governor, store: Store, changed: Callable[[], None]) -> None:
     written: dict[str, RateNotice] = {}
     while True:
-        news = governor.news
+        changes = governor.news.changes
         changed()
         for model, notice in list(governor.notices.items()):
             # Each refused call moves the time by a little (test_a_flood_of_refusals_writes_few_rows).
             if _moved(written.get(model), notice):
                 written[model] = notice
                 await store.commit(Put(rate_key(governor.key, model), notice.encode()))
-        await news.wait()
+        await governor.news.changed(changes)
 
 
 def _moved(before: RateNotice | None, after: RateNotice) -> bool:

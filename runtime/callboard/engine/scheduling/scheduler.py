@@ -21,6 +21,7 @@ from callboard.core.scheduling.history import decided, wait_after
 from callboard.engine.runtime import Host
 from callboard.engine.scheduling.fire import note_for_lead, pause, sent, used_up_schedule
 from callboard.engine.scheduling.open_fires import OpenFires, Settling, replaced
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put, Write
 from callboard.types.errors import ToolRefused
 from callboard.types.hook_answers import ScheduleFired
@@ -59,7 +60,7 @@ class Autorun:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._changed = anyio.Event()
+        self._changed = Notifier()
         self._known: dict[str, _Known] = {}
         self.fires = OpenFires(host, self.heed)
         self._settling = Settling(host, self.fires)
@@ -80,7 +81,7 @@ class Autorun:
 
     def heed(self) -> None:
         """Handle a schedule that was added, changed or removed, or a fire that progressed."""
-        self._changed.set()
+        self._changed.notify()
 
     async def recall(self) -> None:
         """Read the unfinished fires before any agent of the session starts. Raises `StoreDamaged`."""
@@ -96,14 +97,14 @@ class Autorun:
             if not schedule.durable and schedule.state == "active":  # it was for the life of an earlier process
                 await self._change(schedule.id, {"state": "cancelled", "enabled": False})
         while True:
-            self._changed = anyio.Event()
+            changes = self._changed.changes
             now = self._host.clock.now()
             await self._settling.tend(now)
             # Before the fires: a last slot in the future would let none of them fire
             # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
             await self._correct(now)
             await self._fire_all(now)
-            await self._sleep(self._next_time())
+            await self._sleep(self._next_time(), changes)
 
     async def _correct(self, now: float) -> None:
         """Revert decisions of a clock that was ahead of time. Otherwise a schedule would not fire until that time."""
@@ -212,13 +213,11 @@ class Autorun:
         changed = row[0].model_copy(update=dict(update))
         await self._settling.commit(Put(key, changed.encode(), expected=row[1]))
 
-    async def _sleep(self, until: float | None) -> None:
-        if until is None:
-            await self._changed.wait()
-            return
-        wait = min(max(0.0, until - self._host.clock.now()), SOON)
+    async def _sleep(self, until: float | None, changes: int) -> None:
+        """Wait until this time, or until there are more changes than `changes`."""
+        wait = None if until is None else min(max(0.0, until - self._host.clock.now()), SOON)
         with anyio.move_on_after(wait):
-            await self._changed.wait()
+            await self._changed.changed(changes)
 
     async def _fire(self, schedule_id: str, now: float) -> None:
         """Fire everything that is due of one schedule, in one commit. After a lost race the next iteration decides

@@ -30,6 +30,7 @@ from callboard.engine.team.admin_orders import Given, follow_orders
 from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
 from callboard.engine.team.renew import renew_if_due
 from callboard.engine.team.watchdogs import Deadlocks, Stalls
+from callboard.ports.notifier import Notifier
 from callboard.types.errors import CallboardError, SessionUnreadable
 from callboard.types.events import StopAsked
 from callboard.types.records import AgentRow, Request
@@ -53,7 +54,7 @@ class Team:
         self.deadlocks = Deadlocks(host, self._waiting, self.touched)
         self._around = TeamContext(host, pid, self.wait_ended, self._moved_on)
         self._group: TaskGroup | None = None
-        self._moved = anyio.Event()
+        self._activity = Notifier()
         self._hosting = False
         self.informer = Informer(host, self.agent, self.state)
         host.on_change = self._on_change
@@ -98,11 +99,12 @@ class Team:
         """Return when nothing is left to do in one snapshot (docs/design.md, "Team": a headless run ends) and `also`
         holds, which is checked whenever a row changes. `commands`: background commands have ended too."""
         while True:
-            moved = self._moved
+            changes = self._activity.changes
             # The check awaits the store. If something happened meanwhile, its answer is no longer true.
-            if self._hosting and also() and await self._is_quiet(commands) and moved is self._moved:
+            quiet = self._hosting and also() and await self._is_quiet(commands)
+            if quiet and changes == self._activity.changes:
                 return
-            await moved.wait()
+            await self._activity.changed(changes)
 
     def commands(self) -> list[StoppedCommand]:
         """Return the running background commands."""
@@ -143,12 +145,12 @@ class Team:
 
     async def begun(self, name: str, incarnation: int) -> None:
         """Wait until this life of the name, or a later one, has its first records."""
-        while True:
-            moved = self._moved
+
+        def has_begun() -> bool:
             agent = self.agent(name)
-            if agent is not None and agent.row.incarnation >= incarnation and agent.state.system:
-                return
-            await moved.wait()
+            return agent is not None and agent.row.incarnation >= incarnation and bool(agent.state.system)
+
+        await self._activity.until(has_begun)
 
     async def keep(self) -> None:
         """Write a snapshot of each living agent, because this process leaves. Bounded in time; cancellation waits for
@@ -164,8 +166,7 @@ class Team:
 
     def touched(self) -> None:
         """Let waiters for quiet check again, because something happened."""
-        self._moved.set()
-        self._moved = anyio.Event()
+        self._activity.notify()
 
     def _rate_moved(self) -> None:
         """Let agents that wait for a key decide again: it was parked, refused or is good again."""

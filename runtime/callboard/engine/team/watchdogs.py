@@ -31,6 +31,7 @@ from callboard.engine.runtime import Host
 from callboard.engine.team.member import Member
 from callboard.ports.environment import Policy
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import Write
 from callboard.types.events import StallNoticed
 from callboard.types.records import AgentRow, Envelope
@@ -48,7 +49,7 @@ class Stalls:
         self._members = members
         self._longest = Longest(self._declared, host.ports.hooks.longest)
         self._until = NEVER
-        self._earlier = anyio.Event()
+        self._earlier = Notifier()
         self._told: dict[str, set[str]] = {}
         """Agent name -> keys of its running operations that were already reported."""
 
@@ -60,7 +61,7 @@ class Stalls:
         due = self._due(member.agent, operation)
         if due < self._until:
             self._until = due
-            self._earlier.set()
+            self._earlier.notify()
 
     @property
     def next_look(self) -> float | None:
@@ -70,14 +71,12 @@ class Stalls:
     async def run(self) -> None:
         """Serve until cancelled."""
         while True:
-            # Renewed before the check: an operation that starts during it wakes the timer.
-            self._earlier = anyio.Event()
+            # Read before the check: an operation that starts during it wakes the timer.
+            changes = self._earlier.changes
             self._until = self._look()
-            if self._until == NEVER:
-                await self._earlier.wait()
-                continue
-            with anyio.move_on_after(max(0.0, self._until - self._host.awake.now())):
-                await self._earlier.wait()
+            wait = None if self._until == NEVER else max(0.0, self._until - self._host.awake.now())
+            with anyio.move_on_after(wait):
+                await self._earlier.changed(changes)
 
     def _look(self) -> float:
         """Report overdue operations, each in the task group of its own agent, so that a failure crashes only that
