@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.cli.commands.command import Command, Ran
-from tests.simulation.processes import LIMIT, AtTerminal, started, until
+from tests.simulation.processes import LIMIT, AtTerminal, started
 from tests.warm import Process
 
 from callboard.adapters.storage.sqlite import open_store
@@ -32,12 +32,6 @@ agents:
       reply: It was approved.
     - when: {contains: status="rejected"}
       reply: It was rejected.
-"""
-PLANS = """
-agents:
-  lead:
-    - {reply: [{tool_use: {name: submit_plan, input: {plan: Rebuild the roof.}}}], repeat: ROUNDS}
-    - reply: Enough.
 """
 PLANNING = ("--permission-mode", "plan")
 ASKED = "approve this plan?"
@@ -152,30 +146,22 @@ def test_of_two_processes_that_answer_again_and_again_one_counts_each_time(comma
 
 
 def race(command: Command, rounds: int) -> None:
-    """A yes and a no at once, round after round: each plan has one answer, and the loser is told which."""
-    model = command.scenario(PLANS.replace("ROUNDS", str(rounds)))
-    with started(command, "run", *PLANNING, "--model", model, "Go.") as host:
-        host.wait_for("waits for approval")
-        seen = set[str]()
-        for _ in range(rounds):
-            until(lambda: {one["id"] for one in pending(command)} - seen != set(), "a plan waits")
-            (request,) = [one["id"] for one in pending(command)]
-            seen.add(request)
+    """A yes and a no at once, run after run: each plan has one answer, and the loser reads which."""
+    model = command.scenario(PLAN)
+    for _ in range(rounds):
+        with started(command, "run", *PLANNING, "--model", model, "Go.") as host:
+            host.wait_for("waits for approval")
+            request = waiting(command)["id"]
             lines = (("approve", request), ("reject", request, "--why", "too dear"))
             both = [command.start(*line) for line in lines]
-            said = [ended_of(one) for one in both]
-            assert sorted(one.code for one in said) == [0, 2], said
-            won = "approved" if said[0].code == 0 else "rejected"
-            lost = next(one for one in said if one.code == 2)
-            assert f"{request} is {won} by person already" in lost.err
-            assert row(command, request)["status"] == won
-        ended = host.end()
-    assert (ended.code, ended.out) == (0, "Enough.\n")
-
-
-def pending(command: Command) -> list[dict[str, Any]]:
-    """What waits now."""
-    return json.loads(command.here("plans", "--json").out)
+            said = [ended_of(process) for process in both]
+            assert sorted(ran.code for ran in said) == [0, 2], said
+            status = "approved" if said[0].code == 0 else "rejected"
+            lost = next(ran for ran in said if ran.code == 2)
+            assert f"{request} is {status} by person already" in lost.err
+            assert row(command, request)["status"] == status
+            ended = host.end()
+        assert (ended.code, ended.out) == (0, f"It was {status}.\n")
 
 
 def ended_of(process: Process) -> Ran:

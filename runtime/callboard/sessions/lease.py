@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from callboard.adapters.processes.pids import open_pid, started_at
+from callboard.adapters.processes.pids import is_same, open_pid, started_at
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, host_lease
@@ -27,6 +27,8 @@ LOOK = 1.0
 """Seconds between two checks of a lease whose holder cannot be watched."""
 PROMISED = 30.0
 """Seconds for which a session that its host has left for another process is reserved for that process."""
+FREED_WITHIN = 3.0
+"""Seconds to wait for the lease of a host that is gone, or that another container hides from this process."""
 KILLED_WITHIN = 10.0
 """Seconds within which a killed process ends; the kernel may still be writing for it."""
 
@@ -44,6 +46,12 @@ class TakeOver:
 async def take_lease(store: Store, session: str, take_over: TakeOver | None = None) -> Lease:
     """Acquire the lease to host this session. Raises `SessionHosted` with the process that holds and keeps it."""
     lease = await store.acquire(host_lease(session))
+    if isinstance(lease, LeaseHolder) and not is_same(lease.pid, lease.started):
+        # The kernel frees the lock with the last copy of its descriptor. A child that the host was starting when it
+        # was killed holds a copy until its exec (tests/sessions/test_lease.py).
+        with anyio.move_on_after(FREED_WITHIN):
+            await host_died(store, session, lease)
+        lease = await store.acquire(host_lease(session))
     if isinstance(lease, LeaseHolder) and take_over is not None:
         await _ask_to_leave(store, session, lease, take_over.wait)
         lease = await store.acquire(host_lease(session))
