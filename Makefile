@@ -36,7 +36,6 @@ check-types:
 check-rest:
 	@$(BIN)/ruff format --check runtime tests bench
 	@$(BIN)/ruff check runtime tests bench
-	@$(BIN)/lint-imports --no-cache --config .importlinter
 	@$(PYTEST) tests/test_architecture.py tests/test_docs.py
 
 test: setup

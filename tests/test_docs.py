@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from tests.test_architecture import RUNTIME, short, sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,12 +24,14 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def links() -> Iterator[tuple[Path, str]]:
+@functools.cache
+def links() -> Sequence[tuple[Path, str]]:
+    """Return the pages with the target of each link within the project."""
+    found: list[tuple[Path, str]] = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-        for target in LINK.findall(text):
-            if "://" not in target:
-                yield page, target
+        found += [(page, target) for target in LINK.findall(text) if "://" not in target]
+    return found
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -57,13 +58,15 @@ EXAMPLES = {"FILE.py", "stages/my_module.py", "../types/errors.py"}
 """Paths that stand for a file of the reader, or that are relative to their page."""
 
 
-@pytest.mark.parametrize("path", [*CURRENT, *RUNTIME], ids=short)
-def test_modules_that_are_named_exist(path: Path) -> None:
-    text = path.read_text("utf-8")
-    named = set(re.findall(r"`([\w./-]+\.py)`", text)) - EXAMPLES
-    assert {name for name in named if name not in _endings()} == set()
-    dotted = set(re.findall(r"`(callboard(?:\.[a-z_]\w*)+)", text)) - {"callboard.db", "callboard.db.damaged"}
-    assert {name for name in dotted if not _is_module(name.split("."))} == set()
+def test_modules_that_are_named_exist() -> None:
+    missing = set[str]()
+    for path in (*CURRENT, *RUNTIME):
+        text = path.read_text("utf-8")
+        files = set(re.findall(r"`([\w./-]+\.py)`", text)) - EXAMPLES
+        missing |= {f"{short(path)}: {name}" for name in files if name not in _endings()}
+        modules = set(re.findall(r"`(callboard(?:\.[a-z_]\w*)+)", text)) - {"callboard.db", "callboard.db.damaged"}
+        missing |= {f"{short(path)}: {name}" for name in modules if not _is_module(name.split("."))}
+    assert missing == set()
 
 
 @functools.cache
@@ -83,12 +86,12 @@ def _is_module(parts: list[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", [path for path in RUNTIME if "docs/" in path.read_text("utf-8")], ids=short)
-def test_what_a_module_points_to_is_there(path: Path) -> None:
-    for name, section in POINTER.findall(path.read_text("utf-8")):
-        page = DOCS / name
-        assert page.is_file(), name
-        assert not section or section in page.read_text("utf-8"), f'{name} has no "{section}"'
+def test_what_a_module_points_to_is_there() -> None:
+    for path in RUNTIME:
+        for name, section in POINTER.findall(path.read_text("utf-8")):
+            page = DOCS / name
+            assert page.is_file(), f"{short(path)}: {name}"
+            assert not section or section in page.read_text("utf-8"), f'{short(path)}: {name} has no "{section}"'
 
 
 def test_decisions_are_numbered_without_a_gap_and_say_the_four_things() -> None:
