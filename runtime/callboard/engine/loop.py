@@ -21,8 +21,10 @@ from callboard.core.agent.state import AgentState, Facts, without_history
 from callboard.core.keys import agent_key, journal, snapshot_key
 from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.core.team.lifecycle import row_after
+from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.cache_watch import CacheWatch
 from callboard.engine.runtime import Host
+from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
@@ -38,9 +40,10 @@ SENT = frozenset({"model", "summary"})
 
 
 async def live(agent: AgentRuntime) -> Done:
-    """Run an agent's life until `decide` returns `Done`."""
-    while not isinstance(step := agent.next_step(), Done):
-        await agent.begin(step)
+    """Run an agent's life until `decide` returns `Done`. The agent holds its lock, except between turns."""
+    with agent.lock:
+        while not isinstance(step := agent.next_step(), Done):
+            await agent.begin(step)
     return step
 
 
@@ -56,8 +59,9 @@ class Since(NamedTuple):
 class AgentRuntime:
     """One agent: its state, its journal, and its running operations in this process."""
 
-    def __init__(self, host: Host, row: AgentRow, state: AgentState, begin: Begin) -> None:
+    def __init__(self, host: Host, row: AgentRow, state: AgentState, begin: Begin, *, lock: AgentLock) -> None:
         self.host = host
+        self.lock = AgentLockHolder(lock)
         self.row: AgentRow = row
         self.state = state
         self.operations: dict[str, anyio.CancelScope] = {}
@@ -165,7 +169,7 @@ class AgentRuntime:
         if self._retired:
             await anyio.sleep_forever()  # until its operation is cancelled: another one writes its journal
         # The store finishes a commit although its caller was cancelled. The state would then lack what the journal has.
-        with anyio.CancelScope(shield=True):
+        with self.lock, anyio.CancelScope(shield=True):
             async with self._recording:
                 if unless is not None and unless(self.state):
                     return False
@@ -191,9 +195,15 @@ class AgentRuntime:
         self._tell(events)
         return True
 
+    def stream(self, delta: Delta) -> None:
+        """Show a piece of the agent's output. Nothing is shown once another object runs the agent."""
+        if not self._retired:
+            self.host.streamed(self.lock, delta)
+
     def retire(self) -> None:
-        """Stop recording: the agent's life continues or ends without this object."""
+        """Stop recording and give up the lock: the agent's life continues or ends without this object."""
         self._retired = True
+        self.lock.give_up()
 
     def release(self) -> None:
         """Free the memory of an ended life: its conversation, prompt and file digests, which its journal keeps. Its
@@ -255,15 +265,19 @@ class AgentRuntime:
 
     def _tell(self, events: Sequence[Event]) -> None:
         first = self.state.seq - len(events) + 1
-        for place, event in enumerate(events):
-            self.host.observed(self.name, first + place, event)
+        if not self._retired:  # else another object has taken over during the commit, and shows what follows
+            with self.lock:
+                for place, event in enumerate(events):
+                    self.host.observed(self.lock, first + place, event)
         self.wake()
 
     async def _commit(self, stream: str, writes: Sequence[Write]) -> None:
         try:
             await self.host.commit(*writes)
         except Conflict as lost:
-            if lost.what == stream:
+            # After a kill, this process writes the journal by another object
+            # (test_a_killed_agent_whose_commit_hangs_gives_its_lock_up).
+            if lost.what == stream and not self._retired:
                 # Not a race about a row, which is decided anew: this process has lost the session.
                 raise Fenced(f"another process writes the journal of {self.name}: {lost}") from lost
             raise
@@ -293,9 +307,17 @@ class AgentRuntime:
         self.host.on_operation(self.name, self.row.incarnation, name)
 
     async def _wait(self, until: float | None) -> None:
-        if all(name.startswith("bg:") for name in self.operations):
+        resting = all(name.startswith("bg:") for name in self.operations)
+        if resting:
             await self.flush()  # else the operation's own record takes along what was noted
         if self._seen != self._changed.changes:
             return  # there is something new to decide on
-        with anyio.move_on_after(None if until is None else max(0.0, until - self.host.clock.now())):
-            await self.change()
+        between_turns = resting and self.state.turn is None
+        if between_turns:
+            self.lock.release()
+        try:
+            with anyio.move_on_after(None if until is None else max(0.0, until - self.host.clock.now())):
+                await self.change()
+        finally:
+            if between_turns:
+                self.lock.acquire()

@@ -27,6 +27,7 @@ from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_pref
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.tasks.board import Holder, ready_for
+from callboard.engine.agent_lock import AgentLockHolder
 from callboard.engine.awake_time import AwakeTime, Deadlines
 from callboard.engine.budgets.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
@@ -374,15 +375,25 @@ class Host:
         script = self.ports.script
         return script.known_state(state.me.name, state.incarnation, state.compactions, block) if script else block
 
-    def observed(self, agent: str, seq: int, event: Event) -> None:
+    def observed(self, holder: AgentLockHolder, seq: int, event: Event) -> None:
+        """Report a recorded event of an agent to the observers. Raises `AgentLockError` without the agent's lock."""
+        agent = holder.open_block()
         for observer in self.ports.observers:
             observer.on_event(agent, seq, event)
         self.on_event(agent, event)
         self.on_course(agent, event)
 
-    def streamed(self, agent: str, delta: Delta) -> None:
+    def streamed(self, holder: AgentLockHolder, delta: Delta) -> None:
+        """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock."""
+        agent = holder.open_block()
         for observer in self.ports.observers:
             observer.on_delta(agent, delta)
+
+    def notice(self, agent: str, text: str) -> None:
+        """Report a line of the runtime about an agent to the observers. It is no output of the agent, and needs no
+        lock."""
+        for observer in self.ports.observers:
+            observer.on_delta(agent, Delta("notice", text))
 
     def _row_changed(self, kind: str, name: str) -> None:
         self.on_change(kind, name)

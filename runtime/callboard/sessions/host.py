@@ -47,7 +47,6 @@ from callboard.engine.rate_limits.limiter import Governors
 from callboard.engine.runtime import Host, Ports
 from callboard.engine.team.supervisor import Team
 from callboard.ports.environment import Approver, Observer
-from callboard.ports.model import Delta
 from callboard.ports.store import Lease, Put, Row, Store
 from callboard.ports.tool import Tool
 from callboard.ports.worktrees import WorktreeKeeper
@@ -414,7 +413,7 @@ async def open_worktree_keeper(prepared: PreparedSession) -> WorktreeKeeper:
 
 
 def _tell(host: Host, line: str) -> None:
-    host.streamed("lead", Delta("notice", line))
+    host.notice("lead", line)
 
 
 @asynccontextmanager

@@ -25,7 +25,6 @@ from callboard.engine.operations.worktree import unmerged
 from callboard.engine.recall import recall
 from callboard.engine.team.supervisor import Team
 from callboard.ports.mcp import Servers
-from callboard.ports.model import Delta
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import model_notes
@@ -215,7 +214,7 @@ class HostedSession(OpenSession):
                 await self.end_commands()
                 break
             self._awaited |= ids
-            self._host.streamed("lead", Delta("notice", _waiting_words(commands, self._at_end, ends=ends)))
+            self._host.notice("lead", _waiting_words(commands, self._at_end, ends=ends))
             with anyio.move_on_after(self._at_end):
                 await self._team.quiet(also)
                 break

@@ -20,6 +20,7 @@ import anyio
 from callboard.adapters.storage.sqlite import open_store
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
+from callboard.engine.agent_lock import AgentLock
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.receive import listen
 from callboard.engine.recall import recall
@@ -50,7 +51,7 @@ def expected(agents: int, count: int) -> Counter[str]:
 async def live_on_mail(host: Host, name: str, agents: int, count: int, due: int) -> None:
     """Send what is left to send, take what comes, and end when all is sent and all has come."""
     row = AgentRow(name=name, kind="teammate")
-    agent = AgentRuntime(host, row, await recall(host.ports.store, SESSION, name, 1), begin)
+    agent = AgentRuntime(host, row, await recall(host.ports.store, SESSION, name, 1), begin, lock=AgentLock(name))
     if agent.state.spec is None:
         spec = host.types("teammate", name, host.types("lead", "lead", None))  # type: ignore[arg-type]
         await agent.record(ev.AgentStarted(at=host.clock.now(), spec=spec, session=SESSION, incarnation=1))

@@ -5,10 +5,11 @@ Two rules apply. A block is written in one piece, so that the output of threads 
 a model, a tool or a file moves the cursor, sets a title or hides text: control characters are removed here, and the
 only escape sequences on the screen are the styles below. Callers pass text and a style, never a sequence.
 
-Lock order: an agent opens a block only while it holds its `agent_lock`. This module takes no `agent_lock` and waits for
-none. Printing puts the block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that does not
-read) delays nobody: agents and store continue. Progress is dropped when the screen falls far behind, and the screen
-says how much; everything else is kept, and the process does not end before it is read.
+Lock order: an agent opens a block only while it holds its lock (`engine/agent_lock.py`), which `Host.observed` and
+`Host.streamed` check before a screen is called. This module takes no such lock and waits for none. Printing puts the
+block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that does not read) delays nobody: agents
+and store continue. Progress is dropped when the screen falls far behind, and the screen says how much; everything else
+is kept, and the process does not end before it is read.
 
 It does not ask, redraw or interpret events.
 """

@@ -10,7 +10,6 @@ from callboard.core.agent.rules.compaction import transcript_of, transcript_path
 from callboard.core.agent.state import AgentState, CallState
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
-from callboard.ports.model import Delta
 from callboard.types import hook_answers as hk
 
 log = structlog.get_logger("callboard.tools")
@@ -52,7 +51,7 @@ def notice(agent: AgentRuntime, notices: Sequence[str]) -> None:
     """Show messages of hooks to the user: a fault that lets a call proceed, or a hook's own message."""
     for text in notices:
         log.warning("hook", agent=agent.name, notice=text)
-        agent.host.streamed(agent.name, Delta("notice", text))
+        agent.host.notice(agent.name, text)
 
 
 def find_call(state: AgentState, call_id: str) -> CallState | None:

@@ -30,7 +30,6 @@ from callboard.engine.hooks.caller import caller_in, notice
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.hooks import Late
-from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -267,7 +266,7 @@ async def tend_hooks(host: Host) -> None:
     async def tell(late: Late) -> None:
         for text in late.notices:
             log.warning("hook", agent=late.by.name, notice=f"{late.hook}: {text}")
-            host.streamed(late.by.name, Delta("notice", f"{late.hook}: {text}"))
+            host.notice(late.by.name, f"{late.hook}: {text}")
         match = host.board.agent(late.by.name)
         if not late.context or match is None or match[0].life in ("stopped", "crashed"):
             return

@@ -125,7 +125,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
         visible = delta.kind in ("text", "thinking", "tool") or (visible and delta.kind != "dropped")
         if delta.kind == "text":
             texts.append(delta.text)
-        agent.host.streamed(agent.name, delta)
+        agent.stream(delta)
 
     call = agent.state.call
     if call is None:
@@ -206,7 +206,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
     usage = priced(reply.usage, state.me.limits_of(call.model))
     if is_too_long(reply.stop_reason):
         full = "the context window is full"
-        agent.host.streamed(agent.name, Delta("dropped", full))
+        agent.stream(Delta("dropped", full))
         fault = Fault(kind="too_long", type=reply.stop_reason, message=full, usage=usage, may_bill=True)
         # Shown to the user if the turn ends by it
         # (test_the_text_of_a_reply_that_a_full_window_cut_is_kept_if_the_turn_ends_by_it).
@@ -227,7 +227,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         # A call whose input grows with the limit is never asked for again with more
         # (test_an_input_that_grows_with_the_limit_is_asked_for_in_smaller_parts).
         if higher is not None and not grows(state.recovery, name, characters):
-            agent.host.streamed(agent.name, Delta("dropped", "cut at the output limit"))
+            agent.stream(Delta("dropped", "cut at the output limit"))
             reason = "cut at the output limit"
             cut = {"cut_call": name, "cut_characters": characters}
             dropped = ev.ReplyDropped(at=now, ordinal=call.ordinal, why=reason, usage=usage).model_copy(update=cut)

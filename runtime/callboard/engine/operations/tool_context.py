@@ -45,7 +45,7 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         spawner=agent.spawner,
         skills=host.ports.skills,
         background={background_id: _task(bg) for background_id, bg in state.background.items()},
-        progress=lambda text: host.streamed(agent.name, Delta("tool", text)),
+        progress=partial(_show_progress, agent),
         authority=authority_of(state),
         caused_by=state.turn.cause if state.turn else "",
         read=state.waits.read,
@@ -58,6 +58,13 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         elicit=partial(elicit, agent, call_id),
         use_skill=partial(use_skill, agent, call_id),
     )
+
+
+def _show_progress(agent: AgentRuntime, text: str) -> None:
+    """Show the progress of a call. A function of a user may report after its call, and the turn, have ended: nothing
+    is shown then."""
+    if agent.lock.holds:
+        agent.stream(Delta("tool", text))
 
 
 async def commit_in(agent: AgentRuntime, call_id: str) -> str:

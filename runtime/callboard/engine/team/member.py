@@ -34,6 +34,7 @@ from callboard.core.mcp.tool_names import PREFIX, bounded
 from callboard.core.messaging.envelopes import sending
 from callboard.core.scheduling.permissions import in_turn, schedule_id
 from callboard.core.team.lifecycle import row_after
+from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.loop import AgentRuntime, live
 from callboard.engine.operations import model_call as thinking
@@ -73,6 +74,7 @@ class Member:
     """One agent of the session in this process."""
 
     row: AgentRow
+    lock: AgentLock
     resumed: bool = False
     """True if the user resumed the agent after it was parked."""
     agent: AgentRuntime | None = None
@@ -114,7 +116,7 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
     # (test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew).
     if row.life == "stopped":
         return row.outcome or "stopped", f"{row.name} was ended"
-    agent = member.agent = AgentRuntime(host, row, state, begin)
+    agent = member.agent = AgentRuntime(host, row, state, begin, lock=member.lock)
     agent.spawner = AgentSpawner(agent, around.wait_ended)
     agent.on_wake = partial(around.moved_on, agent)
     done: list[Done] = []
@@ -328,7 +330,7 @@ async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
     log.error("agent crashed", agent=member.row.name, crashes=count, exc_info=crash)
     if count <= RESTARTS and not _damaged(crash):
         again_at = now + BACK_OFF * 2 ** (count - 1)
-        await _written(host, member.row, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
+        await _written(host, member, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
         # Meanwhile the row says that the agent is starting, and since when
         # (test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when).
         await host.clock.sleep_until(again_at)
@@ -358,7 +360,7 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
         returned = all_given_back(host, row, note)
         alarm = lead_told(host, row, text, status="crashed", at=crash.at, cause=cause)
         try:
-            await _written(host, row, (*ended, crash), [*returned, *mail, *alarm])
+            await _written(host, member, (*ended, crash), [*returned, *mail, *alarm])
             return
         except Conflict as lost:
             # The tasks and requests change under other agents
@@ -366,10 +368,17 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
             await host.refresh(lost.what)
 
 
-async def _written(host: Host, row: AgentRow, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
-    """Write the crash, the events before it, the row and `writes` in one commit. Raises the exceptions of
-    `Store.commit`."""
-    row, crash = current(host, row), events[-1]
+async def _written(host: Host, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
+    """Write the crash, the events before it, the row and `writes` in one commit, under the agent's lock, which its
+    crashed life has freed. Raises the exceptions of `Store.commit`."""
+    with AgentLockHolder(member.lock) as holder:
+        await _write(host, current(host, member.row), holder, events=events, writes=writes)
+
+
+async def _write(
+    host: Host, row: AgentRow, holder: AgentLockHolder, *, events: Sequence[Event], writes: Sequence[Write]
+) -> None:
+    crash = events[-1]
     assert isinstance(crash, AgentCrashed), "a crash comes last"
     state = await _state(host, row)
     # From the journal, because the object of the crashed agent may be in any state.
@@ -385,7 +394,7 @@ async def _written(host: Host, row: AgentRow, events: Sequence[Event], writes: S
     await host.commit(*appends, Put(agent_key(host.session, row.name), after.encode()), *writes)
     try:
         for place, event in enumerate(events):
-            host.observed(row.name, state.seq + 1 + place, event)
+            host.observed(holder, state.seq + 1 + place, event)
     except Exception:  # who only looks on must not end the session with it
         log.exception("a crash could not be shown", agent=row.name)
 
@@ -515,7 +524,7 @@ async def end_life(host: Host, member: Member, order: StopAsked, pid: int) -> tu
         # Each attempt continues from the journal
         # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
         for _ in range(SETTLINGS):
-            settled = await guarded(_settle(host, row, order, pid), row.name)
+            settled = await guarded(_settle(host, member, order, pid), row.name)
             if not isinstance(settled, Exception):
                 return settled
             log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)
@@ -525,12 +534,13 @@ async def end_life(host: Host, member: Member, order: StopAsked, pid: int) -> tu
     return "stopped", f"ended by {order.by}"
 
 
-async def _settle(host: Host, row: AgentRow, order: StopAsked, pid: int) -> tuple[str, str]:
+async def _settle(host: Host, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
     """Run the rest of a stopped life from its journal, when none of its operations runs any more."""
+    row = current(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
     if state.ended is not None:
         return state.ended.outcome, state.ended.result
-    agent = AgentRuntime(host, row, state, begin)
+    agent = AgentRuntime(host, row, state, begin, lock=member.lock)
     done = list[Done]()
     async with anyio.create_task_group() as group:
         agent.group = group

@@ -16,6 +16,7 @@ from callboard.core.agent.state import AgentState
 from callboard.core.keys import agent_key, mailbox
 from callboard.core.messaging.dead_letters import over
 from callboard.core.team.open_work import StoppedCommand
+from callboard.engine.agent_lock import AgentLock
 from callboard.engine.approvals.broker import HostBroker
 from callboard.engine.budgets.spending import recall_budgets
 from callboard.engine.hooks.notify import Informer, tend_hooks
@@ -54,6 +55,7 @@ class Team:
         self.deadlocks = Deadlocks(host, self._waiting, self.touched)
         self._around = TeamContext(host, pid, self.wait_ended, self._moved_on)
         self._group: TaskGroup | None = None
+        self._locks: dict[tuple[str, int], AgentLock] = {}
         self._activity = Notifier()
         self._hosting = False
         self.informer = Informer(host, self.agent, self.state)
@@ -197,10 +199,14 @@ class Team:
         key = (row.name, row.incarnation)
         if key in self.members:
             return self.members[key]
-        member = self.members[key] = Member(row, resumed)
+        member = self.members[key] = Member(row, self._lock_of(row), resumed)
         assert self._group is not None, "members join inside `run`"
         self._group.start_soon(self._life, member)
         return member
+
+    def _lock_of(self, row: AgentRow) -> AgentLock:
+        """Return the lock of a life, which it keeps when it is resumed or ended after a crash."""
+        return self._locks.setdefault((row.name, row.incarnation), AgentLock(row.name))
 
     async def _life(self, member: Member) -> None:
         """Run one agent from its journal to its end, through crashes of its code, and inform the waiters of the end."""
@@ -220,6 +226,8 @@ class Team:
                 return
             if isinstance(lived, SessionUnreadable) and member.row.kind == "lead":
                 raise lived  # without its lead a session cannot go on
+            if member.killed:  # a commit of a killed life failed at last: its rest is settled already
+                return
             member.awake = False
             self.offers.offer()  # a task that it would have taken is for others
             if not await may_restart(self.host, member, lived):
@@ -262,7 +270,7 @@ class Team:
         if row.kind == "lead" or row.life == "stopped" or (member is not None and member.killed):
             return
         if member is None or member.ended.is_set():  # parked: nothing of it runs
-            member = self.members[key] = Member(row)
+            member = self.members[key] = Member(row, self._lock_of(row))
             member.gone.set()
         order = StopAsked(at=self.host.clock.now(), by=by, why=reason)
         member.result = await end_life(self.host, member, order, self._around.pid)

@@ -30,7 +30,6 @@ from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.engine.team.member import Member
 from callboard.ports.environment import Policy
-from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Write
 from callboard.types.events import StallNoticed
@@ -236,7 +235,7 @@ class Deadlocks:
             return
         log.warning("deadlock", agents=deadlock.names, words=deadlock.text())
         if "lead" in deadlock.names:
-            self._host.streamed("lead", Delta("notice", f"deadlock: {deadlock.text()}"))
+            self._host.notice("lead", f"deadlock: {deadlock.text()}")
         lead = self._host.board.agent("lead")
         if lead is None or lead[0].life in ("stopped", "crashed"):
             return
