@@ -79,6 +79,8 @@ class BashParser:
     def __init__(self, shfmt: str | None = None, *, plain: bool = True) -> None:
         self._shfmt = shfmt or find_shfmt()
         self._plain = PlainReader() if plain else None
+        # A run of shfmt takes 3 ms, and agents repeat the same few commands
+        # (test_what_was_parsed_is_remembered_and_what_failed_too).
         self._parsed = lru_cache(maxsize=REMEMBERED)(self._parse)
 
     def parse(self, source: str) -> Parsed:
@@ -114,6 +116,7 @@ class BashParser:
 
 
 def _refuse(source: str) -> Unparsed | None:
+    # Bash drops the character and reads on, where a parser may stop (test_a_nul_is_marked).
     if "\0" in source:
         return Unparsed("it holds a NUL character", nul=True)
     if len(source) > MOST_CHARACTERS:
@@ -164,6 +167,8 @@ class PlainReader:
         if script is None:
             return None
         root = self._grammar.parse(source.encode()).root_node
+        # Two independent readers have to agree, or shfmt decides: what one of them overlooks would run unseen
+        # (test_the_quick_way_and_the_whole_grammar_agree).
         if root.has_error:
             return None
         seen = list(_named(root))
@@ -243,6 +248,8 @@ class _Command:
         if not self._words:
             return None
         first = "".join(part.text for part in self._words[0] if isinstance(part, Text))
+        # A keyword or an assignment changes what the other words mean
+        # (test_the_quick_way_leaves_grammar_to_the_grammar).
         if first in _RESERVED or "=" in first or not first or first == "\\":
             return None
         return Simple((), tuple(Word(tuple(parts)) for parts in self._words), tuple(self._redirects))

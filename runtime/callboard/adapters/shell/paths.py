@@ -127,6 +127,7 @@ class PathJudge:
         segments = query.text.split("/")
         wild = next((at for at, each in enumerate(segments) if globs.is_pattern(each)), len(segments))
         head = globs.unescape("/".join(segments[:wild])) or ("/" if query.text.startswith("/") else ".")
+        # Bash leaves a pattern that matches nothing as it is, so a program may create a file of that very name.
         as_written = self._judge_path(globs.unescape(query.text), tracked)  # kept by bash where it matches nothing
         facts = [self._judge_path(head, tracked), as_written]
         try:
@@ -156,6 +157,8 @@ class PathJudge:
         if harmless_device(full):
             return PathFact("readable", full, device=True, exists=True)
         resolved, kind = _lead(full, dict(self._above))
+        # A program that opens one of these could wait forever, or reach another program
+        # (test_pipes_are_refused_without_waiting_and_absolute_paths_too).
         if kind is not None and not (
             stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
         ):
@@ -195,6 +198,8 @@ class PathJudge:
         )
 
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
+        # The path as written counts too: a link can lead from a protected name to an ordinary file, and change its
+        # target.
         both = (resolved,) if resolved == written else (resolved, written)
         if any(self._within(path, own) is not None for own in self._own for path in both):
             if all(any(self._within(path, folder) is not None for folder in self._shown) for path in both):
@@ -327,9 +332,13 @@ def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, 
         raise ValueError("a path cannot hold a NUL character")
     if relative.startswith("/"):
         raise OSError(errno.EXDEV, "an absolute path leads out of the folder", relative)
+    # Opening a pipe would otherwise wait for its other end
+    # (test_pipes_are_refused_without_waiting_and_absolute_paths_too).
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     truncate = flags & os.O_TRUNC
     resolve = _RESOLVE_BENEATH | (_RESOLVE_NO_MAGICLINKS if links else _RESOLVE_NO_SYMLINKS)
+    # One call of the kernel checks and opens, so that no link can be swapped in between
+    # (test_a_link_swapped_in_a_loop_never_shows_what_is_outside).
     descriptor = _openat2(root_fd, relative, flags & ~os.O_TRUNC, mode, resolve=resolve)
     if descriptor is None:
         descriptor = open_by_walking(root_fd, relative, flags & ~os.O_TRUNC, mode)
@@ -337,6 +346,7 @@ def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, 
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise OSError(errno.EINVAL, "not a regular file", relative)
+        # Only now, when the file is known to be a regular one beneath the folder.
         if truncate:
             os.ftruncate(descriptor, 0)
     except OSError:
@@ -365,6 +375,7 @@ def _openat2(
     if not sys.platform.startswith("linux"):
         return None
     creates = bool(flags & os.O_CREAT)
+    # The kernel refuses a mode without O_CREAT (man 2 openat2).
     how = _OpenHow(flags, mode if creates else 0, resolve)
     for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
         result = _LIBC.syscall(
@@ -377,6 +388,7 @@ def _openat2(
         if result >= 0:
             return int(result)
         code = ctypes.get_errno()
+        # EPERM: the system call filters of some containers refuse what they do not know.
         if code in (errno.ENOSYS, errno.EPERM):
             return None
         if code not in (errno.EAGAIN, errno.EINTR):

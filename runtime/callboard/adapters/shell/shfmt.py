@@ -175,6 +175,7 @@ def _redirect(r: Json, depth: int) -> Redirect:
     if op not in ("<<", "<<-"):
         return Redirect(op, _word(r["Word"], depth), descriptor["Value"])
     delimiter: list[Json] = r["Word"].get("Parts") or []
+    # A delimiter with quotes: bash expands nothing in the text.
     raw = any(p["Type"] != "Lit" or "\\" in p.get("Value", "") for p in delimiter)
     body = _word(r.get("Hdoc") or {"Parts": ()}, depth, quotes="raw" if raw else "heredoc")
     if op == "<<-":
@@ -227,6 +228,7 @@ def literal_parts(value: str, quotes: str) -> Iterator[Text]:
     if quotes == "raw" or "\\" not in value:
         yield Text(value, quoted=quotes != "none")
         return
+    # Within double quotes a backslash escapes only these characters, and otherwise stays (man bash, QUOTING).
     special = {"double": '$`"\\', "heredoc": "$`\\"}.get(quotes)
     at = 0
     for match in re.finditer(r"\\(.)", value, re.DOTALL):
