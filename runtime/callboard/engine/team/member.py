@@ -423,8 +423,7 @@ async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
         (crash, cancelled) = _parted(raised)
         if stops is not None:
             raise stops from raised
-        # Both at once: the crash must not replace the cancellation, or the session would fail instead of closing
-        # (test_an_agent_that_crashes_as_its_session_closes_does_not_fail_the_session).
+        # Both at once: the crash must not replace the cancellation that closes the session.
         if crash is None or cancelled is not None:
             if crash is not None:  # in the moment in which the session is closed: its journal says how far it came
                 log.exception("agent crashed", agent=agent, exc_info=crash)

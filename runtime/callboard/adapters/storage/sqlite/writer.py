@@ -259,8 +259,7 @@ class Writer:
         if self._log_pages < CHECKPOINT_PAGES or now < self._not_before:
             return
         mode = apsw.SQLITE_CHECKPOINT_RESTART if self._log_pages > SHRINK_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
-        # A checkpoint never waits for a reader, which may be a program of the user that stays for hours
-        # (test_a_program_that_reads_the_database_slows_no_commit).
+        # A checkpoint never waits for a reader, which may be a program of the user that stays for hours.
         self._connection.set_busy_timeout(0)
         try:
             pages, copied = self._connection.wal_checkpoint(mode=mode)
