@@ -44,9 +44,9 @@ def call(number: object, params: dict[str, Any]) -> None:
         text = "x" * 20_000_000
     if name == "steps":
         token = params["_meta"]["progressToken"]
-        for step in range(4):
-            time.sleep(0.4)
-            send(method="notifications/progress", params={"progressToken": token, "progress": step, "total": 4})
+        for step in range(11):
+            time.sleep(0.2)
+            send(method="notifications/progress", params={"progressToken": token, "progress": step, "total": 11})
     if name == "grow":
         TOOLS.append({"name": given.get("text", "grown")})
         send(method="notifications/tools/list_changed")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
+import random
 import socket
 import subprocess
 import threading
@@ -37,9 +39,15 @@ def _stdio(name: str, program: str, *words: str) -> ServerEntry:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    """Return a port that nothing uses, for a server that has to be told one.
+
+    It lies below those that the system gives out: else another process could be given it before that server starts.
+    """
+    while True:
+        port = random.SystemRandom().randint(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

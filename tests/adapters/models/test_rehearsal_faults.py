@@ -82,7 +82,7 @@ async def test_a_stream_cut_before_its_stop_ends_cleanly_with_half_a_call() -> N
 async def test_silence_outlasts_a_read_time_out_and_pings_do_not_break_it() -> None:
     async with served(once(SimulatedFault(silence_s=30))) as emulator, sdk(emulator) as client:
         with pytest.raises(httpx2.ReadTimeout):
-            async with client.with_options(timeout=0.2).messages.stream(**body()) as stream:
+            async with client.with_options(timeout=httpx2.Timeout(180, read=0.2)).messages.stream(**body()) as stream:
                 await stream.get_final_message()
     async with served(once(SimulatedFault(pings_s=0.4))) as emulator:
         names = [name for name, _ in await events(emulator, body())]
