@@ -261,6 +261,15 @@ async def test_servers_are_held_switched_off_on_added_and_removed(workspace: Pat
         assert [one.name for one in manager.now()] == ["a", "b", "c"]
 
 
+async def test_a_server_that_is_switched_off_while_it_is_off_can_be_connected(workspace: Path) -> None:
+    async with servers(workspace, raw("a")) as world:
+        for _ in range(2):
+            assert (await world.manager.switch_off("a")).state == "off"
+            await anyio.wait_all_tasks_blocked()  # its owner waits until it is wanted
+        with anyio.fail_after(60):
+            assert (await world.manager.connect("a")).state == "connected"
+
+
 async def test_a_call_whose_caller_is_interrupted_is_cancelled_at_the_server(workspace: Path) -> None:
     async with servers(workspace, raw("a")) as world:
         with anyio.move_on_after(0.2):

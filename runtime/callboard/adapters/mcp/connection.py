@@ -36,6 +36,7 @@ from callboard.core.mcp import limits as limiting
 from callboard.core.mcp.limits import McpLimits, wait_before_start
 from callboard.core.mcp.results import ResultContent, answer_of, one_line
 from callboard.ports.mcp import Bridge
+from callboard.ports.notifier import Notifier
 from callboard.ports.tool import CallContext
 from callboard.types.errors import ToolRefused
 from callboard.types.mcp import AnsweredBack, Elicitation, ServerEntry, ServerNow, ServerState
@@ -75,13 +76,15 @@ class Link:
         self.offer = ServerCapabilities()
         self._wire: Wire | None = None
         self._calls: list[CallInFlight] = []
-        self._asked = anyio.Event()
-        self._settled = anyio.Event()
+        self._changed = Notifier()
+        self._wanted = False
+        """True if its owner has to connect."""
+        self._settled = False
+        """True once the newest attempt to connect is over."""
         self._scope: anyio.CancelScope | None = None
         """Cancel scope of the connection that is open or being opened."""
         self._dirty: set[str] = set()
-        self._stir = anyio.Event()
-        """Event that wakes the owner: a list has changed, or the connection is lost."""
+        """Lists of the server that have changed."""
         self._lost = ""
         self._gone = False
         self._closed = False
@@ -121,39 +124,40 @@ class Link:
         """Start to connect, unless it is connected or connecting."""
         if self._wire is not None or (self.state == "connecting" and not self._gone):
             return
-        if self._settled.is_set():
-            self._settled = anyio.Event()
-        self._asked.set()
+        self._settled = False
+        self._wanted = True
+        self._changed.notify()
 
     async def settled(self) -> None:
         """Wait until the attempt to connect is over."""
-        await self._settled.wait()
+        await self._changed.until(lambda: self._settled)
 
     def leave(self, state: ServerState, reason: str) -> None:
         """Close its connection until it is wanted again."""
         self.state = state
         self.why = reason
         self.offer = ServerCapabilities()
-        # who wants it again waits for a new one
         self._gone = True
         self._wire = None
-        self._asked = anyio.Event()
+        self._wanted = False
         if self._scope is not None:
             self._scope.cancel()
-        self._settled.set()
+        self._settled = True
+        self._changed.notify()
         self._around.changed()
 
     def close(self, reason: str) -> None:
         """Close its connection for good: its owner ends too."""
         self._closed = True
         self.leave("off", reason)
-        self._asked.set()
+        self._wanted = True
+        self._changed.notify()
 
     def quit(self) -> None:
         """Close its connection gracefully at the end of the session: its owner ends too."""
         self._closed = True
+        self._wanted = True
         self._lose("")
-        self._asked.set()
         if self.state == "connecting" and self._scope is not None:
             self._scope.cancel()
 
@@ -236,7 +240,7 @@ class Link:
     def changed(self, kind: str) -> None:
         """See `Listener`."""
         self._dirty.add(kind)
-        self._stir.set()
+        self._changed.notify()
 
     def log(self, level: str, text: str) -> None:
         """See `Listener`."""
@@ -255,8 +259,8 @@ class Link:
     async def own(self) -> None:
         """Own its connection for as long as the session lives. Exactly one task for each server."""
         while not self._closed:
-            await self._asked.wait()
-            self._asked = anyio.Event()
+            await self._changed.until(lambda: self._wanted)
+            self._wanted = False
             was_connected = not self._closed and await self._one_connection()
             if was_connected and self.entry.transport in ("http", "sse") and self.state == "failed":
                 await self._reconnect()
@@ -267,10 +271,10 @@ class Link:
         while pauses and self.state == "failed":
             pause = pauses.pop(0)
             with anyio.move_on_after(pause):
-                await self._asked.wait()
+                await self._changed.until(lambda: self._wanted)
             if self.state != "failed" or self._closed:
                 return
-            self._asked = anyio.Event()
+            self._wanted = False
             if await self._one_connection():
                 pauses = list(limiting.RECONNECTS)
 
@@ -296,15 +300,15 @@ class Link:
             )
             hint = ". Its next call starts it again" if connected and self.entry.transport == "stdio" else ""
             self._set("failed", reason + hint)
-        if not self._asked.is_set():  # else it was wanted again since it was lost: whoever waits, waits for that
-            self._settled.set()
+        if not self._wanted:  # else it was wanted again since it was lost: whoever waits, waits for that
+            self._settled = True
+            self._changed.notify()
         return connected
 
     async def _attempt(self, scope: anyio.CancelScope, seen: ConnectionObservations) -> bool:
         """Run one connection from beginning to end. Return True if it was established."""
         self._lost = ""
         self._gone = False
-        self._stir = anyio.Event()
         self._logged = 0
         self._dirty.clear()
         stood = self.offer
@@ -387,13 +391,13 @@ class Link:
         self._wire = wire
         self.offer = offer
         self._set("connected", offer.wrong)
-        self._settled.set()
+        self._settled = True
+        self._changed.notify()
 
     async def _serve(self, wire: Wire) -> None:
         """Read changed lists again until the connection is lost."""
         while not self._gone:
-            await self._stir.wait()
-            self._stir = anyio.Event()
+            await self._changed.until(lambda: self._gone or bool(self._dirty))
             if self._dirty and not self._gone:
                 # Servers announce each tool of a new list on its own; the list is read once.
                 await anyio.sleep(SETTLE)
@@ -417,7 +421,7 @@ class Link:
     def _lose(self, reason: str) -> None:
         """Mark the connection as lost, so that its owner cleans up. Running calls get their error from the SDK."""
         self._lost, self._gone, self._wire = self._lost or reason, True, None
-        self._stir.set()
+        self._changed.notify()
 
     def _set(self, state: ServerState, reason: str) -> None:
         self.state = state

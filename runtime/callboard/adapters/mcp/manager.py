@@ -27,6 +27,7 @@ from callboard.core.mcp.limits import McpLimits
 from callboard.core.mcp.results import blocks_of, resource_blocks
 from callboard.core.mcp.tool_names import clashes_with
 from callboard.ports.mcp import Bridge
+from callboard.ports.notifier import Notifier
 from callboard.ports.tool import Tool
 from callboard.types.errors import ToolRefused
 from callboard.types.mcp import ServerEntry, ServerNow, ServerState
@@ -50,8 +51,7 @@ class Manager:
         `bridges`: those of servers whose transport is `sdk`, by name."""
         self._around = ConnectionContext(place, limits or McpLimits(), self._clashes, self._moved)
         self._bridges: Mapping[str, Bridge] = bridges if bridges is not None else {}
-        self._revision = 0
-        self._news = anyio.Event()
+        self._changed = Notifier()
         self._tools: Mapping[str, Tool] | None = None
         self._group: TaskGroup | None = None
         self._links: dict[str, Link] = {}
@@ -84,7 +84,7 @@ class Manager:
 
     @property
     def revision(self) -> int:
-        return self._revision
+        return self._changed.changes
 
     def now(self) -> Sequence[ServerNow]:
         return [self._links[name].now for name in sorted(self._links)]
@@ -97,9 +97,7 @@ class Manager:
         return self._tools
 
     async def changed(self, since: int) -> int:
-        while self._revision == since:
-            await self._news.wait()
-        return self._revision
+        return await self._changed.changed(since)
 
     async def ready(self) -> None:
         for link in list(self._links.values()):
@@ -186,7 +184,5 @@ class Manager:
         return ""
 
     def _moved(self) -> None:
-        self._revision += 1
         self._tools = None
-        self._news, old = anyio.Event(), self._news
-        old.set()
+        self._changed.notify()

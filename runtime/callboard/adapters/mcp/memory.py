@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import anyio
-
+from callboard.ports.notifier import Notifier
 from callboard.ports.tool import Tool
 from callboard.types.errors import ToolRefused
 from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerNow, ServerState
@@ -24,13 +23,12 @@ class MemoryServers:
     """Implements `Servers`. Call `put(..., state="waiting")` first for a server that `connect` connects."""
 
     def __init__(self) -> None:
-        self.revision = 1
         self._now: dict[str, ServerNow] = {}
         self._tools: dict[str, dict[str, Tool]] = {}
         self._mapping: Mapping[str, Tool] = {}
         self._prompts: dict[tuple[str, str], Sequence[Json]] = {}
         self._texts: dict[tuple[str, str], Sequence[Json]] = {}
-        self._news = anyio.Event()
+        self._changed = Notifier()
         self.coming: dict[str, Sequence[Tool]] = {}
         """Server -> the tools that it has after `add`."""
         self.connected: list[str] = []
@@ -78,9 +76,11 @@ class MemoryServers:
         }
         up = [name for name, now in self._now.items() if now.state == "connected"]
         self._mapping = {tool: entry for name in up for tool, entry in self._tools[name].items()}
-        self.revision += 1
-        self._news.set()
-        self._news = anyio.Event()
+        self._changed.notify()
+
+    @property
+    def revision(self) -> int:
+        return self._changed.changes
 
     def now(self) -> Sequence[ServerNow]:
         return tuple(self._now.values())
@@ -89,14 +89,11 @@ class MemoryServers:
         return self._mapping
 
     async def changed(self, since: int) -> int:
-        while self.revision == since:
-            await self._news.wait()
-        return self.revision
+        return await self._changed.changed(since)
 
     async def ready(self) -> None:
         """Connect the servers that were added as `connecting`; others do not connect by themselves."""
-        while any(now.state == "connecting" for now in self._now.values()):
-            await self._news.wait()
+        await self._changed.until(lambda: all(now.state != "connecting" for now in self._now.values()))
 
     async def connect(self, name: str) -> ServerNow:
         now = self._state_of(name)

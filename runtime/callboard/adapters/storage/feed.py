@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-import anyio
 from anyio.lowlevel import checkpoint
+
+from callboard.ports.notifier import Notifier
 
 T = TypeVar("T")
 
@@ -28,17 +29,17 @@ class Feed(AsyncIterator[T], Generic[T]):
         self._fetch = fetch
         self._position = position
         self._ready: deque[T] = deque()
-        self._rung = anyio.Event()
+        self._rings = Notifier()
         self._ended = False
 
     def ring(self) -> None:
         """Signal that there may be more. Called in the feed's own event loop."""
-        self._rung.set()
+        self._rings.notify()
 
     def end(self) -> None:
         """Let the reader process the remaining items, then stop. Called in the feed's own event loop."""
         self._ended = True
-        self._rung.set()
+        self._rings.notify()
 
     def at_hand(self) -> Sequence[T]:
         """Return all items that were fetched together with the last returned item."""
@@ -52,12 +53,12 @@ class Feed(AsyncIterator[T], Generic[T]):
         while not self._ready:
             if self._ended:
                 raise StopAsyncIteration
-            # Renewed before the fetch: a ring that comes during it makes the loop look again instead of getting lost.
-            self._rung = anyio.Event()
+            # Read before the fetch: a ring that comes during it makes the loop look again instead of getting lost.
+            rings = self._rings.changes
             items, self._position = await self._fetch(self._position)
             self._ready.extend(items)
             if not items:
-                await self._rung.wait()
+                await self._rings.changed(rings)
         return self._ready.popleft()
 
 

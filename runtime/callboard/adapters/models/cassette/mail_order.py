@@ -20,6 +20,7 @@ from callboard.adapters.models.cassette.recorder import Cassette, Recording
 from callboard.core.agent.state import Delivery, Expected
 from callboard.ports.environment import Clock
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.types import events as ev
 from callboard.types.messages import Injection, StateBlock
 from callboard.types.records import Envelope, Json
@@ -154,7 +155,7 @@ class DeliveryOrder:
         self._lives: dict[str, _Life] = defaultdict(_Life)
         self._heard: dict[str, int] = defaultdict(int)
         self._ended: dict[str, anyio.Event] = defaultdict(anyio.Event)
-        self._moved = anyio.Event()
+        self._changed = Notifier()
         self._out, self.outside = anyio.create_memory_object_stream[Envelope](math.inf)
 
     outside: MemoryObjectReceiveStream[Envelope]
@@ -183,8 +184,7 @@ class DeliveryOrder:
                 self._ended[event.id].set()
             case _:
                 pass
-        self._moved.set()
-        self._moved = anyio.Event()
+        self._changed.notify()
 
     def on_mail(self, envelope: Envelope) -> None:
         """Do nothing: the receipt of mail is an event."""
@@ -210,11 +210,10 @@ class DeliveryOrder:
         """Wait until the calls that changed the board before this one have changed it again, or until nothing more
         happens."""
         while call in self._board and self._board[0] != call and not (self._left or self._tape.told):
-            moved = self._moved
             if self._clock.now() >= self._until:
                 self._left = True
             with anyio.move_on_after(max(0.0, self._until - self._clock.now())):
-                await moved.wait()
+                await self._changed.changed(self._changed.changes)
 
     async def stopped(self, output: Path) -> None:
         """Wait until the agent itself has ended the background command with this output."""
