@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakSet
 
-import anyio
-
 from callboard.ports.environment import Answer
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.sdk import events as say
 from callboard.types import events as ev
 from callboard.types.records import Envelope, Json, Request
@@ -33,7 +32,7 @@ class Stream:
         self.raw = raw
         self._begin: Callable[[Stream], Awaitable[None]] | None = begin
         self._waiting = deque[say.Event]()
-        self._moved = anyio.Event()
+        self._changed = Notifier()
         self._closed = False
 
     def __aiter__(self) -> Stream:
@@ -43,10 +42,9 @@ class Stream:
         begin, self._begin = self._begin, None
         if begin is not None:
             await begin(self)
-        while not self._waiting:
-            if self._closed:
-                raise StopAsyncIteration
-            await self._moved.wait()
+        await self._changed.until(lambda: bool(self._waiting) or self._closed)
+        if not self._waiting:
+            raise StopAsyncIteration
         return self._waiting.popleft()
 
     def push(self, event: say.Event) -> None:
@@ -58,16 +56,12 @@ class Stream:
             self._waiting[-1] = say.TextDelta(event.agent, last.text + event.text)
         else:
             self._waiting.append(event)
-        self._stir()
+        self._changed.notify()
 
     def close(self) -> None:
         """Add no more events. Waiting events can still be read."""
         self._closed = True
-        self._stir()
-
-    def _stir(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
+        self._changed.notify()
 
 
 class Relay:

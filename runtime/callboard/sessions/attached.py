@@ -11,7 +11,7 @@ follower sees a reply when it is whole.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from callboard.engine.recall import JournalGap, lost_words, recall
 from callboard.engine.row_cache import SessionBoard
 from callboard.ports.environment import Answer, Approver, Observer
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
@@ -74,7 +75,7 @@ class AttachedSession(OpenSession):
         self._states: dict[tuple[str, int], AgentState] = {}
         self._followed: set[tuple[str, int]] = set()
         self._group: TaskGroup | None = None
-        self._moved = anyio.Event()
+        self._changed = Notifier()
         self._gone = anyio.Event()
         self._died = False
         self._skills: SkillLibrary | None = None
@@ -100,12 +101,12 @@ class AttachedSession(OpenSession):
         row = self._board.agent("lead")
         life = row[0].incarnation if row else 1
         await self.command("new", text="carry" if carry else "")
-        while not self._gone.is_set():
-            moved = self._moved
+
+        def is_renewed() -> bool:
             state = self._states.get(("lead", life + 1))
-            if state is not None and state.system:
-                return
-            await moved.wait()
+            return self._gone.is_set() or (state is not None and bool(state.system))
+
+        await self._changed.until(is_renewed)
 
     async def finished(self) -> RunEnd:
         """Wait until the host has left, then return the state of the session."""
@@ -200,12 +201,8 @@ class AttachedSession(OpenSession):
             if isinstance(event, EnvelopeReceived):
                 observer.on_mail(event.envelope)
             observer.on_event(key[0], record.seq, event)
-        self._touched()
+        self._changed.notify()
         return state
-
-    def _touched(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
 
     # Requests
 
@@ -227,7 +224,7 @@ class AttachedSession(OpenSession):
             for observer in self._observers:
                 observer.on_delta("lead", Delta("notice", message))
         self._gone.set()
-        self._touched()
+        self._changed.notify()
 
     async def _host_gone(self, holder: LeaseHolder) -> bool:
         """Wait until the host has left. Return True if it died; a host that leaves in order removes its row."""
@@ -244,7 +241,7 @@ class AttachedSession(OpenSession):
 
         async with anyio.create_task_group() as group:
             group.start_soon(dies)
-            await self._until(lambda: holder in self._seen and not _hosts(self._host, holder))
+            await self._changed.until(lambda: holder in self._seen and not _hosts(self._host, holder))
             group.cancel_scope.cancel()
         return any(died)
 
@@ -254,7 +251,7 @@ class AttachedSession(OpenSession):
             # Between two hosts no process holds the lease for a moment
             # (test_who_follows_a_session_follows_it_to_the_process_that_takes_over).
             with anyio.move_on_after(TAKEN_OVER_WITHIN):
-                await self._until(lambda: self._host is not None and not _hosts(self._host, before))
+                await self._changed.until(lambda: self._host is not None and not _hosts(self._host, before))
         return (
             LeaseHolder(self._host.pid, self._host.started) if self._host and not _hosts(self._host, before) else None
         )
@@ -271,11 +268,7 @@ class AttachedSession(OpenSession):
                     holder = LeaseHolder(host.pid, host.started)
                     self._seen.add(holder)
                     self._asked_to_leave |= {holder} if host.asked_by else set()
-                self._touched()
-
-    async def _until(self, so: Callable[[], bool]) -> None:
-        while not so():
-            await self._moved.wait()
+                self._changed.notify()
 
 
 def _hosts(row: HostRow | None, holder: LeaseHolder) -> bool:

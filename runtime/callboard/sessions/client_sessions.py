@@ -31,6 +31,7 @@ from callboard.engine.rate_limits.limiter import Governors
 from callboard.engine.row_cache import SessionBoard
 from callboard.ports.environment import Answer
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.sessions.attached import open_attached
 from callboard.sessions.compose import Notice, WorkspacePaths, find_places, log_notice, open_store
 from callboard.sessions.handle import SessionHandle
@@ -105,23 +106,14 @@ class Hosted:
         self.count = 0
         self.line = ""
         self._words = texts
-        self._moved = anyio.Event()
-
-    def touch(self) -> None:
-        """Let waiters check again."""
-        self._moved.set()
-        self._moved = anyio.Event()
-
-    async def until(self, so: Callable[[], bool]) -> None:
-        """Return when the condition is true."""
-        while not so():
-            await self._moved.wait()
+        self.changed = Notifier()
+        """Notifier of changes of what is told here."""
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         line = self._words(agent, event)
         if line:
             self.count, self.line = self.count + 1, line
-            self.touch()
+            self.changed.notify()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Do nothing: only journalled events are reported."""
@@ -132,12 +124,12 @@ class Hosted:
     async def answer(self, request: Request) -> Answer | None:
         """Remember the request for as long as it waits."""
         self.asked.add(request.id)
-        self.touch()
+        self.changed.notify()
         try:
             await anyio.sleep_forever()
         finally:
             self.asked.discard(request.id)
-            self.touch()
+            self.changed.notify()
 
 
 class ClientSessions:
@@ -228,7 +220,7 @@ class ClientSessions:
     async def _begin(self, options: SessionOptions, session: str) -> Hosted:
         hosted = self._hosted[session] = Hosted(session, self._words, hosted_here=True)
         self._group.start_soon(self._host, options, hosted)
-        await hosted.until(lambda: hosted.begun or not hosted.open)
+        await hosted.changed.until(lambda: hosted.begun or not hosted.open)
         if not hosted.begun and hosted.fault is not None:
             del self._hosted[session]
             raise hosted.fault
@@ -242,7 +234,7 @@ class ClientSessions:
                 hosted.again = False
                 async with open_session(options, observers=[hosted], approvers=[hosted]) as session:
                     hosted.begun = True
-                    hosted.touch()
+                    hosted.changed.notify()
                     hosted.end = await session.finished()
                     await session.mark_ended(hosted.end.exit_code)
                 options = SessionOptions(
@@ -258,7 +250,7 @@ class ClientSessions:
             hosted.fault = CallboardError(f"session {hosted.session} failed by a fault of callboard itself: {fault}")
         finally:
             hosted.open = False
-            hosted.touch()
+            hosted.changed.notify()
 
     async def _follow(self, options: SessionOptions, hosted: Hosted) -> None:
         """Follow a session until its host has left."""
@@ -269,7 +261,7 @@ class ClientSessions:
             hosted.fault = error
         finally:
             hosted.open = False
-            hosted.touch()
+            hosted.changed.notify()
 
 
 def _served(served: Sequence[Path], name: str) -> Path:

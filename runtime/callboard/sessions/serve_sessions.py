@@ -23,6 +23,7 @@ from callboard.adapters.system.open_files import sessions_that_fit, too_many
 from callboard.core.decoding import in_words, read_value
 from callboard.core.keys import fires_prefix, session_of
 from callboard.core.scheduling import CronInvalid, next_wake
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import Row
 from callboard.ports.store_reading import row_of, rows_of
 from callboard.sessions.compose import damaged_rows
@@ -97,7 +98,8 @@ class ServedSession:
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     open: dict[str, Fire] = field(default_factory=dict[str, Fire])
     """Unfinished fires, by their keys, including those of a schedule that no longer fires."""
-    moved: anyio.Event = field(default_factory=anyio.Event)
+    changed: Notifier = field(default_factory=Notifier)
+    """Notifier of changes of the schedules."""
     hosted_here: bool = False
     """True if this process hosts it."""
 
@@ -113,16 +115,6 @@ class ServedSession:
         return bool(self.open) or any(
             schedule.durable and _is_due(schedule, now) for schedule in self.schedules.values()
         )
-
-    def touch(self) -> None:
-        """Wake the tasks that wait for a change of the schedules."""
-        self.moved.set()
-        self.moved = anyio.Event()
-
-    async def until(self, so: Callable[[], bool]) -> None:
-        """Return when the condition `so` on the schedules becomes true."""
-        while not so():
-            await self.moved.wait()
 
 
 def _is_due(schedule: Schedule, now: float) -> bool:
@@ -245,11 +237,11 @@ class Server:
             except SessionUnreadable as wrong:  # its host pauses it; what else the session has goes on
                 self._tell(LogLine("trouble", str(wrong), wrong.session, parts[3]))
                 entry.schedules.pop(parts[3], None)
-                entry.touch()
+                entry.changed.notify()
                 return entry if new else None
             self._heed_pause(entry, schedule)
             entry.schedules[schedule.id] = schedule
-        entry.touch()
+        entry.changed.notify()
         return entry if new else None
 
     def _take_fire(self, entry: ServedSession, row: Row) -> None:
@@ -278,7 +270,7 @@ class Server:
         """Host a session whenever it has schedules that fire and no other process hosts it, until cancelled."""
         wait = RETRY
         while True:
-            await entry.until(entry.fires)
+            await entry.changed.until(entry.fires)
             # The lease of the session decides between the processes that serve a workspace
             # (test_four_processes_killed_at_random_fire_each_slot_exactly_once).
             await self._first(entry, partial(until_free, self._store, entry.session), entry.fires)
@@ -299,7 +291,7 @@ class Server:
                     raise
                 self._say(entry, "trouble", f"{self._trouble(entry, error)}; tried again in {wait:g} s, or at SIGHUP")
                 with anyio.move_on_after(wait):
-                    await entry.moved.wait()
+                    await entry.changed.changed(entry.changed.changes)
                 wait = min(2 * wait, LONGEST_RETRY)
                 continue
             wait = RETRY
@@ -317,7 +309,7 @@ class Server:
         """Run `work`; cancel it as soon as `so` becomes false."""
 
         async def heed() -> None:
-            await entry.until(lambda: not so())
+            await entry.changed.until(lambda: not so())
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
@@ -351,7 +343,7 @@ class Server:
                 for note in session.notes:
                     self._say(entry, "note", note)
                 while has_work():
-                    await entry.until(lambda: not has_work())
+                    await entry.changed.until(lambda: not has_work())
                     await session.finished()
                 for command in session.stopped():
                     self._say(entry, "note", command.line())

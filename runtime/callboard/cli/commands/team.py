@@ -27,6 +27,7 @@ from callboard.cli.terminal.watch import painted, resized, say_line
 from callboard.cli.views.status import sessions_table
 from callboard.cli.views.team import agent_json, changes_block, ended_block, team_json, tree_block
 from callboard.core.scheduling.budget import budget_words
+from callboard.ports.notifier import Notifier
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import list_sessions, open_handle
 from callboard.sessions.inspect.team import TeamSeen
@@ -205,17 +206,14 @@ async def _watch(invocation: Invocation, session: str | None, json_: bool) -> No
             anyio.create_task_group() as group,
         ):
             show = _shower(invocation, json_, stack)
-            moved = anyio.Event()
-
-            def changed() -> None:
-                moved.set()
-
-            group.start_soon(handle.agents.watch, changed)
-            group.start_soon(resized, changed)
+            changed = Notifier()
+            group.start_soon(handle.agents.watch, changed.notify)
+            group.start_soon(resized, changed.notify)
+            changes = changed.changes
             while True:
-                await moved.wait()
+                await changed.changed(changes)
                 await anyio.sleep(_GATHER)
-                moved = anyio.Event()
+                changes = changed.changes
                 show(handle.agents.seen())
 
 

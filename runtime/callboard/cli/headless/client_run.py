@@ -35,6 +35,7 @@ from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.signals import Leaving, ended_by, heed_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.sessions.base import left_end
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import open_session
@@ -68,7 +69,7 @@ class ClientRun:
             self._messages.append({"type": "user", "message": {"role": "user", "content": wishes.first}})
         self._initialize: tuple[str, Json] | None = None
         self._ready = anyio.Event()
-        self._changed = anyio.Event()
+        self._changed = Notifier()
         self._opened = anyio.Event()
         self._ended = self._busy = self._stopped = False
         self._failed: CallboardError | None = None
@@ -116,7 +117,7 @@ class ClientRun:
         # Requests that wait for the client get an answer now (test_who_goes_while_he_is_asked_has_said_no).
         self._client.leave()
         self._ready.set()
-        self._ring()
+        self._changed.notify()
 
     def _take(self, message: Json, number: int) -> None:
         kind = message["type"]
@@ -130,7 +131,7 @@ class ClientRun:
         elif kind == "user":
             self._messages.append(message)
             self._ready.set()
-            self._ring()
+            self._changed.notify()
         elif kind == "control_request" and request.get("subtype") == "initialize":
             self._begin(request_id, request)
         elif kind == "control_request" and self._group is not None:
@@ -161,17 +162,10 @@ class ClientRun:
             finally:
                 del self._doing[request_id]
 
-    def _ring(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
     async def _next(self) -> Json | None:
         """Wait for the next message and return it; None if there will be none."""
-        while not self._messages:
-            if self._ended:
-                return None
-            await self._changed.wait()
-        return self._messages.popleft()
+        await self._changed.until(lambda: bool(self._messages) or self._ended)
+        return self._messages.popleft() if self._messages else None
 
     # The session
 

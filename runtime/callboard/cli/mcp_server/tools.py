@@ -95,7 +95,7 @@ class Tools:
                     reported = hosted.count
                     await report(reported, hosted.line)
                     continue
-                await hosted.until(partial(_moved, hosted, reported, self._told))
+                await hosted.changed.until(partial(_moved, hosted, reported, self._told))
 
     # Looking
 

@@ -18,12 +18,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import anyio
-
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
 from callboard.cli.views.events import call_words, shorten, text_of
 from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
 from callboard.types.events import (
     AgentStopped,
     CallFailed,
@@ -56,7 +55,7 @@ class LiveScreen(Screen):
         self._streamed = Streamed()
         self._apart = False
         """True if something else streamed since the last text."""
-        self._turn_over: anyio.Event | None = None
+        self._turn_ends = Notifier()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Print the blocks that are complete; mark the streamed text as void if the service reports that."""
@@ -100,16 +99,14 @@ class LiveScreen(Screen):
                 self._doing[agent] = call_words(call) if call else "works"
             case TurnEnded() | AgentStopped():
                 self._doing.pop(agent, None)
-                if self._turn_over is not None:
-                    self._turn_over.set()
+                self._turn_ends.notify()
             case _:
                 pass
         self.redraw()
 
     async def turn_over(self) -> None:
         """Wait until the next turn of an agent ends."""
-        self._turn_over = anyio.Event()
-        await self._turn_over.wait()
+        await self._turn_ends.changed(self._turn_ends.changes)
 
     def note_at_work(self, at_work: Sequence[str]) -> None:
         """Note the agents that were working when this screen attached; their next events show their activity."""
