@@ -100,7 +100,7 @@ def test_one_of_the_options_is_approved(command: Command) -> None:
 def test_a_plan_is_rejected_with_its_feedback_only(command: Command) -> None:
     put(command, plan())
     bare = command.here("reject", "req_a1")
-    assert (bare.code, "say what is to change" in bare.err) == (2, True)
+    assert (bare.code, "say what to change" in bare.err) == (2, True)
     assert row(command).status == "pending"
     assert command.here("reject", "req_a1", "--why", "smaller").code == 0
     assert (row(command).status, row(command).reason) == ("rejected", "smaller")

@@ -310,7 +310,7 @@ async def edited(request: Request) -> str:
     [
         ("/approve req_a1 option 2 go on", [("req_a1", "approved", "go on", 2)], "req_a1 approved"),
         ("/approve req_a1 optionally", [("req_a1", "approved", "optionally", 0)], "req_a1 approved"),
-        ("/reject req_a1", [], "say what is to change"),
+        ("/reject req_a1", [], "say what to change"),
         ("/reject req_a1 smaller", [("req_a1", "rejected", "smaller", 0)], "req_a1 rejected"),
         ("/show req_a1", [], "option 2: b"),
         ("/show", [], "which one?"),

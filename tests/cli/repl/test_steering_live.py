@@ -121,7 +121,7 @@ def test_another_model_another_session_and_back(screen: Screen) -> None:
     screen.type("/model huge-one", "Enter")
     screen.wait(r"has no model 'huge-one'; its file has: big-one, small-one")
     screen.type("/model small-one", "Enter")
-    screen.wait(r"^from its next call on the lead asks small-one")
+    screen.wait(r"^the lead uses small-one from its next call on")
     screen.type("hello", "Enter")
     screen.wait(r"^(lead )?The small one hears you\.$")
     shown = screen.wait(r"^session \S+; /help")
@@ -132,7 +132,7 @@ def test_another_model_another_session_and_back(screen: Screen) -> None:
     screen.wait(rf"^this is session {mine}")
     screen.type("/resume", "Enter")
     screen.wait(rf"^{mine} ")
-    screen.wait(rf"^this is {mine}; /resume ID goes on with another one")
+    screen.wait(rf"^this is {mine}; /resume ID continues another one")
 
 
 def test_resume_goes_on_with_another_session_in_the_same_terminal(command: Command) -> None:
@@ -172,8 +172,8 @@ def test_the_slash_commands_work_where_another_process_is_the_host(screen: Scree
             ("/rules", r"no session rules"),
             ("/context", r"output reserve"),
             ("/cost", r"^AGENT +CALLS"),
-            ("/model small-one", r"from its next call on the lead asks small-one"),
-            ("/resume", r"this is \S+; /resume ID goes on"),
+            ("/model small-one", r"the lead uses small-one from its next call on"),
+            ("/resume", r"this is \S+; /resume ID continues"),
             ("/compact the tests", r"asked for a compaction"),
             ("@alice a word", r"^(alice )?A word for me\.$"),
             ("/stop bob", r"asked bob to stop"),

@@ -23,7 +23,7 @@ _TRUST = click.option("--trust", is_flag=True, help="Show the result for a trust
 @everywhere
 @click.pass_context
 def agents(ctx: click.Context, /) -> None:
-    """List agent types, show one, create one.
+    """List, show and create agent types.
 
     Without a command: the same as `agents list`.
     """
@@ -40,7 +40,7 @@ def agents(ctx: click.Context, /) -> None:
 def list_(invocation: Invocation, /, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> None:
     """List the agent types: purpose, origin, tools and model.
 
-    Includes types that another one of the same name hides, and the files and fields that are refused. `callboard doctor
+    Includes types that another type of the same name hides, and refused files and fields. `callboard doctor
     --compat` lists every field.
     """
     _list(invocation, plugins, trust=trust, json_=json_)

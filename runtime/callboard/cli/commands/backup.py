@@ -20,7 +20,7 @@ from callboard.sessions.inspect.backup import restore as bring_back
 @everywhere
 @click.pass_obj
 def backup(invocation: Invocation, /, file: Path | None) -> None:
-    """Write the sessions of this workspace into FILE, also while they run.
+    """Write the sessions of this workspace to FILE, even while they run.
 
     FILE (callboard-NAME-TIME.tar.gz here) contains the store and the files of the sessions: conversations, mail, tasks,
     schedules, large results, transcripts. It does not contain the files of your workspace.

@@ -36,7 +36,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @everywhere
 def completion(shell: str) -> None:
-    """Print the script that completes commands in a shell.
+    """Print a completion script for a shell.
 
     For this shell only: eval "$(callboard completion bash)", the same with zsh; callboard completion fish | source. The
     top of the script says how to install it. It completes commands, options, and the sessions, agents, requests, tasks

@@ -53,9 +53,9 @@ class OrAgent(click.Group):
 
 @click.group(cls=OrAgent)
 def context(**_: Any) -> None:
-    """Show the content of an agent's window.
+    """Show what fills an agent's context window.
 
-    By source, with tokens and share: the lead's window, or AGENT's. `context explain` lists what was cut and why,
+    Lists tokens and share by source, for the lead or for AGENT. `context explain` lists what was cut and why,
     `context undo` restores it.
     """
 
@@ -67,7 +67,7 @@ def context(**_: Any) -> None:
 @everywhere
 @click.pass_obj
 def show(invocation: Invocation, /, agent: str, session: str | None, json_: bool) -> None:
-    """Show the content of an agent's window."""
+    """Show what fills an agent's context window."""
 
     async def read(handle: SessionHandle) -> Context:
         return await handle.context(agent)
@@ -85,7 +85,8 @@ def show(invocation: Invocation, /, agent: str, session: str | None, json_: bool
 def explain(invocation: Invocation, /, agent: str, session: str | None, json_: bool) -> None:
     """List what was cut from AGENT's conversation.
 
-    Time, stage, reason, savings and cost, affected messages, and where the full text is. The newest comes last.
+    Each line has the time, stage, reason, savings and cost, the affected messages, and the place of the full text. The
+    newest comes last.
     """
 
     async def read(handle: SessionHandle) -> Sequence[EditTold]:
@@ -105,7 +106,7 @@ def explain(invocation: Invocation, /, agent: str, session: str | None, json_: b
 def undo(invocation: Invocation, /, *, edits: tuple[int, ...], agent: str, session: str | None, json_: bool) -> None:
     """Undo the edits with these numbers.
 
-    Their content is in the conversation again, and stays there as long as it fits. An undo is an edit too: it has a
+    Their content returns to the conversation, and stays as long as it fits. An undo is an edit too: it has a
     number and can be undone. It is refused if the conversation would not fit.
     """
     refuse_tools("Taking an edit back")

@@ -28,8 +28,8 @@ from callboard.types.errors import UsageError
 def cost(invocation: Invocation, /, *, id_: str | None, by: By, session: str | None, json_: bool) -> None:
     """Show what a session spent.
 
-    The current session, or SESSION: calls, tokens, cache reads and money of each agent, on which model, what was billed
-    without use, tries again, and its budgets. JSON has it by agent, by model and by schedule.
+    For SESSION or the current session: calls, tokens, cache reads and cost of each agent, its model, calls that were
+    billed but not used, retries, and budgets. JSON groups costs by agent, by model and by schedule.
     """
     if id_ and session and id_ != session:
         raise UsageError(f"one session at a time: {id_} or {session}?")

@@ -181,9 +181,9 @@ def told_by_option(**names: str) -> Generator[None]:
 @everywhere
 @click.pass_obj
 def pause(invocation: Invocation, /, schedule_id: str, why: str, session: str | None) -> None:
-    """Keep a schedule, by its ID or name, from firing until it is resumed.
+    """Pause a schedule, by its ID or name, until it is resumed.
 
-    Fires in the meantime are never made up. A running fire continues.
+    Fires that become due in the meantime never run. A running fire continues.
     """
     refuse_tools("Pausing a schedule")
 
@@ -201,7 +201,7 @@ def pause(invocation: Invocation, /, schedule_id: str, why: str, session: str | 
 @everywhere
 @click.pass_obj
 def resume(invocation: Invocation, /, schedule_id: str, session: str | None, **values: Any) -> None:
-    """Let a paused schedule fire again, from its next time on.
+    """Resume a paused schedule from its next time.
 
     A given budget replaces the old one; earlier spending counts. Fires that were due during the pause never run.
     """
@@ -236,7 +236,7 @@ def remove(invocation: Invocation, /, schedule_id: str, session: str | None) -> 
 @everywhere
 @click.pass_obj
 def run(invocation: Invocation, /, schedule_id: str, session: str | None) -> None:
-    """Fire a schedule now, in addition to its times, also one that is paused."""
+    """Fire a schedule now, in addition to its times, even if it is paused."""
     refuse_tools("Running a schedule")
 
     async def running(inspector: ScheduleInspector) -> str:
@@ -285,7 +285,7 @@ def cron() -> None:
 def add(
     invocation: Invocation, /, *, expression: str, prompt: str, session: str | None, json_: bool, **values: Any
 ) -> None:
-    """Run PROMPT whenever EXPR says so.
+    """Add a schedule that runs PROMPT at the times of EXPR.
 
     EXPR is five fields in quotes ('0 9 * * 1-5'), @daily and similar, every 20m, or at 2026-12-01T09:00 for once. A
     SPAN of time is 90s, 20m, 1h30m or 2d. The prompt goes to the session's lead, unless --context says otherwise.

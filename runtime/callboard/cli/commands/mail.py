@@ -40,7 +40,7 @@ def inbox(invocation: Invocation, /, *, agent: str | None, session: str | None, 
 @everywhere
 @click.pass_obj
 def trace(invocation: Invocation, /, envelope: str, session: str | None, json_: bool) -> None:
-    """Show the origin and the effects of an envelope.
+    """Show the origin and effects of an envelope.
 
     ENVELOPE is an id as shown by `callboard inbox`, or a prefix of it.
     """

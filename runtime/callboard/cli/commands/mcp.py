@@ -45,7 +45,7 @@ _REPLACE = click.option("--replace", is_flag=True, help="Replace an existing ent
 
 @click.group()
 def mcp() -> None:
-    """List, add, remove and test MCP servers, or serve this runtime as one."""
+    """List, add, remove and test MCP servers, or serve Callboard as one."""
 
 
 @mcp.command("list")
@@ -59,7 +59,7 @@ def mcp() -> None:
 def list_(invocation: Invocation, /, *, check: bool, json_: bool, **values: Any) -> int:
     """List the MCP servers of this workspace: scope, transport, file, and whether they may be used.
 
-    With --check each enabled server is connected for a moment, and the exit code is 1 if one fails.
+    --check connects to each enabled server; the exit code is 1 if one fails.
     """
     servers = _servers(invocation, values)
     names = [name for name in servers.shown if servers.state_of(name)[0] == "waiting"]
@@ -222,12 +222,12 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
 @everywhere
 @click.pass_obj
 def serve(invocation: Invocation, /, **values: Any) -> int:
-    """Serve this runtime to an MCP client: run, wait, status, plans, approve, send, team, cost.
+    """Serve Callboard to an MCP client: run, wait, status, plans, approve, send, team, cost.
 
     Other programs start it as a server with the command `callboard mcp serve` (docs/mcp.md has the entry), and use it
-    over stdin and stdout. This process hosts its sessions. When the client leaves, and at SIGTERM, it leaves them in
-    order: `callboard resume` continues them. Only a person approves: without --may-approve a client that wants to
-    approve gets your command for it.
+    over stdin and stdout. This process hosts its sessions. When the client disconnects, and at SIGTERM, it closes them
+    in order, and `callboard resume` continues them. Without --may-approve only a person approves: the client gets the
+    command for you to type.
     """
     refuse_tools("Serving sessions")
     # It takes the MCP SDK half a second to load, and no other command here needs all of it.

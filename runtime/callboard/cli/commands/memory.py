@@ -74,7 +74,7 @@ def _list(invocation: Invocation, request: NoteSelection, *, json_: bool) -> Non
 @everywhere
 @click.pass_obj
 def show(invocation: Invocation, /, *, name: str, json_: bool, **values: str) -> None:
-    """Show a whole note."""
+    """Show a note in full."""
     note = open_memory(invocation.workspace, NoteSelection(**values)).note(name)
     with terminal_of(invocation) as terminal:
         if json_:

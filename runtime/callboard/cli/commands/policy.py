@@ -105,12 +105,12 @@ policy.add_command(revoke)
 def explain(
     invocation: Invocation, /, *, call: str | None, stdin: bool, trust: bool, json_: bool, **values: str | None
 ) -> None:
-    """Say what would be decided about CALL, and why. Runs nothing.
+    """Show how CALL would be decided, and why. Runs nothing.
 
     CALL is a shell command, or with --tool the input of another tool: JSON, or a path for a file tool.
 
     --stdin reads {"tool", "input", "mode", "rules": {"allow", "ask", "deny"}, "cwd"} and answers {"decision", "reason",
-    "by"}, until the input ends. Only the rules of the call and the built-in ones count there.
+    "by"}, until the input ends. Only the rules in the call and the built-in rules apply.
     """
     if stdin:
         _answer_lines(Explaining(invocation.workspace))
@@ -145,7 +145,7 @@ def test(invocation: Invocation, /, json_: bool) -> int:
 @everywhere
 @click.pass_obj
 def lint_(invocation: Invocation, /, json_: bool) -> int:
-    """Find rules and hooks that do not do what they seem to. Exit code 1 if there are any.
+    """Find rules and hooks that do not work as they seem to. Exit code 1 if there are any.
 
     Rules that never match or are covered by others, unknown tools, misleading matchers, hooks with missing scripts. The
     workspace's files are read whether it is trusted or not; nothing is run.

@@ -23,7 +23,7 @@ from callboard.types.rate_limits import RateNotice
 @everywhere
 @click.pass_context
 def rate(context: click.Context, /, json_: bool) -> None:
-    """Show models that are parked and keys that are refused.
+    """Show parked models and refused keys.
 
     A model is parked when the service answers 429 with a wait. One call tries it again after a minute at the latest,
     and your next prompt tries it at once.

@@ -15,13 +15,13 @@ from callboard.cli.commands.root import cli
 _HEAD = """\
 # The command line
 
-Written from the commands by `python -m callboard.cli.commands.reference`; a test fails when this page and they differ.
+Generated from the commands by `python -m callboard.cli.commands.reference`; a test fails if this page differs.
 
-Results go to stdout, what happens and what is asked to stderr. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
+Results go to stdout, progress and questions to stderr. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
 Completion: `eval "$(callboard completion bash)"`, the same with `zsh`; for fish: `callboard completion fish | source`.
 
-`-C`, `-q`, `-v`, `--debug`, `--color`, `--version` and `-h` stand before or behind the name of any command.
-`callboard help NAME` is `callboard NAME --help`.
+`-C`, `-q`, `-v`, `--debug`, `--color`, `--version` and `-h` may come before or after the name of any command.
+`callboard help NAME` is the same as `callboard NAME --help`.
 
 | exit code | meaning |
 | --- | --- |
@@ -29,12 +29,12 @@ Completion: `eval "$(callboard completion bash)"`, the same with `zsh`; for fish
 | 1 | the task failed |
 | 2 | the command line was wrong |
 | 3 | configuration, credentials, or a folder that cannot be used |
-| 4 | an answer was needed that nobody could give |
+| 4 | an answer was needed that no one could give |
 | 5 | a budget or limit was reached |
 | 6 | the model service was unavailable |
-| 70 | a bug of ours; the message names a file with the details |
+| 70 | a bug in Callboard; the message names a file with the details |
 | 124 | the time limit was reached |
-| 129 | the terminal went away, or SIGHUP; `serve` reads its settings again at SIGHUP |
+| 129 | the terminal was closed, or SIGHUP; at SIGHUP `serve` rereads its settings instead |
 | 130 | Ctrl-C |
 | 143 | SIGTERM |
 """
@@ -42,41 +42,41 @@ Completion: `eval "$(callboard completion bash)"`, the same with `zsh`; for fish
 _STREAM = """\
 ## Output formats of `run`
 
-`text`: the lead's last words. `json`: one object, the `result` message below. `stream-json`: one JSON object a line, as
-things happen; the first is `system/init`, the last is `result`.
+`text`: the lead's final text. `json`: one object, the `result` message below. `stream-json`: one JSON object per line,
+as things happen; the first is `system/init`, the last is `result`.
 
 | message | when |
 | --- | --- |
 | `system` / `init` | first: the session's id, folder, model, permission mode, the lead's tools |
 | `assistant` | a whole reply, in the form of the Messages API |
-| `user` | results of tools; with `isSynthetic`, mail that an agent was given (`origin` says from whom) |
+| `user` | results of tools; with `isSynthetic`, mail that an agent received (`origin` names the sender) |
 | `system` / `api_retry` | a model call is tried again after `retry_delay_ms` |
-| `system` / `call_held` | of ours: a model call had waited `held_ms` before it was sent, for the `reason` told |
-| `system` / `budget_reached` | of ours: a call or an agent did not fit the `budget`; `message` says it in words |
-| `system` / `stuck` | of ours: an agent repeats itself (`pattern`, `count`, `message`); `action` `nudge` or `stop` |
+| `system` / `call_held` | Callboard only: a model call waited `held_ms` before it was sent, because of `reason` |
+| `system` / `budget_reached` | Callboard only: a call or an agent did not fit the `budget`; `message` describes it |
+| `system` / `stuck` | Callboard only: repetition (`pattern`, `count`, `message`; `action`: `nudge`, `stop`) |
 | `system` / `compact_boundary` | the conversation before this point was summarised |
-| `system` / `task_started`, `task_notification` | an agent or a background command began, ended |
+| `system` / `task_started`, `task_notification` | an agent or a background command started, ended |
 | `system` / `permission_denied` | a tool call was refused |
-| `result` / `success` | last: `result` holds the lead's last words |
-| `result` / `error_max_turns`, `error_max_budget_usd`, `error_during_execution` | last: `errors` says why |
+| `result` / `success` | last: `result` contains the lead's final text |
+| `result` / `error_max_turns`, `error_max_budget_usd`, `error_during_execution` | last: `errors` contains the reason |
 
-The result of a run that failed holds the lead's last words in `result` too, if there are any.
+The result of a failed run contains the lead's final text in `result` too, if there is one.
 
-`result` has a field of ours beside those of the protocol: `metrics`, for the `session` and for each of its `agents`,
-the numbers that `callboard context --json` and `callboard team --json` have too. They count from an agent's first
-record.
+Besides the fields of the protocol, `result` has `metrics`: for the `session` and for each of its `agents`, the same
+numbers as in `callboard context --json` and `callboard team --json`. They count from an agent's first record.
 
 | field | meaning |
 | --- | --- |
 | `cache_hit_rate` | the share (0 to 1) of all input that was read from the service's prompt cache |
 | `compact_count` | how often a stage reduced the conversation, by `stage/trigger`; undoes are not counted |
 | `token_usage` | tokens: `input` (neither written nor read), `write`, `read`, `output` |
-| `reread_count` | results that were asked for again after they had been cut |
+| `reread_count` | results that were requested again after they had been cut |
 
-Every message carries `uuid` and `session_id`. What another agent than the lead says or does carries its name in `agent`
-and, in `parent_tool_use_id`, the call that made it. Tools have the names that they have everywhere in Callboard.
+Every message has a `uuid` and a `session_id`. Messages of an agent other than the lead have its name in `agent`, and
+the call that started it in `parent_tool_use_id`. Tools have Callboard's own names.
 
-A program that drives a session reads more, and writes lines itself: [programs that drive Callboard](headless.md).
+A program that drives a session reads more messages, and writes lines itself: [programs that drive
+Callboard](headless.md).
 """
 
 _PLACEHOLDER = re.compile(r"\s+")

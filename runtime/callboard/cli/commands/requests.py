@@ -62,7 +62,7 @@ def plans(invocation: Invocation, /, session: str | None, all_: bool, json_: boo
     """List the requests that wait for your answer.
 
     Plans, permissions and questions, the oldest first: the agent, the time, the deadline. `callboard show` shows one in
-    full; with `--json` each is complete here too.
+    full, and so does `--json`.
     """
 
     async def read(handle: SessionHandle) -> Sequence[Request]:
@@ -227,7 +227,7 @@ def _give(invocation: Invocation, session: str | None, request_id: str, reply: P
     async def giving(handle: SessionHandle) -> RequestDetails:
         request = find_request(handle.requests(pending_only=False), request_id)
         if request.kind == "plan" and reply.status == "rejected" and not reply.reason.strip():
-            raise UsageError(f"say what is to change: callboard reject {request.id} --why TEXT")
+            raise UsageError(f"say what to change: callboard reject {request.id} --why TEXT")
         if not request.digest.startswith(reply.digest.lower()):
             raise UsageError(f"{request.id}: its content has changed: callboard show {request.id}")
         word = AnswerDetails(reply.option, reply.plan, request.digest if reply.digest else "", reply.mode)

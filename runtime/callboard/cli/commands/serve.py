@@ -46,9 +46,9 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
     Each session with schedules is hosted while no other process hosts it, and released when a person takes it over.
     Another terminal can attach to it, watch and answer. Requests that no one answers in time are rejected.
 
-    Any number of processes may run: each slot fires once, and if one dies another continues. Lines go to stderr, with
-    --json objects to stdout. SIGTERM, Ctrl-C and the end of the terminal leave in order, SIGHUP reads the settings
-    again.
+    Any number of processes may run: each slot fires once, and if one process dies, another continues. It prints lines
+    to stderr, or with --json objects to stdout. SIGTERM, Ctrl-C and closing the terminal shut it down in order; SIGHUP
+    rereads the settings.
     """
     refuse_tools("Serving schedules", service=True)
     serving = Serving(

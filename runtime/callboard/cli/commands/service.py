@@ -34,7 +34,7 @@ from callboard.types.records import Json
 
 @click.group()
 def service() -> None:
-    """Run `callboard serve` as a service of the machine."""
+    """Run `callboard serve` as a systemd service."""
 
 
 @service.command()
@@ -42,10 +42,10 @@ def service() -> None:
 @everywhere
 @click.pass_obj
 def install(invocation: Invocation, /, trust: bool) -> None:
-    """Write the unit for this workspace, and say how to start it.
+    """Write the systemd unit for this workspace, and show how to start it.
 
-    A unit that callboard did not write is left alone. The unit contains no key: put it into the file named in the last
-    lines, which only you can read.
+    A unit that callboard did not write is left alone. The unit contains no key: put the key into the file that the
+    output names, which only you can read.
     """
     refuse_tools("Installing a service")
     unit = _unit(invocation, os.environ, trust=trust)

@@ -131,7 +131,7 @@ def _tell_compatible(invocation: Invocation, *, json_: bool, trust: bool, plugin
 @everywhere
 @click.pass_obj
 def settings(invocation: Invocation, /, *, json_: bool, trust: bool, all_: bool) -> None:
-    """Show the settings that were changed, and their origins.
+    """Show changed settings and their origins.
 
     --json shows all of them. Of an untrusted workspace, only settings that tighten permissions apply.
     """

@@ -25,7 +25,7 @@ _TRUST = click.option("--trust", is_flag=True, help="Show the result for a trust
 @everywhere
 @click.pass_context
 def skills(ctx: click.Context, /) -> None:
-    """List skills, show one, create one, check one.
+    """List, show, create and check skills.
 
     Without a command: the same as `skills list`.
     """
@@ -42,7 +42,7 @@ def skills(ctx: click.Context, /) -> None:
 def list_(invocation: Invocation, /, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> None:
     """List skills and commands: origin, who may start them, purpose.
 
-    Includes those that another one of the same name hides, and the parts of any file that are ignored.
+    Includes those that another one of the same name hides, and ignored parts of their files.
     """
     _list(invocation, plugins, trust=trust, json_=json_)
 

@@ -38,7 +38,7 @@ from callboard.types.records import Task
 def tasks(context: click.Context, /, *, watch: bool, status: str | None, session: str | None, json_: bool) -> None:
     """Show the task board of a session.
 
-    The owner, dependencies and files of each task. Without a terminal --watch prints a line for each change; with
+    Shows the owner, dependencies and files of each task. Without a terminal --watch prints a line for each change; with
     --json an object for each.
     """
     if context.invoked_subcommand is not None:
@@ -67,7 +67,7 @@ def tasks(context: click.Context, /, *, watch: bool, status: str | None, session
 @everywhere
 @click.pass_obj
 def show(invocation: Invocation, /, task_id: str, session: str | None, json_: bool) -> None:
-    """Show a whole task: description, check, result, evidence.
+    """Show a task in full: description, check, result, evidence.
 
     ID is shown by `callboard tasks`; a prefix is enough.
     """
@@ -100,7 +100,7 @@ def show(invocation: Invocation, /, task_id: str, session: str | None, json_: bo
 @everywhere
 @click.pass_obj
 def add(invocation: Invocation, /, subject: str, session: str | None, **values: Any) -> None:
-    """Put a task on the board.
+    """Add a task to the board.
 
     An idle teammate that can change files claims it by itself; the lead takes only tasks assigned to it with --owner.
     """
@@ -118,9 +118,9 @@ def add(invocation: Invocation, /, subject: str, session: str | None, **values: 
 @everywhere
 @click.pass_obj
 def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | None) -> None:
-    """Give a task to an agent, which takes it when it is idle.
+    """Assign a task to an agent, which starts it when it is idle.
 
-    An agent that has it in progress is told to stop and can no longer complete it.
+    An agent that is working on it must stop, and can no longer complete it.
     """
     refuse_tools("Giving a task away")
     _do(invocation, session, lambda handle: handle.board.assign(task_id, agent))
@@ -143,7 +143,7 @@ def release(invocation: Invocation, /, task_id: str, session: str | None) -> Non
 @everywhere
 @click.pass_obj
 def cancel(invocation: Invocation, /, task_id: str, session: str | None) -> None:
-    """Take a task off the board. An agent that has it in progress is told to stop."""
+    """Cancel a task. An agent that is working on it must stop."""
     refuse_tools("Cancelling a task")
     _do(invocation, session, lambda handle: handle.board.cancel(task_id))
 

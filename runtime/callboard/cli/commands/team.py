@@ -68,9 +68,9 @@ def sessions(invocation: Invocation, /, json_: bool) -> None:
 def team(context: click.Context, /, watch: bool, session: str | None, json_: bool) -> None:
     """Show the agents of a session.
 
-    A tree of the lead, its teammates and their subagents: state, activity or wait, its start and latest end, tokens and
-    cost. The newest 20 ended agents are listed, without subagents; the others are counted: `callboard team ended` lists
-    them. Without a terminal --watch prints a line for each change; with --json an object for each.
+    Prints a tree of the lead, its teammates and their subagents: state, activity or wait, start and latest end, tokens
+    and cost. The newest 20 ended agents are listed, without subagents; the others are counted: `callboard team ended`
+    lists them. Without a terminal --watch prints a line for each change; with --json an object for each.
     """
     if context.invoked_subcommand is not None:
         return
@@ -122,7 +122,7 @@ Act = Literal["stop", "kill", "resume"]
 @everywhere
 @click.pass_obj
 def stop(invocation: Invocation, /, name: str, why: str, session: str | None) -> None:
-    """Stop an agent: its calls are settled, its tasks are freed, and its life ends."""
+    """Stop an agent: settle its calls, release its tasks, and end it."""
     _act(invocation, session, "stop", name=name, reason=why)
 
 
@@ -156,7 +156,7 @@ def resume_(invocation: Invocation, /, name: str, session: str | None) -> None:
 def budget(invocation: Invocation, /, name: str, limits: Sequence[str], session: str | None) -> None:
     """Raise an agent's total budget: cost_usd, tokens, steps or seconds.
 
-    The new limit replaces the one from its start. Budgets above it still apply.
+    The new limit replaces the one that it started with. Budgets of its parents and of the session still apply.
     """
     raised = limits_given(limits, "team budget")
 

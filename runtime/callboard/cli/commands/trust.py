@@ -29,10 +29,10 @@ from callboard.types.errors import UsageError
 @everywhere
 @click.pass_context
 def trust(ctx: click.Context, /, yes: bool) -> None:
-    """Decide whether the content of this workspace is used.
+    """Decide whether to trust the content of this workspace.
 
-    Hooks, servers, agents, skills, schedules, settings, allow rules and git settings that run programs: all of them are
-    listed in full, and none is used before exactly this content is trusted.
+    Lists hooks, servers, agents, skills, schedules, settings, allow rules and git settings that run programs, in full.
+    None of them is used before you trust exactly this content.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -85,7 +85,7 @@ def show(invocation: Invocation, /, json_: bool) -> None:
 @everywhere
 @click.pass_obj
 def list_(invocation: Invocation, /, json_: bool) -> None:
-    """List the workspaces that you trusted, each content with its time."""
+    """List the workspaces that you trusted, with the time of each decision."""
     stored = TrustFile(find_places(invocation.workspace, writable=False).config).read()
     rows = [
         {"workspace": decision.workspace, "digest": decision.digest, "at": decision.at} for decision in stored.decisions

@@ -46,8 +46,8 @@ _MARKS = {"began": "…", "ended": "✓", "failed": "✗", "dropped": "-"}
 def workflow() -> None:
     """Run, list, show and resume workflows from Python files.
 
-    A workflow is an async function with `@workflow` (docs/workflows.md). Each run is journalled in a session: a run
-    that was cut off, even by a kill, continues and repeats no finished step.
+    A workflow is an async function with `@workflow` (docs/workflows.md). Each run is journalled in a session: a resume
+    continues a run that was interrupted, even by a kill, and repeats no finished step.
     """
 
 

@@ -30,8 +30,8 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 def worktrees(ctx: click.Context, /, json_: bool) -> None:
     """List, merge and remove git worktrees.
 
-    Without a command: all worktrees of this workspace, of all its sessions. Branch, agents, tasks, commits ahead of and
-    behind the workspace's branch, uncommitted files, size.
+    Without a command: lists the worktrees of all sessions of this workspace, with branch, agents, tasks, commits ahead
+    of and behind the workspace's branch, uncommitted files, and size.
     """
     if ctx.invoked_subcommand is None:
         invocation = ctx.ensure_object(Invocation)
@@ -53,7 +53,7 @@ def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
     """Merge the work of a worktree into the branch that is checked out here.
 
     Uncommitted work in it is committed to its branch first. If both sides changed the same lines, nothing is merged:
-    the conflicts are written into the worktree's files, to be solved there.
+    the conflicts are written into the worktree's files, to be resolved there.
     """
     refuse_tools("Merging a worktree")
 

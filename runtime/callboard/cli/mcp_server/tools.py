@@ -162,7 +162,7 @@ class Tools:
             way = f"{_command(room, handle, request, status)}. Ask the person to run it"
             raise UsageError(f"this server may not answer for the person: it has no --may-approve. Their way: {way}")
         if request.kind == "plan" and status == "rejected" and not text.strip():
-            raise UsageError("a rejected plan needs `why`: say what is to change")
+            raise UsageError("a rejected plan needs `why`: say what to change")
         digest = _text(arguments, "digest").lower()
         if not request.digest.startswith(digest):
             raise UsageError(f"{request.id}: its content has changed, or it is another digest: look at it with `show`")

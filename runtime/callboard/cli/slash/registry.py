@@ -1,12 +1,7 @@
 """All slash commands by name, and the execution of a line that contains one. Output goes only through the terminal.
 
-Slash commands about pending requests: show, approve, edit, reject, answer.
-
-The slash command about schedules.
-
-The slash command about notes: list, show, or forget one after a confirmation.
-
-`/mcp`: the MCP servers of the session; connects one or disables it.
+The commands about requests, schedules, notes, and MCP servers are here; `team.py` has those about the session and its
+agents.
 """
 
 from __future__ import annotations
@@ -53,7 +48,7 @@ async def mcp(console: Here, arguments: str) -> Block:
     if not action:
         return states_block(servers.now())
     if action not in ("connect", "off") or not name.strip():
-        return block("what of them? /mcp, /mcp connect NAME, /mcp off NAME", "warn")
+        return block("/mcp, /mcp connect NAME, or /mcp off NAME", "warn")
     return await _do(servers, action, name.strip())
 
 
@@ -188,9 +183,9 @@ async def rules(console: Here, arguments: str) -> Block:
     inspector = console.session.rules
     if action == "revoke" and rule_id.strip():
         revoked = await inspector.revoke(rule_id.strip())
-        return block(f"{revoked.id} is taken back: {revoked.rule} asks again", "good")
+        return block(f"{revoked.id} is revoked: {revoked.rule} asks again", "good")
     if arguments:
-        return block("/rules lists what was allowed with `a`; /rules revoke ID takes it back", "warn")
+        return block("/rules lists the rules that you allowed with `a`; /rules revoke ID revokes one", "warn")
     return rules_table(inspector.all(), time.time())
 
 
@@ -224,7 +219,7 @@ def _unfit(request: Request, status: str, reason: str) -> str:
     if status == "answered":
         return f"{request.id} is a {request.kind}: /approve {request.id}, or /reject {request.id} WHY"
     if request.kind == "plan" and status == "rejected" and not reason:
-        return f"say what is to change: /reject {request.id} WHY"
+        return f"say what to change: /reject {request.id} WHY"
     return ""
 
 
@@ -286,49 +281,47 @@ async def _help(console: Here, arguments: str) -> Block:
 _ABOUT = 72
 """Most characters of a skill's description in the list."""
 _LINES = (
-    ("TEXT", "to the lead; while it works: queued"),
-    ("!COMMAND", "runs a command in your shell; the lead reads its output at its next step"),
-    ("@NAME TEXT", "to a teammate; @all TEXT: to all"),
-    ("!@NAME TEXT", "interrupts the agent's turn and says this; ! alone interrupts the lead"),
-    ("\\TEXT", "send the text to the lead unchanged, also with / @ or ! at its beginning"),
-    ("Shift-Tab", "goes on to the next permission mode: default, acceptEdits, plan"),
-    ("Ctrl-C", "drops the draft, else stops the turn; twice in 2 s: leave"),
-    ("Ctrl-D", "leaves, on an empty line"),
+    ("TEXT", "send a message to the lead; while it works, the message is queued"),
+    ("!COMMAND", "run a command in your shell; the lead reads its output at its next step"),
+    ("@NAME TEXT", "send a message to a teammate; @all TEXT sends it to all"),
+    ("!@NAME TEXT", "interrupt an agent's turn and send it TEXT; ! alone interrupts the lead"),
+    ("\\TEXT", "send TEXT to the lead unchanged, even if it begins with /, @ or !"),
+    ("Shift-Tab", "switch to the next permission mode: default, acceptEdits, plan"),
+    ("Ctrl-C", "drop the draft, or stop the turn; twice within two seconds: leave"),
+    ("Ctrl-D", "leave, on an empty line"),
 )
-"""Other kinds of lines that may be typed."""
+"""Other kinds of input that `/help` lists."""
 
 COMMANDS: Mapping[str, SlashCommand] = {
-    "help": SlashCommand("[COMMAND]", "show this", _help),
-    "status": SlashCommand("", "show session, folder, model, mode, sandbox and what is open", team.status),
+    "help": SlashCommand("[COMMAND]", "show this list, or one command", _help),
+    "status": SlashCommand("", "show session, folder, model, mode, sandbox and open work", team.status),
     "team": SlashCommand("", "show the agents", team.team),
     "agents": SlashCommand("", "list the agent types that the lead can start", team.agents),
-    "inbox": SlashCommand("[AGENT]", "what waits for you; or the mail of an agent, or of all", inbox),
-    "trace": SlashCommand("ENVELOPE", "where an envelope came from and what it caused", trace),
+    "inbox": SlashCommand("[AGENT]", "show what waits for you, or the mail of an agent or of `all`", inbox),
+    "trace": SlashCommand("ENVELOPE", "show where an envelope came from and what it caused", trace),
     "tasks": SlashCommand("", "show the task board", team.tasks),
-    "plans": SlashCommand("", "show what waits for you, in full", plans),
+    "plans": SlashCommand("", "show the requests that wait for you, in full", plans),
     "show": SlashCommand("ID", "show a request in full, with its history", show),
-    "approve": SlashCommand("ID [option N | mode MODE | always] [why]", "approve a plan or allow a tool", approve),
+    "approve": SlashCommand("ID [option N | mode MODE | always] [why]", "approve a plan or allow a tool call", approve),
     "edit": SlashCommand("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", edit),
-    "reject": SlashCommand("ID why", "reject a plan or refuse a tool", reject),
-    "answer": SlashCommand("ID words", "answer a question", answer),
-    "rules": SlashCommand("[revoke ID]", "what was allowed for always, and taking it back", rules),
+    "reject": SlashCommand("ID why", "reject a plan or deny a tool call", reject),
+    "answer": SlashCommand("ID words", "answer an agent's question", answer),
+    "rules": SlashCommand("[revoke ID]", "list the rules that you allowed with `always`, or revoke one", rules),
     "cron": SlashCommand("", "show the schedules", cron),
-    "memory": SlashCommand(
-        "[NAME | forget NAME]", "show the notes that agents keep, one of them, or delete it", memory
-    ),
-    "mcp": SlashCommand("[connect | off NAME]", "show the MCP servers, connect one or switch it off", mcp),
-    "compact": SlashCommand("[focus]", "summarise the lead's conversation now", team.compact),
-    "clear": SlashCommand("", "an empty conversation; the old one is kept on disk", team.clear),
-    "new": SlashCommand("[--carry]", "a fresh conversation, with what matters of this one", team.new),
-    "context": SlashCommand("[AGENT]", "what fills a window; also: explain [AGENT], undo N [AGENT]", team.context),
-    "cost": SlashCommand("[model]", "show what each agent spent, or each model", team.cost),
+    "memory": SlashCommand("[NAME | forget NAME]", "list the notes that agents keep, show one, or delete one", memory),
+    "mcp": SlashCommand("[connect | off NAME]", "show the MCP servers, connect one, or switch one off", mcp),
+    "compact": SlashCommand("[focus]", "summarize the lead's conversation now", team.compact),
+    "clear": SlashCommand("", "start an empty conversation; the old one is kept on disk", team.clear),
+    "new": SlashCommand("[--carry]", "start a fresh conversation; --carry: from a summary of this one", team.new),
+    "context": SlashCommand("[AGENT]", "show what fills a window; also: explain [AGENT], undo N [AGENT]", team.context),
+    "cost": SlashCommand("[model]", "show the cost of each agent, or of each model", team.cost),
     "model": SlashCommand("[NAME]", "show the lead's model, or choose another", team.model),
     "mode": SlashCommand(
         "[MODE]",
         "show the lead's permission mode, or choose another",
         team.mode,
     ),
-    "resume": SlashCommand("[ID]", "list the sessions, or go on with another one", team.resume),
+    "resume": SlashCommand("[ID]", "list the sessions, or continue another one", team.resume),
     "stop": SlashCommand("NAME", "ask an agent to stop", team.stop),
     "quit": SlashCommand("", "leave; the session is kept", team.quit_),
 }

@@ -57,24 +57,26 @@ async def compact(console: Here, arguments: str) -> Block:
 
 async def new(console: Here, arguments: str) -> Block:
     if arguments not in ("", "--carry"):
-        return block("what is to be carried over? /new, or /new --carry", "warn")
+        return block("/new, or /new --carry", "warn")
     await console.session.renew(carry=bool(arguments))
     return Block(())  # the screen says it, also on those of other processes
 
 
 async def stop(console: Here, arguments: str) -> Block:
     if not arguments:
-        return block("whom? /stop NAME; /team shows who there is", "warn")
+        return block("name an agent: /stop NAME; /team lists them", "warn")
     name = living(console, arguments)
     if name == "lead":
-        return block("the lead ends with its session: ! stops its turn, /new begins it anew, /quit leaves", "warn")
+        return block(
+            "the lead ends with its session: ! stops its turn, /new starts a fresh conversation, /quit leaves", "warn"
+        )
     await console.session.command("stop", to=name)
     return block(f"asked {name} to stop", "dim")
 
 
 async def cost(console: Here, arguments: str) -> Block:
     if arguments not in ("", "agent", "model"):
-        return block("by what? /cost, or /cost model", "warn")
+        return block("/cost, or /cost model", "warn")
     spending = await console.session.cost()
     budgets = await console.session.budgets()
     return cost_block(spending, "model" if arguments == "model" else "agent", budgets)
@@ -101,11 +103,11 @@ async def model(console: Here, arguments: str) -> Block:
         hint = f"; /model NAME chooses another one: {', '.join(others)}" if others else "; /model NAME chooses another"
         return Block((Line(console.session.model_of(), "strong"), Line(f"  the lead's model{hint}", "dim")))
     if len(arguments.split()) > 1:
-        return block("one name, please: /model NAME", "warn")
+        return block("give one name: /model NAME", "warn")
     if arguments == console.session.model_of():
-        return block(f"the lead asks {arguments} already", "dim")
+        return block(f"the lead already uses {arguments}", "dim")
     await console.session.use_model(arguments)
-    return block(f"from its next call on the lead asks {arguments}", "good")
+    return block(f"the lead uses {arguments} from its next call on", "good")
 
 
 async def mode(console: Here, arguments: str) -> Block:
@@ -119,9 +121,9 @@ async def mode(console: Here, arguments: str) -> Block:
         hint = f"  the lead's permission mode; /mode MODE chooses another: {', '.join(others)}"
         return Block((Line(console.session.mode_of(), "strong"), Line(hint, "dim")))
     if len(arguments.split()) > 1:
-        return block("one mode, please: /mode MODE", "warn")
+        return block("give one mode: /mode MODE", "warn")
     if arguments == console.session.mode_of():
-        return block(f"the lead is in the mode {arguments} already", "dim")
+        return block(f"the lead is already in the mode {arguments}", "dim")
     chosen = await console.session.use_mode(arguments)
     return block(f"the lead's next calls are judged in the mode {chosen}", "good")
 
@@ -132,13 +134,13 @@ async def resume(console: Here, arguments: str) -> Block:
     if not arguments:
         listing = sessions_table(rows[:_SESSIONS])
         hint = f"; {len(rows) - _SESSIONS} older ones: callboard sessions" if len(rows) > _SESSIONS else ""
-        arguments = f"this is {console.session.id}; /resume ID goes on with another one, and keeps this{hint}"
+        arguments = f"this is {console.session.id}; /resume ID continues another one, and keeps this one{hint}"
         return Block((*listing.lines, Line(arguments, "dim")))
     ids = [row.id for row in rows]
     matches = by_beginning(ids, arguments)
     if len(matches) != 1:
         problem = (
-            f"{arguments!r} fits {len(matches)} sessions"
+            f"{arguments!r} matches {len(matches)} sessions"
             if matches
             else f"{arguments!r} is no session of this workspace"
         )
