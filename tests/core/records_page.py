@@ -1,4 +1,4 @@
-"""Writes `docs/records.md` from the classes: `python tests/core/records_page.py`. A test tells when it drifts."""
+"""Write `docs/records.md` from the classes: `python tests/core/records_page.py`. A test checks that it is current."""
 
 from __future__ import annotations
 
@@ -57,27 +57,27 @@ PARTS = (
 INTRO = """\
 # Records
 
-Everything durable, version 1: what is in the journals, the mailboxes and the rows of a store. This page is made from
-the classes (`python tests/core/records_page.py`), and a test fails when it has drifted.
+All durable data, version 1: the content of journals, mailboxes, and rows of a store. This page is generated from the
+classes (`python tests/core/records_page.py`), and a test fails if it is out of date.
 
 Three promises:
 
-- **A record loads for ever.** `tests/core/golden/v1.jsonl` holds one of each kind as version 1 wrote it; it must load
-  and say the same as long as there is a Callboard.
-- **A field is never renamed and never gets another meaning.** A new field has a default, so that an old record loads;
-  a field that a newer version wrote is ignored by an older one.
-- **A change that cannot be told by a default is a new kind of record**, with its own `t`, or a higher `v` with a rule
-  that reads the old one.
+- **A record loads forever.** `tests/core/golden/v1.jsonl` has a record of each kind as version 1 wrote it. Every later
+  version of Callboard must load it with the same meaning.
+- **A field is never renamed and never changes its meaning.** A new field has a default, so that old records load. An
+  older version ignores fields that a newer version wrote.
+- **A change that a default cannot express is a new kind of record**, with its own `t`, or a higher `v` with a rule that
+  reads the old one.
 
-All records are JSON objects in UTF-8. Times are Unix seconds (float, UTC), money is US dollars, ids are text. In the
-tables a field without a default is required.
+All records are JSON objects in UTF-8. Times are Unix seconds (float, UTC), money is in US dollars, and ids are text. In
+the tables, a field without a default is required.
 
-## Where they stand
+## Names in the store
 
-| name in the store | what |
+| name in the store | content |
 | --- | --- |
-| `j/<session>/<name>.<incarnation>` (stream) | an agent's journal: events, in order, from 1 |
-| `m/<session>/<name>.<incarnation>` (stream) | its mailbox: envelopes; an id seen before appends nothing |
+| `j/<session>/<name>.<incarnation>` (stream) | an agent's journal: events in order, numbered from 1 |
+| `m/<session>/<name>.<incarnation>` (stream) | its mailbox: envelopes; a known id is not appended again |
 | `s/<session>` | `SessionRow` |
 | `host/<session>` | `HostRow` of the process that hosts it |
 | `s/<session>/agent/<name>` | `AgentRow` of the newest incarnation |
@@ -88,17 +88,17 @@ tables a field without a default is required.
 | `s/<session>/rule/<id>` | `SessionRule` |
 | `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
 | `w/<session>/<id>` | `WorkflowRow`, a run of a workflow; the stream of that name is its journal: `WorkflowNoted` |
-| `worktrees` (stream) | what was done to git worktrees: `WorktreeNoted`, of all sessions of the workspace |
-| `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a shortcut, never the truth, and \
-of no fixed form |
+| `worktrees` (stream) | changes of git worktrees, for all sessions of the workspace: `WorktreeNoted` |
+| `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a cache, in a format \
+that may change |
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [
         INTRO,
-        "## Events\n\nEach has `v` (1), `at` (when it was recorded) and `t`, its kind. `apply` says what it changes.\n",
+        "## Events\n\nEach has `v` (1), `at` (the time of recording), and `t` (kind). `apply` defines its effect.\n",
         *(_section(kind) for kind in EVENTS),
         "## Envelopes and rows\n",
         *(_section(kind) for kind in ROWS),
@@ -119,7 +119,7 @@ def _section(kind: type[Value]) -> str:
 
 
 def _fields(kind: type[Value]) -> Iterator[str]:
-    """A row for each field that the class itself states, with the docstring that stands under it."""
+    """Return a row for each field that the class itself defines, with the docstring below it."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     for place, node in enumerate(body.body):
