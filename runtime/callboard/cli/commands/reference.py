@@ -54,7 +54,7 @@ as things happen; the first is `system/init`, the last is `result`.
 | `system` / `call_held` | Callboard only: a model call waited `held_ms` before it was sent, because of `reason` |
 | `system` / `budget_reached` | Callboard only: a call or an agent did not fit the `budget`; `message` describes it |
 | `system` / `stuck` | Callboard only: repetition (`pattern`, `count`, `message`; `action`: `nudge`, `stop`) |
-| `system` / `compact_boundary` | the conversation before this point was summarised |
+| `system` / `compact_boundary` | the conversation before this point was summarized |
 | `system` / `task_started`, `task_notification` | an agent or a background command started, ended |
 | `system` / `permission_denied` | a tool call was refused |
 | `result` / `success` | last: `result` contains the lead's final text |
