@@ -436,45 +436,47 @@ def _waiting_for(state: AgentState) -> str:
     return f"permission {asking[0]}" if asking else "tools"
 
 
+# Why this order, where it is not obvious:
+# - `taken`: an agent must not continue a task that another one does
+#   (test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done).
+# - `answers`: an answer decides which calls run at all (test_an_answer_is_taken_before_anything_else_goes_on).
+# - `orphans`: `calls` and `model_under_way` would wait for an operation that a dead process had
+#   (test_work_whose_process_died_is_taken_care_of).
+# - `undoing`: before the next request is made from the view, and also while tools run
+#   (test_it_is_taken_up_while_tools_run_and_while_a_plan_waits).
+# - `moving` before `calls`: calls run in this folder
+#   (test_a_claimed_task_moves_its_owners_tools_between_replies_and_back).
+# - `ending` after `calls`: the result of the report is merged first
+#   (test_a_report_ends_the_turn_once_its_result_is_merged).
+# - `plan_pending`: before everything that leads to a model call, and before mail
+#   (test_while_a_plan_waits_the_model_is_not_asked_and_mail_stays).
+# - `count` before `compaction`: a count may show that no compaction is needed
+#   (test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacted).
+# - `injections` before `mail`: reminders stand before the words of the user.
+# - `stuck` after `mail`: what arrives may end the repetition (test_each_turn_has_its_own_nudge_and_mail_is_progress).
+# - `rest` last: the board comes after the mailbox (test_a_teammate_reads_its_mail_before_it_looks_at_the_board).
 RULES: tuple[Rule, ...] = (
     ended,
     stopping,
-    # An agent must not work on for a task that another one does
-    # (test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done).
     taken,
-    # An answer decides which calls run at all (test_an_answer_is_taken_before_anything_else_goes_on).
     answers,
-    # Before `calls` and `model_under_way`: they would wait for an operation that a dead process had
-    # (test_work_whose_process_died_is_taken_care_of).
     orphans,
-    # Before the next request is made from the view, and also while tools run
-    # (test_it_is_taken_up_while_tools_run_and_while_a_plan_waits).
     undoing,
     failure,
-    # Before `calls`: they run in this folder (test_a_claimed_task_moves_its_owners_tools_between_replies_and_back).
     moving,
     calls,
     starting,
     model_under_way,
-    # After `calls`: the result of the report is merged first
-    # (test_a_report_ends_the_turn_once_its_result_is_merged).
     ending,
     cut_reply,
-    # Before everything that leads to a model call, and before mail
-    # (test_while_a_plan_waits_the_model_is_not_asked_and_mail_stays).
     plan_pending,
     prompt,
-    # A count may show that no compaction is needed
-    # (test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacted).
     count,
     compaction,
-    # Before `mail`, so that reminders stand before the words of the user.
     injections,
     mail,
-    # After `mail`: what arrives may end the repetition (test_each_turn_has_its_own_nudge_and_mail_is_progress).
     stuck,
     ask,
     end_of_turn,
-    # Last: the board comes after the mailbox (test_a_teammate_reads_its_mail_before_it_looks_at_the_board).
     rest,
 )
