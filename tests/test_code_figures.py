@@ -63,8 +63,18 @@ def test_a_private_function_named_once_counts_and_one_named_twice_does_not() -> 
     assert code_figures.once_called_functions(code(a=text)) == (1, 2)
 
 
-def test_the_script_prints_every_figure() -> None:
+def test_the_script_prints_every_figure_of_the_project_in_a_folder(tmp_path: Path) -> None:
+    """The package itself is measured by `tests/test_architecture.py`; to parse it here takes seconds."""
+    package = tmp_path / "runtime" / "callboard"
+    package.mkdir(parents=True)
+    text = '"""What it is."""\nfrom callboard import {}\nlimit = 1\n"""Seconds."""\ndef f(): pass\nclass C: pass\n'
+    for name, other in (("first", "second"), ("second", "third"), ("third", "nothing")):
+        (package / f"{name}.py").write_text(text.format(other))
     script = Path(code_figures.__file__)
-    printed = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
-    assert "vague bindings, per 1,000" in printed
-    assert "The longest chain:" in printed
+    line = [sys.executable, str(script), str(tmp_path)]
+    printed = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert "modules (mean lines)                                 3 (6)\n" in printed
+    assert "docstrings that begin with a question word           100.0% (3 of 3)\n" in printed
+    assert "modules with one importer                            66.7% (2 of 3)\n" in printed
+    assert "vague bindings, per 1,000                            0.0 (0 of 9)\n" in printed
+    assert printed.endswith("The longest chain:\ncallboard.first\ncallboard.second\ncallboard.third\n")
