@@ -42,7 +42,7 @@ def check(draws: list[int]) -> Interpreter:
 
 
 @given(DRAWS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_happens_the_view_is_valid_and_the_life_comes_to_rest(draws: list[int]) -> None:
     check(draws)
 

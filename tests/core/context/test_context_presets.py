@@ -236,7 +236,7 @@ FAILURES = st.sets(st.integers(1, 12), max_size=6)
 
 @pytest.mark.parametrize("preset", PRESETS)
 @given(happens=HAPPENS, budget=st.sampled_from([3_000, 12_000, 60_000, BUDGET]), failures=FAILURES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_under_every_preset_each_edit_keeps_the_laws_and_each_request_is_accepted(
     preset: str, happens: list[Any], budget: int, failures: set[int]
 ) -> None:
