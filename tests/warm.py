@@ -120,7 +120,7 @@ class Process:
             body |= {"new_session": new_session or terminal, "terminal": terminal}
             server().ask(body, [*streams, status])
         self.pid = int(self._line(None) or "0")
-        assert self.pid, "the process that is copied has gone"
+        assert self.pid, "the process that is copied is gone"
 
     def _streams(self, theirs: contextlib.ExitStack, stdin: int, stdout: int, stderr: int) -> list[int]:
         made: list[int] = []

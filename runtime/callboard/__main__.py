@@ -125,8 +125,8 @@ def _flat(error: BaseException) -> list[BaseException]:
 def _bug(error: BaseException, cause: BaseException) -> int:
     about = f"callboard {__version__}, python {sys.version.split()[0]}, {sys.platform}\n{' '.join(sys.argv[:2])}\n\n"
     where = _keep(about + "".join(traceback.format_exception(error)))
-    _say(f"callboard: a bug of ours: {type(cause).__name__}: {str(cause)[:300]}")
-    _say(f"The details are in {where}. The session is kept: `callboard resume` goes on with it.")
+    _say(f"callboard: a bug in Callboard: {type(cause).__name__}: {str(cause)[:300]}")
+    _say(f"The details are in {where}. The session is kept: `callboard resume` continues it.")
     return BUG
 
 

@@ -23,8 +23,8 @@ def test_an_id_may_be_abbreviated_and_its_whole_wins(wanted: str, found: str) ->
     ("wanted", "words"),
     [
         ("ab", "'ab' fits 2 tasks of team t: task_abc, task_abcd"),
-        ("zz", "'zz' is no task of team t; there are: task_abc, task_abcd, task_xy, schedule:x"),
-        ("", "'' is no task of team t; there are: task_abc, task_abcd, task_xy, schedule:x"),
+        ("zz", "'zz' is not a task of team t; there are: task_abc, task_abcd, task_xy, schedule:x"),
+        ("", "'' is not a task of team t; there are: task_abc, task_abcd, task_xy, schedule:x"),
     ],
 )
 def test_what_fits_none_or_several_is_told_with_the_candidates(wanted: str, words: str) -> None:

@@ -312,7 +312,7 @@ def test_a_stage_of_ones_own_is_asked_by_the_name_that_settings_give_it(place: P
         ({"agents": [Agent("a", "b", "c", tools=["no_such"])]}, "there is no tool 'no_such'"),
         ({"agents": [Agent("A b", "b", "c")]}, "name"),
         ({"modell": "x"}, "there is no option 'modell'"),
-        ({"approver": 7}, "no approver"),
+        ({"approver": 7}, "not an approver"),
         ({"budget": -1}, "budget"),
         ({"tools": [book, tool(name="book")(lambda: "")]}, "two tools go by one name"),
     ],

@@ -210,7 +210,7 @@ def test_results_of_every_kind_become_blocks_and_data() -> None:
     assert [one["type"] for one in seen if isinstance(one, dict)] == ["text", "image"]
     told = outcome_of(ToolResult("no", is_error=True, data={"a": 1}, ends_turn=True))
     assert (told.content, told.is_error, told.data, told.ends_turn) == ("no", True, {"a": 1}, True)
-    with pytest.raises(ToolRefused, match="no JSON"):
+    with pytest.raises(ToolRefused, match="not JSON"):
         outcome_of(socket.SocketKind)
 
 

@@ -47,7 +47,7 @@ def test_a_workflow_that_is_killed_at_every_point_goes_on_and_repeats_nothing(tm
     assert code == 0
     result = told["result"]
     assert result[:-1] == ["3", "paid 5", "seen", "seen", "Ann"]
-    assert told["agents"] == ["lead", "subagent", "subagent"], "an agent was made anew"
+    assert told["agents"] == ["lead", "subagent", "subagent"], "an agent was created again"
     did = (work / "did.txt").read_text().splitlines()
     assert did.count("count") == 2, "killed inside, it may run again; then never more"
     assert did.count("pay 5") == did.count("touch one") == did.count("touch two") == 1

@@ -44,7 +44,7 @@ TRANSIENT: tuple[Fault, ...] = (
     fault("connection"),
     fault("connection", message="reset in the stream"),
     fault("silence"),
-    fault("bad_reply", status=200, message="the stream is no JSON"),
+    fault("bad_reply", status=200, message="the stream is not JSON"),
 )
 PARKING: tuple[Fault, ...] = (
     fault("rate_limited", status=429, retry_after=61.0),

@@ -150,7 +150,7 @@ def _all_blocks(request: Json) -> Iterator[Json]:
 
 def _check_tools(tools: list[Json]) -> list[str]:
     names = [tool.get("name", "") for tool in tools]
-    wrong = [f"tools: {name!r} is no name" for name in names if not TOOL_NAME.match(name)]
+    wrong = [f"tools: {name!r} is not a valid name" for name in names if not TOOL_NAME.match(name)]
     if len(set(names)) != len(names):
         wrong.append("tools: names must be unique")
     for tool in tools:

@@ -118,7 +118,7 @@ def _environment(pid: int) -> list[str]:
 def no_traceback(ran: Ran) -> None:
     """What a person reads is words, not the inside of the program."""
     assert "Traceback" not in ran.err, ran.err
-    assert "a bug of ours" not in ran.err, ran.err
+    assert "a bug in Callboard" not in ran.err, ran.err
 
 
 class AtTerminal:

@@ -190,7 +190,7 @@ def test_a_run_waits_on_a_full_disk_and_does_everything_once(command: Command, e
                 running.signal(signal.SIGINT)
             ran = running.end()
         if end == "interrupt":
-            told(ran, 130, "Free some room")
+            told(ran, 130, "Free some space")
             told(command.run("team"), 3, "no room left")
             ballast.unlink()
             ran = command.run("resume")

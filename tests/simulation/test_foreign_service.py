@@ -135,7 +135,7 @@ BREAKS: list[tuple[str, Callable[[Json], object]]] = [
     ("field required", lambda r: r.pop("max_tokens")),
     ("max_tokens", lambda r: r.update(max_tokens=0)),
     ("names must be unique", lambda r: r.update(tools=[{"name": "a", "input_schema": {"type": "object"}}] * 2)),
-    ("is no name", lambda r: r.update(tools=[{"name": "a b", "input_schema": {"type": "object"}}])),
+    ("is not a valid name", lambda r: r.update(tools=[{"name": "a b", "input_schema": {"type": "object"}}])),
     ("cache_control", lambda r: r.update(system=[{**text("s"), "cache_control": {"type": "ephemeral"}}] * 5)),
     ("user role", lambda r: r["messages"].pop(0)),
     ("non-whitespace", lambda r: r["messages"].append({"role": "user", "content": [text(" ")]})),

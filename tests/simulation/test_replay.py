@@ -338,7 +338,7 @@ async def test_a_replay_is_neither_resumed_nor_recorded(place: Place) -> None:
     await place.record("agents:\n  lead:\n    - reply: One.\n")
     model = f"cassette:{place.cassette}"
     workspace = place.workspace("there")
-    with pytest.raises(UsageError, match="begins anew"):
+    with pytest.raises(UsageError, match="starts over"):
         await _run(
             SessionOptions(
                 WorkspaceOptions(workspace), identity=IdentityOptions(resume=True), model=ModelOptions(model)

@@ -102,7 +102,7 @@ async def decide(
         _refuse_inside_tool()
     trust = replace(await anyio.to_thread.run_sync(standing, workspace, config), texts=texts)
     if gate is not None and trust.damage:
-        gate.tell(f"{trust.damage}: nothing is trusted by it; `callboard trust` decides anew")
+        gate.tell(f"{trust.damage}: nothing is trusted by it; `callboard trust` decides again")
     if trust.trusted:
         return trust
     if flag:

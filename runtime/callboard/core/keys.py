@@ -59,7 +59,10 @@ def one_by_id(kind: str, ids: Iterable[str], prefix: str, *, where: str = "", of
     if fitting:
         raise UsageError(f"{prefix!r} fits {len(fitting)} {kind}s{of}: {_some(fitting)}")
     choices = list(offered) or all_ids
-    raise UsageError(f"{prefix!r} is no {kind}{of}; {f'there are: {_some(choices)}' if choices else 'there are none'}")
+    article = "an" if kind[0] in "aeiou" else "a"
+    raise UsageError(
+        f"{prefix!r} is not {article} {kind}{of}; {f'there are: {_some(choices)}' if choices else 'there are none'}"
+    )
 
 
 def by_beginning(ids: Iterable[str], prefix: str) -> list[str]:

@@ -32,7 +32,7 @@ def answer_of(request: Request, said: Said, reason: str = "") -> Answer | None:
             raise UsageError(f"{request.id} is a question: answer it with a text")
         return Answer("approved" if said else "rejected", "person", reason)
     if request.kind != "question":
-        raise UsageError(f"{request.id} is no question: answer it with True or False")
+        raise UsageError(f"{request.id} is not a question: answer it with True or False")
     return Answer("answered", "person", said)
 
 
@@ -63,5 +63,5 @@ def approver_of(approver: Approver | ApproverFunction) -> Approver:
     if callable(getattr(approver, "answer", None)):
         return cast("Approver", approver)
     if not callable(approver):
-        raise UsageError(f"{approver!r} is no approver: give a function of the request, or an object with `answer`")
+        raise UsageError(f"{approver!r} is not an approver: give a function of the request, or an object with `answer`")
     return FunctionApprover(approver)

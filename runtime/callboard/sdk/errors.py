@@ -23,7 +23,7 @@
     │   └── ToolError
     └── NobodyCanAct          stop now, keep what there is: StoreDamaged, StoreFull, Fenced, ModelUnavailable
 
-Anything else that comes out of the API is a bug of ours, or an exception of your own code.
+Anything else that comes out of the API is a bug in Callboard, or an exception of your own code.
 """
 
 from __future__ import annotations

@@ -155,4 +155,4 @@ def _plain(value: object) -> Any:
             return to_jsonable_python(dataclasses.asdict(value))
         return to_jsonable_python(value)
     except (ValueError, TypeError) as error:
-        raise ToolRefused(f"it returned {type(value).__name__}, which is no JSON: {error}") from error
+        raise ToolRefused(f"it returned {type(value).__name__}, which is not JSON: {error}") from error

@@ -167,20 +167,20 @@ def _servers(servers: Mapping[str, Mapping[str, object]] | Sequence[str | Path])
 
 def _a_tool(value: object) -> AnyTool:
     if not isinstance(value, FunctionTool):
-        raise UsageError(f"{value!r} is no tool: put `@tool` over the function")
+        raise UsageError(f"{value!r} is not a tool: put `@tool` over the function")
     return cast("AnyTool", value)
 
 
 def _a_hook(function: Callable[..., Any]) -> Callable[..., Any]:
     if not getattr(function, MARKS, ()):
-        raise UsageError(f'{function!r} is no hook: put `@hook("PreToolUse")` or the like over the function')
+        raise UsageError(f'{function!r} is not a hook: put `@hook("PreToolUse")` or the like over the function')
     return function
 
 
 def _stages(stages: Mapping[str, Stage]) -> Mapping[str, Stage]:
     for name in stages:
         if name.count(":") != 1:
-            raise UsageError(f"stages: {name!r} is no name of one: write it as code:{name.replace(':', '_')}")
+            raise UsageError(f"stages: {name!r} is not a valid name: write it as code:{name.replace(':', '_')}")
     return stages
 
 

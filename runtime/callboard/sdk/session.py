@@ -296,7 +296,7 @@ class Session:
             raise UsageError(f"there is no request {request!r}; there are: {', '.join(requests) or 'none'}")
         answer = answer_of(match, said, reason)
         if answer is None:
-            raise UsageError("None is no answer: say True, False, or a text")
+            raise UsageError("None is not an answer: say True, False, or a text")
         lost = await self._current.answer(
             match.id, answer.status, answer.reason, word=answer.word, always=answer.always
         )

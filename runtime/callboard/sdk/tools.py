@@ -120,7 +120,9 @@ class FunctionTool(Generic[P, R]):
         """Read the function's signature. Raises `NotTyped` for a function whose input cannot be described."""
         name = options.get("name", getattr(function, "__name__", "").replace(".", "_"))
         if not _NAME.fullmatch(name):
-            raise NotTyped(f"{name!r} is no name of a tool: letters, digits, `_` and `-`, at most {LONGEST_NAME}")
+            raise NotTyped(
+                f"{name!r} is not a valid name of a tool: letters, digits, `_` and `-`, at most {LONGEST_NAME}"
+            )
         if name.startswith("mcp__"):
             raise NotTyped(f"tool {name!r}: names that begin with mcp__ are those of MCP servers")
         if options.get("reads") and options.get("effect", "read") != "read":

@@ -116,7 +116,7 @@ class AttachedSession(OpenSession):
         text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
         if self._died:
             reason = (
-                f"process {self.pid}, which hosted the session, has died: `callboard resume {self.id}` goes on with it"
+                f"process {self.pid}, which hosted the session, has died: `callboard resume {self.id}` continues it"
             )
             return RunEnd(FAILED, text, reason, self.usage(), self.team(), self.open_work())
         code = await self._noted_code()
@@ -291,7 +291,7 @@ async def open_attached(
         row = await find_session(store, options.identity.session)
         holder = await store.holder(host_lease(row.id))
         if holder is None:
-            raise UsageError(f"no process hosts session {row.id}: `callboard resume {row.id}` goes on with it")
+            raise UsageError(f"no process hosts session {row.id}: `callboard resume {row.id}` continues it")
         session = AttachedSession(row, places, store, observers=observers, approvers=approvers)
         async with _following(session, holder), _present(store, row.id, bool(approvers)):
             yield session

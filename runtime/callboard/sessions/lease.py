@@ -97,7 +97,7 @@ async def heed_take_over(store: Store, session: str, own_row: HostRow) -> None:
             if host.asked_by or not _same(host, own_row):
                 by = host.asked_by or host.pid
                 raise SessionTakenOver(
-                    f"process {by} takes over session {session}. What was under way here goes on there; "
+                    f"process {by} takes over session {session}. The work that was in progress here continues there; "
                     f"`callboard attach {session}` follows it",
                     by,
                 )

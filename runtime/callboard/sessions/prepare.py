@@ -64,7 +64,7 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
     if options.model.record is not None and (replay or identity.resume):
         raise UsageError("--record goes with a new session: one is recorded from its beginning")
     if replay is not None and identity.resume:
-        raise UsageError("a replay is a session of its own, which begins anew: leave --continue and --resume out")
+        raise UsageError("a replay is a session of its own, which starts over: leave --continue and --resume out")
     if replay is not None:
         return _for_replay(options, replace(places, data=replay.data), loaded, trust, replay=replay, stack=stack)
     if options.hosting.shared is not None:

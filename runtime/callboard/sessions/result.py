@@ -182,7 +182,9 @@ def summarise(row: AgentRow, state: AgentState | None) -> AgentSummary:
 def outcome_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence[Request]) -> RunOutcome:
     """Return how a run at rest ended."""
     if row is not None and row.life == "crashed":
-        return RunOutcome(BUG, "the lead crashed again and again: a bug of ours; the session's log has the details")
+        return RunOutcome(
+            BUG, "the lead crashed again and again: a bug in Callboard; the session's log has the details"
+        )
     if lead is None:
         return RunOutcome(FAILED, "the lead of this session was stopped: start a new session")
     # A shutdown that its teammate did not follow is carried out: nothing waits for an answer.
@@ -208,7 +210,7 @@ def advice_after(session: str, reason: str, limit: RunLimit) -> str:
     """Return how a person can continue a session whose lead a limit stopped; empty if `reason` already says it."""
     resume = f"`callboard resume {session}"
     if reason == "overflow":
-        return f"{resume} --carry` goes on in a fresh conversation with what matters"
+        return f"{resume} --carry` continues in a fresh conversation with what matters"
     match limit:
         case "turn_steps":
             return f"{resume}` goes on with as many more; add --max-turns N for another number"

@@ -112,16 +112,16 @@ AGENTS: tuple[Bad, ...] = (
     Bad("tools is a mapping", front(*NAMED, "tools: {Read: true}"), 4, "tools", "a mapping"),
     Bad("no tool that exists", front(*NAMED, "tools: Nope, Never"), 4, "tools", "none of these"),
     Bad("one tool that exists", front(*NAMED, "tools: Read, Nope"), 4, "tools", "no tool Nope", loads=True),
-    Bad("no mode", front(*NAMED, "permissionMode: wild"), 4, "permissionMode", "is no mode", loads=True),
+    Bad("no mode", front(*NAMED, "permissionMode: wild"), 4, "permissionMode", "is not a mode", loads=True),
     Bad("turns are words", front(*NAMED, "maxTurns: many"), 4, "maxTurns", "whole number", loads=True),
-    Bad("effort is no effort", front(*NAMED, "effort: huge"), 4, "effort", "is none", loads=True),
-    Bad("memory nowhere", front(*NAMED, "memory: moon"), 4, "memory", "is none", loads=True),
+    Bad("effort is no effort", front(*NAMED, "effort: huge"), 4, "effort", "is unknown", loads=True),
+    Bad("memory nowhere", front(*NAMED, "memory: moon"), 4, "memory", "is unknown", loads=True),
     Bad("model is a list", front(*NAMED, "model: [a]"), 4, "model", "a list", loads=True),
-    Bad("skills are numbers", front(*NAMED, "skills: [1]"), 4, "skills", "no name", loads=True),
+    Bad("skills are numbers", front(*NAMED, "skills: [1]"), 4, "skills", "not a name", loads=True),
     Bad("servers are a number", front(*NAMED, "mcpServers: 1"), 4, "mcpServers", "a list of names", loads=True),
     Bad("budget is a text", front(*NAMED, "budget: much"), 4, "budget", "limits by name", loads=True),
     Bad("background is a word", front(*NAMED, "background: maybe"), 4, "background", "true or false", loads=True),
-    Bad("a field that is none", front(*NAMED, "frobnicate: 1"), 4, "frobnicate", "no field", loads=True),
+    Bad("a field that is none", front(*NAMED, "frobnicate: 1"), 4, "frobnicate", "not a field", loads=True),
     Bad("hooks are a text", front(*NAMED, "hooks: all"), 4, "hooks", "", loads=True),
 )
 
@@ -156,5 +156,5 @@ PLUGINS: tuple[Bad, ...] = (
     Bad("a path outside", text('{"name": "bad", "agents": "./../x"}'), 1, "agents", "leads out", loads=True),
     Bad("a path without a dot", text('{"name": "bad", "agents": "agents"}'), 1, "agents", "begins with", loads=True),
     Bad("a path to nothing", text('{"name": "bad", "agents": "./no"}'), 1, "agents", "No such file", loads=True),
-    Bad("a field that is none", text('{"name": "bad",\n "zap": 1}'), 2, "zap", "no field", loads=True),
+    Bad("a field that is none", text('{"name": "bad",\n "zap": 1}'), 2, "zap", "not a field", loads=True),
 )

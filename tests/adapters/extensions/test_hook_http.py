@@ -49,9 +49,9 @@ async def test_the_event_is_posted_and_json_under_2xx_decides() -> None:
     [
         ("", 200, ""),
         ("  \n", 204, ""),
-        ("plain text", 200, "no JSON object"),
-        ("[1]", 200, "no JSON object"),
-        ("{broken", 200, "no JSON object"),
+        ("plain text", 200, "not a JSON object"),
+        ("[1]", 200, "not a JSON object"),
+        ("{broken", 200, "not a JSON object"),
         ('{"continue": "no"}', 200, "continue"),
         (specific(permissionDecision="deny"), 403, "status 403"),
         (specific(permissionDecision="deny"), 500, "status 500"),

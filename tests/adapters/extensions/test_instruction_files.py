@@ -195,7 +195,7 @@ async def test_a_rule_without_paths_holds_from_the_start_and_one_with_them_on_to
         ("paths: [", "front matter", True),
         ("paths: {a: b}", "r.md:2: paths: refused", True),
         ("paths: '[' \nother: 1", "r.md:3: other: ignored", False),
-        ("paths: '{a'", "'{a' is no glob: a brace is not closed", False),
+        ("paths: '{a'", "'{a' is not a valid glob: a brace is not closed", False),
         ("", "", True),
     ],
 )

@@ -111,11 +111,11 @@ async def test_a_star_in_front_needs_no_quotes_and_a_comment_is_none_of_the_prom
         ('---\ntimezone: UTC\ncron: "61 * * * *"\n---\nLook.\n', "f.md:3: cron: minute: "),
         (
             '---\ncron: "@daily"\n\ntimezon: UTC\n---\nLook.\n',
-            "f.md:4: timezon: is no field of a schedule: did you mean",
+            "f.md:4: timezon: is not a field of a schedule: did you mean",
         ),
         ('---\ncron: "@daily"\ntimezone: Europe/Berln\n---\nLook.\n', "f.md:3: timezone: 'Europe/Berln'"),
         ('---\ncron: "@daily"\nbudget:\n  calls: 3\n---\nLook.\n', "f.md:3: budget: 'calls': no such kind"),
-        ('---\ncron: "@daily"\ndeadline: soon\n---\nLook.\n', "f.md:3: deadline: 'soon' is no span of time"),
+        ('---\ncron: "@daily"\ndeadline: soon\n---\nLook.\n', "f.md:3: deadline: 'soon' is not a duration"),
         ('---\ncron: "@daily"\nprompt: Look.\n---\nLook.\n', "f.md:3: prompt: is the text below the front matter"),
         ('---\ncron: "@daily"\n---\n\n', "f.md:4: prompt: is empty"),
         ('---\ncron: "@daily"\n---\na\0b\n', "f.md:4: holds a NUL"),

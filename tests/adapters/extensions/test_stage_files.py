@@ -74,5 +74,5 @@ def test_nothing_of_the_workspace_is_run_by_its_name(workspace: Path, monkeypatc
     (workspace / "trap" / "__init__.py").write_text("raise SystemExit('it ran')\n")
     monkeypatch.setattr(sys, "path", [str(workspace), *sys.path])
     for name in ("bait:stage", "trap:stage", "trap.inner:stage"):
-        with pytest.raises(ValueError, match="lies in the workspace"):
+        with pytest.raises(ValueError, match="is in the workspace"):
             load_stage(name, workspace.parent / "stages", workspace)

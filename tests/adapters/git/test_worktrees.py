@@ -75,7 +75,7 @@ async def test_it_begins_at_the_base_that_was_asked_for(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD, "other")
     assert (trees.root / "one" / "b.txt").read_text() == "other\n"
     for base in ("nowhere", "--all", "-q", "HEAD:a.txt"):
-        assert "is no branch, tag or commit" in await trees.refused(trees.keeper.create("two", LEAD, base))
+        assert "is not a branch, tag or commit" in await trees.refused(trees.keeper.create("two", LEAD, base))
 
 
 async def test_a_branch_that_is_there_is_never_taken_over_unasked(trees: Trees) -> None:
@@ -107,7 +107,7 @@ async def test_nothing_that_the_repository_names_runs_when_one_is_made(trees: Tr
 async def test_a_folder_without_a_repository_of_its_own_is_told_why(tmp_path: Path) -> None:
     trees = Trees(tmp_path)
     shutil.rmtree(trees.workspace / ".git")
-    assert "is no git repository" in await trees.refused(trees.keeper.create("one", LEAD))
+    assert "is not a git repository" in await trees.refused(trees.keeper.create("one", LEAD))
     plain(tmp_path, "init", "-q")
     words = await trees.refused(trees.keeper.create("one", LEAD))
     assert f"is a folder inside the repository {tmp_path}" in words
@@ -290,7 +290,7 @@ async def test_a_missing_folder_is_made_anew_from_its_branch(trees: Trees) -> No
     assert await trees.keeper.open("one") == (trees.root / "one", "")
     shutil.rmtree(trees.root / "one")
     path, said = await trees.keeper.open("one")
-    assert "was missing, and was made anew from wt/one" in said
+    assert "was missing, and was created again from wt/one" in said
     assert (path / "b.txt").read_text() == "mine"
     assert trees.at("one", "rev-parse", "HEAD") == commit
 

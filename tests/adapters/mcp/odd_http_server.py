@@ -91,7 +91,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
                 self.sessions.clear()
                 self._text(number, "expired")
             case "garbage":
-                self._plain(200, b"this is no JSON")
+                self._plain(200, b"this is not JSON")
             case "events":
                 self._head("text/event-stream")
                 told = json.dumps({"jsonrpc": "2.0", "id": number, "result": _content("by events")})

@@ -324,7 +324,7 @@ async def test_as_a_process_it_refuses_a_bad_scenario_with_its_place(tmp_path: P
     )
     _, errors = await process.communicate()
     assert process.returncode == 3
-    assert "s.yaml:1: agents.lead[0].replay: is no field here" in errors.decode()
+    assert "s.yaml:1: agents.lead[0].replay: is not a field here" in errors.decode()
 
 
 async def test_over_its_rate_a_client_is_told_when_to_come_back() -> None:

@@ -135,7 +135,7 @@ async def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(
             except StoreFull:
                 refused += 1
         assert kept > 3
-        with pytest.raises(StoreFull, match="Free some room"):
+        with pytest.raises(StoreFull, match="Free some space"):
             await store.commit(Append("s", bytes(900_000)))
         with pytest.raises(StoreFull):
             await store.put_blob(bytes(500_000))

@@ -42,7 +42,7 @@ def test_an_upgrade_names_both_versions(file: Path) -> None:
 def test_the_same_version_that_is_installed_anew_counts_too(file: Path) -> None:
     began = Release(str(file))
     install(file, "0.1.0")
-    assert began.replaced().startswith("Callboard 0.1.0 was installed anew")
+    assert began.replaced().startswith("Callboard 0.1.0 was reinstalled")
 
 
 def test_an_upgrade_that_is_under_way_has_no_version_yet(file: Path) -> None:

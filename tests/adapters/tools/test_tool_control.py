@@ -85,7 +85,7 @@ async def test_a_schedule_may_be_given_a_budget_in_all_and_for_each_fire(world: 
         ({"cron": "every 5s"}, "cron: expression: "),
         ({"cron": "at 2020-01-01T00:00"}, "cron: at 2020-01-01T00:00 never fires"),
         ({"cron": "@daily", "expires": "2020-01-01"}, "expires: '2020-01-01' is past"),
-        ({"cron": "@daily", "deadline": "soon"}, "deadline: 'soon' is no span of time"),
+        ({"cron": "@daily", "deadline": "soon"}, "deadline: 'soon' is not a duration"),
         ({"cron": "@daily", "overlap": "all"}, "overlap: "),
         ({"cron": "@daily", "agent_type": "wizard"}, "agent_type: no type wizard"),
         ({"cron": "@daily", "agent_type": "explore", "context": "lead"}, "agent_type: "),

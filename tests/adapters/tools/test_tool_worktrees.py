@@ -232,5 +232,5 @@ async def test_no_two_work_in_one_worktree_and_a_refused_spawn_makes_none(world:
 async def test_without_a_repository_the_spawn_is_refused_and_says_why(world: Yard) -> None:
     (world.trees.workspace / ".git").rename(world.trees.base / "gone")
     words = await world.refused("spawn_teammate", name="bob", role="x", prompt="do it", agent_type="writer")
-    assert "is no git repository" in words
+    assert "is not a git repository" in words
     assert (await world.rows()).agent("bob") is None

@@ -191,7 +191,7 @@ def test_what_is_asked_wrongly_is_told(command: Command) -> None:
         "undo 3 --agent bob": "there is no agent 'bob' in session ",
         "bob": "there are: lead",
         "explain bob": "there are: lead",
-        "--session nope": "is no session of this workspace",
+        "--session nope": "is not a session of this workspace",
         "undo": "Missing argument 'N...'",
         "undo x": "'x' is not a valid integer",
     }

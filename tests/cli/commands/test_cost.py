@@ -163,7 +163,7 @@ def test_a_session_is_named_by_argument_or_option(command: Command) -> None:
     ran = command.here("cost", "one", "--session", "two")
     assert (ran.code, ran.out) == (2, "")
     assert "one session at a time" in ran.err
-    assert "is no session of this workspace" in command.here("cost", "nope").err
+    assert "is not a session of this workspace" in command.here("cost", "nope").err
 
 
 def test_without_a_session_it_says_what_to_do(command: Command) -> None:

@@ -97,8 +97,8 @@ WRONG = (
     (("at 2020-01-01T00:00", "x"), "EXPR: at 2020-01-01T00:00 never fires"),
     (("@daily", " "), "PROMPT: is empty"),
     (("@daily", "x", "--timezone", "Berlin"), "--timezone: 'Berlin' is not a known time zone"),
-    (("@daily", "x", "--deadline", "soon"), "--deadline: 'soon' is no span of time: write it as 90s, 20m"),
-    (("@daily", "x", "--misfire", "none"), "--misfire: 'none' is none of skip, latest, all"),
+    (("@daily", "x", "--deadline", "soon"), "--deadline: 'soon' is not a duration: write it as 90s, 20m"),
+    (("@daily", "x", "--misfire", "none"), "--misfire: 'none' is not one of skip, latest, all"),
     (("@daily", "x", "--misfire-cap", "many"), "--misfire-cap: "),
     (("@daily", "x", "--name", "look"), "--name: look is the name of cron_"),
     (("@daily", "x", "--agent-type", "general", "--context", "lead"), "--agent-type: "),
@@ -196,7 +196,10 @@ def test_a_broken_file_is_told_by_the_list(command: Command) -> None:
     folder.mkdir(parents=True)
     (folder / "roof.md").write_text('---\ncron: "@daily"\ntimezon: UTC\n---\nLook.\n')
     told = command.here("cron", "list")
-    assert (told.code, "roof.md:3: timezon: is no field of a schedule: did you mean timezone?" in told.err) == (0, True)
+    assert (told.code, "roof.md:3: timezon: is not a field of a schedule: did you mean timezone?" in told.err) == (
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize("act", ["add", "edit", "pause", "resume", "remove", "run"])

@@ -35,7 +35,7 @@ def told(command: Command, lines: Sequence[bytes]) -> list[dict[str, Any]]:
         else:
             assert set(answer) == {"error", "field"}
             assert answer["field"] in FIELDS
-            assert "a bug of ours" not in answer["error"]
+            assert "a bug in Callboard" not in answer["error"]
     return answers
 
 
@@ -182,7 +182,7 @@ def test_a_person_is_told_the_words_and_the_next_times(command: Command) -> None
         (("every 5s",), "expression: the period '5s' is out of range"),
         (("at 2020-01-01T00:00",), "never fires after"),
         (("@daily", "--timezone", "berlin"), "did you mean Europe/Berlin"),
-        (("@daily", "--from", "noon"), "base: 'noon' is no moment"),
+        (("@daily", "--from", "noon"), "base: 'noon' is not a time"),
         (("@daily", "--count", "0"), "0 is not in the range"),
         (("@daily", "--stdin"), "leave EXPR out"),
     ],

@@ -73,7 +73,7 @@ def test_a_bug_is_70_and_says_where_the_details_are(fails: str, command: Command
     )
     assert ran.returncode == 70
     assert "Traceback" not in ran.stderr
-    assert "a bug of ours" in ran.stderr
+    assert "a bug in Callboard" in ran.stderr
     (kept,) = (command.workspace.parent / "state" / "callboard" / "crashes").iterdir()
     assert str(kept) in ran.stderr
 
@@ -159,7 +159,7 @@ def test_a_full_disk_is_told_once(args: list[str], command: Command) -> None:
         check=False,
     )
     assert "Traceback" not in ran.stderr
-    assert "a bug of ours" not in ran.stderr
+    assert "a bug in Callboard" not in ran.stderr
     assert ran.stderr.count("No space left") == 1
     assert ran.returncode == 1
 

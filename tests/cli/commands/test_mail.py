@@ -67,7 +67,7 @@ def _traces(command: Command, ids: dict[str, str]) -> None:
     assert heads[1].lstrip().startswith(f"{ids['message']}  lead -> alice  message  handled, sent ")
     assert "    count the files" in lines
     unknown = command.here("trace", "env_zzzz")
-    assert (unknown.code, "'env_zzzz' is no envelope of session" in unknown.err) == (2, True)
+    assert (unknown.code, "'env_zzzz' is not an envelope of session" in unknown.err) == (2, True)
     several = command.here("trace", "env_")
     assert (several.code, "fits 5 envelopes" in several.err) == (2, True)
 
@@ -93,5 +93,5 @@ def test_why_an_envelope_was_never_read_is_told() -> None:
 def test_a_tree_says_what_it_does_not_hold() -> None:
     joined = receipt("env_b", state="handled", began="env_a", about={"caused_by": "env_gone"})
     shown = [line.text for line in trace_block(Traced((joined,), ())).lines]
-    assert shown[0] == "(it was caused by env_gone, which is no envelope of this session)"
+    assert shown[0] == "(it was caused by env_gone, which is not an envelope of this session)"
     assert shown[-1] == "  read in the turn that env_a began: what it sent is listed there"

@@ -102,7 +102,7 @@ def test_values_of_variables_and_headers_are_shown_nowhere(command: Command) -> 
         (("add", "a", "-e", "k", "--", "x"), "NAME=VALUE"),
         (("add", "a", "--scope", "local", "--", "x"), "person"),
         (("add-json", "a", "[]"), "object"),
-        (("add-json", "a", "{"), "no JSON"),
+        (("add-json", "a", "{"), "not JSON"),
         (("add-json", "a", '{"command": 5}'), "command"),
         (("add-json", "a", "{}"), "command"),
         (("remove", "a"), "there are none"),

@@ -62,7 +62,7 @@ def test_show_tells_the_line_of_each_field_what_runs_and_what_is_beside_it(works
     shown = json.loads(_call(workspace, "skills", "show", "look", "--json").stdout)[0]
     assert {one["name"]: one["where"] for one in shown["fields"]}["model"] == f"{path}:3"
     assert (shown["commands"], shown["files"]) == (["git log -1"], ["scripts/a.sh"])
-    assert shown["notes"] == [f"{path}:4: foo: ignored: is no field of a skill"]
+    assert shown["notes"] == [f"{path}:4: foo: ignored: is not a field of a skill"]
     assert "there is no skill 'nix'" in str(_call(workspace, "skills", "show", "nix").exception)
 
 
@@ -78,7 +78,7 @@ def test_a_new_skill_passes_the_check_and_is_never_overwritten(workspace: Path) 
     path.write_text("mine")
     assert "is there already" in str(_call(workspace, "skills", "new", "my-skill").exception)
     assert path.read_text() == "mine"
-    assert "is no name of a skill" in str(_call(workspace, "skills", "new", "My Skill").exception)
+    assert "is not a valid name of a skill" in str(_call(workspace, "skills", "new", "My Skill").exception)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,11 @@ def test_a_new_skill_passes_the_check_and_is_never_overwritten(workspace: Path) 
     [
         ("---\nname: a\ndescription: d\n---\nDo it.\n", "passes", 0),
         ("---\nname: b\ndescription: d\n---\nDo it.\n", ":2: name: 'b' is not the name of its folder, 'a'", 1),
-        ("---\nname: a\ndescription: d\nmodel: haiku\n---\nDo it.\n", ":4: model: is no field of the specification", 1),
+        (
+            "---\nname: a\ndescription: d\nmodel: haiku\n---\nDo it.\n",
+            ":4: model: is not a field of the specification",
+            1,
+        ),
         ("Do it.\n", ":1: there is no front matter", 1),
         ("---\nname: [\n---\nDo it.\n", "is not valid YAML", 1),
     ],

@@ -79,11 +79,11 @@ def test_what_is_wrong_is_said_and_nothing_is_changed_from_inside_a_tool(command
     (task,) = listed(command)
     for line, words in (
         (("assign", task["id"], "carol"), "'carol' takes no task"),
-        (("cancel", "nothing"), "'nothing' is no task; there are: task_"),
+        (("cancel", "nothing"), "'nothing' is not a task; there are: task_"),
         (("reopen", task["id"]), "only a failed task is reopened"),
         (("add", " "), "subject: "),
         (("add", "B", "--file", "/etc/passwd"), "files: "),
-        (("add", "B", "--after", "task_none"), "is no task"),
+        (("add", "B", "--after", "task_none"), "is not a task"),
         (("add", "B", "--owner", "carol"), "takes no task"),
     ):
         ran = command.here("tasks", *line)

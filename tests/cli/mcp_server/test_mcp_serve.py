@@ -185,7 +185,11 @@ def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Com
     assert server.stdin is not None
     assert server.stdout is not None
     run = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"prompt": "x"}}}
-    for message in ("this is no message", json.dumps(HELLO), '{"jsonrpc":"2.0","method":"notifications/initialized"}'):
+    for message in (
+        "this is not a message",
+        json.dumps(HELLO),
+        '{"jsonrpc":"2.0","method":"notifications/initialized"}',
+    ):
         server.stdin.write(message + "\n")
     server.stdin.write(json.dumps(run) + "\n")
     assert [json.loads(server.stdout.readline())["id"] for _ in range(2)] == [1, 2]

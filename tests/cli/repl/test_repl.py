@@ -109,7 +109,7 @@ def test_the_window_and_what_was_cut_from_it(screen: Screen) -> None:
     screen.type("/inbox lead", "Enter")
     screen.wait(r"^no mail waits")
     screen.type("/trace env_none", "Enter")
-    screen.wait(r"^'env_none' is no envelope of session ")
+    screen.wait(r"^'env_none' is not an envelope of session ")
 
 
 def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen, command: Command) -> None:
@@ -199,7 +199,7 @@ def test_a_background_command_of_an_idle_lead_is_named_before_leaving(command: C
         screen.type("on and on", "Enter")
         screen.wait(r"^lead So it is\.$")
         screen.type("C-d")
-        screen.wait(r"^sleep 20 \(lead\) runs in the background and goes on when you leave; Ctrl-D again")
+        screen.wait(r"^sleep 20 \(lead\) runs in the background and continues when you leave; Ctrl-D again")
         screen.type("C-d")
         screen.wait(r"^left with 0$")
     finally:

@@ -143,7 +143,7 @@ def test_behind_a_backslash_every_text_goes_to_the_lead_as_it_stands(text: str) 
         (
             "crashed",
             "",
-            "queued: alice is parked after crashes; it reads this when it goes on (callboard team resume alice)",
+            "queued: alice is parked after crashes; it reads this when it continues (callboard team resume alice)",
         ),
     ],
 )

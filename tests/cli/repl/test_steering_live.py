@@ -127,7 +127,7 @@ def test_another_model_another_session_and_back(screen: Screen) -> None:
     shown = screen.wait(r"^session \S+; /help")
     mine = re.findall(r"^session (\S+); /help", shown, re.MULTILINE)[0]
     screen.type("/resume nothing", "Enter")
-    screen.wait(r"'nothing' is no session of this workspace")
+    screen.wait(r"'nothing' is not a session of this workspace")
     screen.type(f"/resume {mine}", "Enter")
     screen.wait(rf"^this is session {mine}")
     screen.type("/resume", "Enter")

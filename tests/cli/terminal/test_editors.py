@@ -55,7 +55,7 @@ def test_an_empty_text_approves_nothing(editor: Editor) -> None:
         ('echo changed > "$2"; exit 3', r"failed \(exit code 3\)"),
         ("kill -9 $$", r"failed \(signal 9\)"),
         ('rm "$2"', "left no text behind"),
-        ('printf "\\377\\376" > "$2"', "no text in UTF-8"),
+        ('printf "\\377\\376" > "$2"', "not text in UTF-8"),
     ],
 )
 def test_an_editor_that_fails_approves_nothing(editor: Editor, script: str, says: str) -> None:

@@ -213,7 +213,7 @@ def test_an_address_blocks_only_by_an_object_under_2xx() -> None:
     told = {"hook_event_name": "Stop"}
     assert http_meaning(told, 200, '{"decision": "block", "reason": "r"}').answers == (hk.GoOn("r"),)
     assert "status 404" in http_meaning(told, 404, '{"decision": "block", "reason": "r"}').fault
-    assert "no JSON" in http_meaning(told, 200, "text").fault
+    assert "not a JSON object" in http_meaning(told, 200, "text").fault
     assert "continue" in http_meaning(told, 200, '{"continue": 1}').fault
 
 

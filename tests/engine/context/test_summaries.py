@@ -205,7 +205,7 @@ async def test_a_long_chain_of_good_summaries_ends_well_and_stays_within_its_bou
         assert len(edited) > 10
         assert all(one.tokens_after < one.tokens_before for one in edited)
         rebuilt = [one for one in await events(world, ev.SummaryBegan) if one.wanted.message == 0]
-        assert rebuilt, "summaries that hold too much of the budget are made anew from the history"
+        assert rebuilt, "summaries that hold too much of the budget are created again from the history"
         told = b"".join(m for one in model.summaries for m in one.messages).decode()
         assert all(f"marker-{number}" in told for number in range(50)), "chunks that cover all of it"
 

@@ -179,7 +179,7 @@ async def test_a_parked_mate_keeps_its_mail() -> None:
     class Crashes(ScriptedModel):
         async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
             if request.agent == "alice":
-                raise ZeroDivisionError("a bug of ours")
+                raise ZeroDivisionError("a bug in Callboard")
             return await super().complete(request, on_delta)
 
     tell = use("send_message", {"to": "alice", "content": "for when you are back"})

@@ -37,7 +37,7 @@ class Breaks(AllowAll):
     async def judge(self, query: PermissionQuery) -> Ruling:
         if query.call.name == "write_file" and query.spec.name.startswith(self.who) and self.left:
             self.left -= 1
-            raise ZeroDivisionError("a bug of ours")
+            raise ZeroDivisionError("a bug in Callboard")
         return await super().judge(query)
 
 

@@ -90,7 +90,7 @@ class Model(ScriptedModel):
             if hangs or not self._end_of_alice.hangs:
                 self.begun.set()
             if self._end_of_alice.crashes:
-                raise ZeroDivisionError("a bug of ours")
+                raise ZeroDivisionError("a bug in Callboard")
             if hangs:
                 await anyio.sleep_forever()
         return await super().complete(request, on_delta)

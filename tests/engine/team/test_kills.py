@@ -62,7 +62,7 @@ class StumblesAtStop:
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         if isinstance(event, StopAsked):
             self.times += 1
-            raise ZeroDivisionError("a bug of ours")
+            raise ZeroDivisionError("a bug in Callboard")
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Nothing is recorded for it."""

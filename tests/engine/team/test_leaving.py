@@ -21,7 +21,7 @@ class Breaks(AllowAll):
 
     async def judge(self, query: PermissionQuery) -> Ruling:
         if query.call.name == "write_file":
-            raise ZeroDivisionError("a bug of ours")
+            raise ZeroDivisionError("a bug in Callboard")
         return await super().judge(query)
 
 
@@ -97,7 +97,7 @@ class BreaksWhenCancelled(AllowAll):
         try:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class() as cancelled:
-            raise ZeroDivisionError("a bug of ours") from cancelled
+            raise ZeroDivisionError("a bug in Callboard") from cancelled
 
 
 @pytest.mark.anyio

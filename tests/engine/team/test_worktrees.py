@@ -165,7 +165,7 @@ async def test_a_missing_folder_is_made_anew_at_the_next_turn_and_told(tmp_path:
         await team.prompt("go on", to="alice")
         await team.quiet()
         seen = results(world, "alice")
-        assert "was missing, and was made anew from wt/parser" in seen
+        assert "was missing, and was created again from wt/parser" in seen
         assert seen.rindex('"mine"') > seen.index("was missing")
 
 

@@ -121,7 +121,7 @@ def words_of(reading: Reading, field: str) -> tuple[str, ...]:
         if isinstance(entry, str):
             names.append(entry.strip())
         else:
-            reading.ignored(field, f"{str(entry)[:60]} is no name but {kind_of(entry)}")
+            reading.ignored(field, f"{str(entry)[:60]} is not a name but {kind_of(entry)}")
     return tuple(entry for entry in names if entry)
 
 
@@ -179,7 +179,7 @@ def mode_of(reading: Reading) -> PermissionMode | None:
         reading.ignored("permissionMode", "auto is read as default")
     written = READ_AS.get(written, written)
     if written not in MODES:
-        reading.ignored("permissionMode", f"{written} is no mode: write one of {', '.join(MODES)}")
+        reading.ignored("permissionMode", f"{written} is not a mode: write one of {', '.join(MODES)}")
         return None
     if written == "bypassPermissions" and reading.scope == "workspace":
         reading.refused("permissionMode", "a workspace cannot lift its own permissions")
@@ -192,7 +192,7 @@ def one_of(reading: Reading, field: str, choices: Sequence[T]) -> T | Literal[""
     written = text_of(reading, field).lower()
     match = next((choice for choice in choices if choice == written), None)
     if written and match is None:
-        reading.ignored(field, f"{written} is none: write {' or '.join(choices)}, or leave it out")
+        reading.ignored(field, f"{written} is unknown: write {' or '.join(choices)}, or leave it out")
     return match or ""
 
 
@@ -229,7 +229,7 @@ def budget_of(reading: Reading) -> Budget:
         whole = name not in ("cost_usd", "seconds")
         number = _number(limit)
         if name not in Budget.model_fields:
-            reading.ignored(f"budget.{name}", f"is no limit: there are {', '.join(Budget.model_fields)}")
+            reading.ignored(f"budget.{name}", f"is not a limit: there are {', '.join(Budget.model_fields)}")
         elif number is None or (whole and not number.is_integer()):
             reading.ignored(f"budget.{name}", f"write a {'whole ' if whole else ''}number from 0")
         else:

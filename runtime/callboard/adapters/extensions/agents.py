@@ -55,7 +55,7 @@ AGENT_TYPE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 
 _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
-    {"background": "every agent runs beside its caller already", "color": "agents are told apart by name"}
+    {"background": "every agent runs beside its caller already", "color": "agents are distinguished by name"}
 )
 _HONOURED = frozenset(
     {
@@ -142,7 +142,7 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
         return None
     reading = Reading(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
     if not document.lines and not document.data:
-        reading.ignored("", "has no front matter, so it is no agent: begin with `---`, name, description, `---`")
+        reading.ignored("", "has no front matter, so it is not an agent: begin with `---`, name, description, `---`")
         return None
     if document.mended:
         reading.honoured(document.mended)
@@ -269,4 +269,4 @@ def _tell_rest(reading: Reading) -> None:
     noted_fields = {note.field for note in reading.notes if note.path == reading.path}
     for field in reading.fields:
         if field not in _HONOURED | noted_fields:
-            reading.ignored(field, _NOT_HONOURED.get(field, "is no field of an agent file"))
+            reading.ignored(field, _NOT_HONOURED.get(field, "is not a field of an agent file"))

@@ -56,7 +56,7 @@ _WHY: Mapping[str, str] = MappingProxyType(
     }
 )
 UNTRUSTED = "nobody has trusted this workspace's content"
-_DIRECTORIES = "what lies outside the workspace is asked for; allow it by a rule, such as Read(//path/**)"
+_DIRECTORIES = "what is outside the workspace is asked for; allow it by a rule, such as Read(//path/**)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class _Reading:
     def _default_mode(self, node: YamlNode, at: str) -> None:
         written = node.value if isinstance(node.value, str) else str(plain(node))
         if written not in MODES:
-            self._tell(node, at, "ignored", f"{written} is no mode: there are {', '.join(MODES)}")
+            self._tell(node, at, "ignored", f"{written} is not a mode: there are {', '.join(MODES)}")
         elif written == "bypassPermissions":
             own = "ask Callboard for it: --permission-mode, or your own settings.yaml"
             self._tell(node, at, "refused", own if self._person else "a workspace cannot lift its own permissions")

@@ -120,7 +120,7 @@ class HandlerFields:
         others = frozenset(name for names in _OF_KIND.values() for name in names)
         for name in sorted(self.fields.keys() - known_fields):
             self.ignore(
-                (*self.at, name), f"is no field of type {kind!r}" if name in others else "there is no such field"
+                (*self.at, name), f"is not a field of type {kind!r}" if name in others else "there is no such field"
             )
         if "statusMessage" in self.fields:
             self.ignore((*self.at, "statusMessage"), "has no effect here")
@@ -222,7 +222,7 @@ class HandlerFields:
         headers = mapping(self.fields.get("headers", {}), at)
         for name, text in headers.items():
             if not _HEADER.fullmatch(name) or not isinstance(text, str) or not text.isprintable():
-                raise FieldRefused((*at, name), "is no header: write a name and a text")
+                raise FieldRefused((*at, name), "is not a header: write a name and a text")
         return tuple(headers.items())
 
     # Values

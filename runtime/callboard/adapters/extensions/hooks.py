@@ -304,5 +304,5 @@ class TrustedHandler:
         """Run it if its scripts are still the trusted ones; else return that as its fault. See `HookHandler.run`."""
         problem = await anyio.to_thread.run_sync(scripts_as_trusted, self.brought)
         if problem:
-            return HandlerResult(fault=f"{problem}: it was not run; `callboard trust` decides on it anew")
+            return HandlerResult(fault=f"{problem}: it was not run; `callboard trust` decides on it again")
         return await self.handler.run(event_json, timeout)

@@ -349,7 +349,7 @@ class InstructionReader:
             try:
                 matcher(glob.removeprefix("./").removeprefix("/"))
             except ValueError as wrong:
-                self._tell(name, "paths", "refused", f"{glob[:80]!r} is no glob: {wrong}")
+                self._tell(name, "paths", "refused", f"{glob[:80]!r} is not a valid glob: {wrong}")
                 yield ".../..."
             else:
                 yield glob.removeprefix("./").removeprefix("/")
@@ -371,7 +371,7 @@ class InstructionReader:
             content = b"" if reason else _all_of(descriptor)
         finally:
             os.close(descriptor)
-        reason = reason or ("it holds NUL bytes and is no text" if b"\0" in content else "")
+        reason = reason or ("it holds NUL bytes and is not text" if b"\0" in content else "")
         if reason:
             if reason != _FOLDER:
                 self._tell(name, "", "refused", reason)

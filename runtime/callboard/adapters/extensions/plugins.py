@@ -123,7 +123,7 @@ def read_plugin(folder: Path) -> tuple[Plugin | None, tuple[DiscoveryNote, ...]]
     except _Wrong as wrong:
         return None, (DiscoveryNote(str(path), wrong.field, "refused", str(wrong), wrong.line),)
     if plugin is None:
-        reason = f"is no plugin: there is no {MANIFEST}, and neither {', '.join(_MARKS[:-1])} nor {_MARKS[-1]}"
+        reason = f"is not a plugin: there is no {MANIFEST}, and neither {', '.join(_MARKS[:-1])} nor {_MARKS[-1]}"
         return None, (DiscoveryNote(str(root), "", "refused", reason),)
     return plugin, tuple(reading.notes)
 
@@ -202,7 +202,7 @@ def _tell_rest(reading: _Reading) -> None:
         elif name == "keywords" and not _texts(value):
             raise _Wrong(name, node.line, "write a list of texts")
         elif name not in _KEPT | _PATHS | {"hooks", "mcpServers"}:
-            reading.ignored(name, "is no field of a plugin")
+            reading.ignored(name, "is not a field of a plugin")
     for name, reason in _UNUSED_FOLDERS.items():
         if (reading.root / name).exists():
             reading.notes.append(DiscoveryNote(str(reading.root / name), "", "ignored", reason))

@@ -184,8 +184,8 @@ def _unknown(name: str) -> str:
     if name == "prompt":
         return "is the text below the front matter: write it there"
     if name == "durable":
-        return "is no field of a file: a schedule of a file exists as long as the file does"
-    return f"is no field of a schedule: {nearest_field(name)}"
+        return "is not a field of a file: a schedule of a file exists as long as the file does"
+    return f"is not a field of a schedule: {nearest_field(name)}"
 
 
 def _place(document: YamlDocument, where: str, *, name: str, text: str, body: str) -> str:

@@ -332,7 +332,7 @@ def _name(reading: Reading, otherwise: str, kind: CommandKind) -> str | None:
         return name
     if name:
         text = f"{name[:80]!r}" if isinstance(written, str) else kind_of(written)
-        reading.ignored("name", f"{text} is no name: the folder's name counts")
+        reading.ignored("name", f"{text} is not a valid name: the folder's name counts")
     if _NAME.fullmatch(otherwise):
         return otherwise
     reading.refused("name", "write letters, digits, dots and hyphens, at most 64")
@@ -448,10 +448,10 @@ def fields_of(reading: Reading, variables: Mapping[str, str]) -> SkillFields:
     for name in reading.fields:
         if name not in HONOURED:
             suggestion = f": write {_NEAR[name]}" if name in _NEAR else ""
-            reading.ignored(name, f"is no field of a skill{suggestion}")
+            reading.ignored(name, f"is not a field of a skill{suggestion}")
     fork = text_of(reading, "context").lower()
     if fork not in ("", "fork"):
-        reading.ignored("context", f"{fork} is none: write fork, or leave it out")
+        reading.ignored("context", f"{fork} is unknown: write fork, or leave it out")
     _only_of_forks(reading, forks=fork == "fork")
     shell = text_of(reading, "shell").lower()
     if shell not in ("", "bash"):
@@ -512,7 +512,7 @@ def _names(reading: Reading) -> tuple[str, ...]:
         return ()
     good, bad = argument_names(cast("object", value))
     for name in bad:
-        reading.ignored("arguments", f"{name!r} is no name of an argument: write letters, digits, _ and -")
+        reading.ignored("arguments", f"{name!r} is not a valid name of an argument: write letters, digits, _ and -")
     return good
 
 

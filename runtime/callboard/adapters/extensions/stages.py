@@ -37,7 +37,7 @@ def _module(name: str, folder: Path, workspace: Path) -> ModuleType:
         raise ValueError(f"there is no module {name!r}: put it into {folder}, or install it")
     for place in (spec.origin, *(spec.submodule_search_locations or ())):
         if place and Path(place).resolve().is_relative_to(workspace.resolve()):
-            raise ValueError(f"the module {name!r} lies in the workspace ({place}): nothing there is run by its name")
+            raise ValueError(f"the module {name!r} is in the workspace ({place}): nothing there is run by its name")
     try:
         return _run(spec) if file.is_file() else importlib.import_module(name)
     except Exception as failed:

@@ -130,7 +130,7 @@ def load_front_document(source: Path | str, where: str = "") -> tuple[YamlDocume
     text, where = _read(source, where)
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise SettingsError("holds a NUL character, so it is no text", f"{where}:{line}")
+        raise SettingsError("holds a NUL character, so it is not text", f"{where}:{line}")
     lines = text.splitlines(keepends=True)
     if not lines or lines[0].rstrip() != "---":
         return YamlDocument({}, where), text

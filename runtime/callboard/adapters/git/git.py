@@ -176,7 +176,7 @@ class Git:
         place = checkout or self.workspace
         folders = find_folders(place)
         if folders is None:
-            raise NoRepository(f"{place} is no git repository")
+            raise NoRepository(f"{place} is not a git repository")
         return folders
 
     def person(self) -> Mapping[str, str]:

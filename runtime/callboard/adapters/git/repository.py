@@ -328,7 +328,7 @@ def _no_repository(workspace: Path) -> str:
     above = next((folder for folder in workspace.parents if (folder / ".git").exists()), None)
     if above is not None:
         return f"{workspace} is a folder inside the repository {above}: worktrees need callboard to be started there"
-    return f"{workspace} is no git repository: worktrees need one (`git init`, and a first commit)"
+    return f"{workspace} is not a git repository: worktrees need one (`git init`, and a first commit)"
 
 
 def _failure(command: str, code: int | None, output: str) -> str:

@@ -84,7 +84,7 @@ class GitWorktrees:
             raise ToolRefused(f"there is a worktree {alike}, which some file systems cannot tell from {name}")
         if await anyio.Path(self.path(name)).exists():
             raise ToolRefused(
-                f"{self.path(name)} is there already, and is no worktree of the runtime's: choose another name"
+                f"{self.path(name)} exists already, and is not a worktree of Callboard: choose another name"
             )
 
     async def _begun(self, repo: Repository, name: str, author: Who, base: str) -> WorktreeNoted:
@@ -97,7 +97,7 @@ class GitWorktrees:
             raise ToolRefused(f"the branch {branch} is there already, with its commits: {hint}")
         commit = tip if tip else await repo.commit_of(base or "HEAD")
         if not commit:
-            raise ToolRefused(f"base: {base!r} is no branch, tag or commit of the repository")
+            raise ToolRefused(f"base: {base!r} is not a branch, tag or commit of the repository")
         return WorktreeNoted(
             at=self._yard.clock.now(),
             act="making",
@@ -162,14 +162,14 @@ class GitWorktrees:
             raise ToolRefused(f"the worktree {tree.name} is gone: its folder and its branch {tree.branch} are missing")
         if await anyio.Path(path).exists():
             raise ToolRefused(
-                f"{path} is no working tree any more (`git worktree repair` may help): a person must look"
+                f"{path} is no longer a working tree (`git worktree repair` may help): a person must look"
             )
         async with self._yard.books(repo):
             await repo.forget(path, tree.name)
         making = self._yard.about(tree, "making", RUNTIME).model_copy(update={"base": tip, "tip": tip})
         await self._yard.note(making)
         await self._add(repo, await self._tree(tree.name))
-        return path, f"the folder of the worktree {tree.name} was missing, and was made anew from {tree.branch}"
+        return path, f"the folder of the worktree {tree.name} was missing, and was created again from {tree.branch}"
 
     # Keeping and removing
 

@@ -46,7 +46,7 @@ def sound(schema: object) -> tuple[Json, str]:
             bad, key=lambda address: (len(address), [str(part).rjust(9) for part in address]), reverse=True
         ):
             _take_out(result, path)
-    return {"type": "object"}, "its schema is no JSON schema"
+    return {"type": "object"}, "its schema is not a JSON schema"
 
 
 def _note(removed: list[str]) -> str:

@@ -43,7 +43,7 @@ def check_code(entry: ServerEntry, workspace: Path, digests: Mapping[str, str]) 
         if name in digests or entry.scope == "workspace":
             raise ToolRefused(
                 f"{workspace / name} is not what was trusted any more: the server was not started; look at the file, "
-                "then `callboard trust` decides on it anew, and the next session starts the server"
+                "then `callboard trust` decides on it again, and the next session starts the server"
             )
 
 

@@ -116,7 +116,7 @@ async def _pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> N
     try:
         message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        refused(f"a line that is no message: {line[:200].decode(errors='replace')}")
+        refused(f"a line that is not a message: {line[:200].decode(errors='replace')}")
         return
     await into.send(SessionMessage(message))
 

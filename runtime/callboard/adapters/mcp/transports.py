@@ -213,7 +213,7 @@ def program_of(command: str, workspace: Path, path: str) -> str:
         candidate = os.path.join(workspace, os.path.expanduser(command))  # noqa: PTH111, PTH118 - a text of a file
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
             return candidate
-        raise ToolRefused(f"its command {command} is no program that can be run (seen from {workspace})")
+        raise ToolRefused(f"its command {command} is not a program that can be run (seen from {workspace})")
     for entry in path.split(os.pathsep):
         candidate = os.path.join(entry, command)  # noqa: PTH118
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112

@@ -214,7 +214,7 @@ class PathJudge:
             for readable in self._readable:
                 if (parts := self._within(resolved, readable)) is not None:
                     return ("secret", _HOLDS_SECRETS) if is_secret(parts) else ("readable", "")
-            return "outside", "it lies outside the workspace"
+            return "outside", "it is outside the workspace"
         written_parts = (self._within(written, self._root) or ()) if resolved != written else ()
         if is_secret(parts) or is_secret(written_parts):
             return "secret", _HOLDS_SECRETS

@@ -64,7 +64,7 @@ def parse_rules(texts: Sequence[str], where: str, bases: Sequence[str] = ()) -> 
         try:
             rules.append(replace(parse_rule(text), base=bases[number] if number < len(bases) else ""))
         except ValueError as wrong:
-            raise SettingsError(f"{text!r} is no permission rule: {wrong}", where) from wrong
+            raise SettingsError(f"{text!r} is not a permission rule: {wrong}", where) from wrong
     return tuple(rules)
 
 

@@ -223,7 +223,7 @@ class MemoryStore:
         await self._enter()
         data = self._contents.blobs[digest]
         if hashlib.sha256(data).hexdigest() != digest:
-            raise StoreDamaged(f"blob {digest} no longer fits its digest")
+            raise StoreDamaged(f"blob {digest} no longer matches its digest")
         return data
 
     async def acquire(self, lease_name: str) -> Lease | LeaseHolder:

@@ -58,7 +58,7 @@ class Release:
         if not version:
             return f"Callboard {self.version} is being replaced or removed while this process runs: restart it"
         if version == self.version:
-            return f"Callboard {version} was installed anew while this process runs: restart it"
+            return f"Callboard {version} was reinstalled while this process runs: restart it"
         return f"Callboard was upgraded from {self.version} to {version} while this process runs: restart it"
 
 

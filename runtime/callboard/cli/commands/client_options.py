@@ -83,7 +83,7 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (
         ("--add-dir",),
         {"multiple": True, "metavar": "DIR"},
-        "what lies outside the workspace is asked for; allow it by a rule, such as Read(//path/**)",
+        "what is outside the workspace is asked for; allow it by a rule, such as Read(//path/**)",
     ),
     (("--no-session-persistence",), {"is_flag": True}, "each session is kept, in the state folder of its workspace"),
     (("--bare",), {"is_flag": True}, "what a workspace brings is used where a person trusted it, and only there"),

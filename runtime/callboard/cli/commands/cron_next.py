@@ -65,7 +65,7 @@ def answer_line(line: bytes, now: float) -> dict[str, object]:
     except QuestionWrong as wrong:
         return {"error": str(wrong), "field": wrong.field}
     except Exception as bug:  # noqa: BLE001  whoever feeds thousands of lines gets an answer to each of them
-        return {"error": f"a bug of ours: {type(bug).__name__}: {str(bug)!a}"[:300], "field": "expr"}
+        return {"error": f"a bug in Callboard: {type(bug).__name__}: {str(bug)!a}"[:300], "field": "expr"}
 
 
 def next_times(expr: str, tz: str, base: float, count: int) -> list[datetime]:
@@ -93,7 +93,7 @@ def base_of(text: str, zone: ZoneInfo) -> float:
         at = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
     except (ValueError, OverflowError) as wrong:
         help_ = "write ISO 8601, such as 2026-03-29T01:30:00+01:00, or without an offset for the time zone's own time"
-        raise QuestionWrong("base", f"{quoted(text)} is no moment: {help_}") from wrong
+        raise QuestionWrong("base", f"{quoted(text)} is not a time: {help_}") from wrong
     if not FIRST_MOMENT <= at < LAST_MOMENT:
         raise QuestionWrong("base", f"{quoted(text)} is out of range: write a year from 1000 to 8999")
     return at
@@ -140,7 +140,7 @@ def _object(line: bytes) -> Mapping[str, object]:
     except ValueError as wrong:  # also a number with more digits than Python reads
         raise QuestionWrong("expr", f"the line is not JSON: {str(wrong)[:200]}") from wrong
     if not isinstance(parsed, dict):
-        raise QuestionWrong("expr", 'the line is no JSON object: write {"expr": "0 9 * * 1-5", "tz": "UTC"}')
+        raise QuestionWrong("expr", 'the line is not a JSON object: write {"expr": "0 9 * * 1-5", "tz": "UTC"}')
     return cast("Mapping[str, object]", parsed)
 
 

@@ -318,7 +318,7 @@ def json_entry(text: str, subject: str = "the entry") -> Json:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as wrong:
-        raise UsageError(f"{subject} is no JSON: {wrong}") from wrong
+        raise UsageError(f"{subject} is not JSON: {wrong}") from wrong
     if not isinstance(value, dict):
         raise UsageError(f"{subject} is a JSON object, as in {{...}}")
     return cast("Json", value)

@@ -334,7 +334,7 @@ def _id_of(text: str) -> str:
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
-        raise UsageError(f"--session-id {text} is no UUID") from error
+        raise UsageError(f"--session-id {text} is not a UUID") from error
 
 
 def _text_of(path: str | None, option: str) -> str:

@@ -182,7 +182,7 @@ def _examine(workspace: Path, notice: Notice) -> list[Finding]:
 def _examine_trust(now: Trust) -> Finding:
     """Check whether the content of the workspace is used."""
     if now.damage:
-        return Finding("trust", "damaged", now.damage, "`callboard trust` decides anew")
+        return Finding("trust", "damaged", now.damage, "`callboard trust` decides again")
     if now.how == "nothing":
         return Finding("trust", "found", "the workspace brings nothing that would have to be trusted")
     if now.trusted:

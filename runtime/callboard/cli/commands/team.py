@@ -164,7 +164,7 @@ def budget(invocation: Invocation, /, name: str, limits: Sequence[str], session:
         return await handle.agents.raise_budget(name, raised), handle.agents.seen().host is not None
 
     now, hosted = with_handle(invocation, session, raising)
-    text = f"{name} may use {budget_words(now)} in all; `callboard send --to {name} TEXT` has it go on"
+    text = f"{name} may use {budget_words(now)} in all; `callboard send --to {name} TEXT` lets it continue"
     with terminal_of(invocation) as terminal:
         terminal.rows(block(text if hosted else f"{text}, once a process hosts the session again"))
 

@@ -303,7 +303,7 @@ class _Run:
             codes.append(await self._host())
             group.cancel_scope.cancel()
         if leaving.code is not None:
-            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} goes on with it", "dim"))
+            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
         return leaving.code or next(iter(codes), 130)
 
     async def _nothing_to_stop(self) -> bool:
@@ -337,11 +337,11 @@ class _Run:
             else:
                 result = await session.run_workflow(function, self._arguments, place=_absolute(wish.place))
         except CallboardError:
-            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} goes on with it", "dim"))
+            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
             raise
         except Exception as failed:  # noqa: BLE001  # a workflow is the person's own code: its faults are theirs to read
             self._terminal.terminal_print(block("".join(traceback.format_exception(failed)).rstrip(), "bad"))
-            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} goes on with it", "dim"))
+            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
             return 1
         self._print(session, run_id, function.result_json(result))
         return 0

@@ -26,7 +26,7 @@ from callboard.types.errors import UsageError
 from callboard.types.mcp import AnsweredBack, Elicitation
 from callboard.types.records import Json, Request, ToolCall
 
-GONE = "the client that would have answered has gone"
+GONE = "the client that would have answered is gone"
 _TOOLS = {"plan": "submit_plan", "question": "ask_person"}
 
 

@@ -427,5 +427,5 @@ def message_in(line: bytes, number: int) -> Json | None:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line {number} of stdin is not JSON: {error}. Each line is one message") from error
     if not isinstance(value, dict) or not isinstance(cast("Json", value).get("type"), str):
-        raise UsageError(f"line {number} of stdin is no message: a JSON object with a `type` is expected")
+        raise UsageError(f"line {number} of stdin is not a message: a JSON object with a `type` is expected")
     return cast("Json", value)

@@ -130,7 +130,7 @@ class ClientHook:
             try:
                 response = json.dumps(await self._ask(event_json))
             except ClientGone:
-                result = HandlerResult(fault="the client that answers it has gone")
+                result = HandlerResult(fault="the client that answers it is gone")
             except ClientRefused as refused:
                 result = HandlerResult(fault=str(refused))
             else:

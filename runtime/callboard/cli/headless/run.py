@@ -239,7 +239,7 @@ class HeadlessRun:
             lines = ["still open:", *(f"  {line}" for line in open_lines)]
             self._terminal.terminal_print(block("\n".join(lines), "warn"))
         if self._session is not None and code in {HANGUP, 130, 143}:
-            note = f"the session is kept: `callboard resume {self._session.id}` goes on with it"
+            note = f"the session is kept: `callboard resume {self._session.id}` continues it"
             if isinstance(self._session, AttachedSession):
                 note = f"process {self._session.pid} goes on with the session"
             self._terminal.terminal_print(block(note, "dim"))

@@ -198,7 +198,7 @@ def _lines(text: str) -> Iterator[Line]:
 def queued_words(name: str, life: str, waiting_for: str = "") -> str:
     """Return when an agent in this state reads a message; empty if at once."""
     if life == "crashed":
-        return f"queued: {name} is parked after crashes; it reads this when it goes on (callboard team resume {name})"
+        return f"queued: {name} is parked after crashes; it reads this when it continues (callboard team resume {name})"
     if life == "stopping":
         return f"{name} is about to stop: it may not read this any more"
     if life not in ("working", "waiting") or waiting_for.startswith("question "):

@@ -260,7 +260,7 @@ class Repl:
         self._last_end = anyio.current_time()
         are = "are" if len(names) > 1 else "is"
         parts = [f"{', '.join(names)} {are} at work, and would stop here until you resume"] if names else []
-        go_on = "run in the background and go on" if len(commands) > 1 else "runs in the background and goes on"
+        go_on = "run in the background and continue" if len(commands) > 1 else "runs in the background and continues"
         parts += [f"{', '.join(commands)} {go_on} when you leave"] if commands else []
         text = "; ".join(parts)
         self._terminal.terminal_print(block(f"{text}; Ctrl-D again within 2 s leaves", "warn"))

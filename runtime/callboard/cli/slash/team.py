@@ -142,7 +142,7 @@ async def resume(console: Here, arguments: str) -> Block:
         problem = (
             f"{arguments!r} matches {len(matches)} sessions"
             if matches
-            else f"{arguments!r} is no session of this workspace"
+            else f"{arguments!r} is not a session of this workspace"
         )
         raise UsageError(f"{problem}.{suggestion(arguments, ids)} /resume lists them")
     if matches[0] == console.session.id:

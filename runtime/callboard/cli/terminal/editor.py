@@ -51,7 +51,7 @@ def _saved(file: Path) -> str | None:
             return None
         return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeError as failed:
-        raise EditorFailed("what the editor saved is no text in UTF-8") from failed
+        raise EditorFailed("what the editor saved is not text in UTF-8") from failed
     except OSError as failed:
         raise EditorFailed(f"the editor left no text behind ({failed.strerror})") from failed
 

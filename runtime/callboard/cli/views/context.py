@@ -156,7 +156,7 @@ def _touched(touched: EditEffect) -> str:
 
 
 def _cost(edit: EditTold) -> str:
-    parts = [f"{edit.rewritten:,} cached tokens to be stored anew"] if edit.rewritten else []
+    parts = [f"{edit.rewritten:,} cached tokens to be stored again"] if edit.rewritten else []
     used = edit.usage
     if used.prompt_tokens or used.output_tokens:
         parts.append(f"a summary of {used.prompt_tokens:,} tokens in, {used.output_tokens:,} out")

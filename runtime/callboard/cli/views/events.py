@@ -287,7 +287,7 @@ def _continuation(agent: str, event: ContinuationAsked) -> Block:
     if event.call:
         text = f"the input of {event.call} did not fit into the output limit: asked for smaller parts"
         return _progress(agent, f"{text} ({event.count})", "warn")
-    return _progress(agent, f"output limit reached: asked to go on (continuation {event.count})", "warn")
+    return _progress(agent, f"output limit reached: asked to continue (continuation {event.count})", "warn")
 
 
 def _approval(agent: str, event: ApprovalNeeded) -> Block | None:

@@ -44,7 +44,7 @@ def trace_block(trace: Traced) -> Block:
     lines: list[Line] = []
     root = trace.path[0].envelope
     if root.caused_by:
-        lines.append(Line(f"(it was caused by {root.caused_by}, which is no envelope of this session)", "dim"))
+        lines.append(Line(f"(it was caused by {root.caused_by}, which is not an envelope of this session)", "dim"))
     for depth, receipt in enumerate(trace.path):
         lines += _envelope_lines(depth, receipt, is_target=receipt is trace.path[-1])
     for depth, receipt in trace.caused:

@@ -199,7 +199,7 @@ def _of_name(event: str, name: str) -> str:
         return "" if fits else f"{name!r} is nothing that {event} tells of"
     if name.startswith("mcp__"):
         return (
-            f"{name!r} is no tool: write {name.rstrip('_')}__.* for all of its server"
+            f"{name!r} is not a tool: write {name.rstrip('_')}__.* for all of its server"
             if _SERVER.fullmatch(name)
             else ""
         )

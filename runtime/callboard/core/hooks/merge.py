@@ -88,7 +88,7 @@ def read_matcher(text: str) -> Matcher:
     try:
         pattern = re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", text), re.ASCII)
     except re.error as error:
-        raise Misfit(f"the matcher {text!r} is no regular expression: {error}") from error
+        raise Misfit(f"the matcher {text!r} is not a regular expression: {error}") from error
     return Matcher(text, pattern=pattern, excludes="(?!" in text or "(?<!" in text)
 
 
@@ -122,7 +122,7 @@ def plain_json(value: object) -> Any:
         text.encode()
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Misfit(f"is no JSON: {error}") from error
+        raise Misfit(f"is not JSON: {error}") from error
 
 
 # One hook's answers

@@ -118,7 +118,7 @@ def http_meaning(payload: Json, status: int, body: str) -> HandlerResult:
         output = _read(event, body)
     except Misfit as error:
         return HandlerResult(fault=capped(str(error)))
-    return HandlerResult(fault="its answer is no JSON object") if output is None else _result(event, output)
+    return HandlerResult(fault="its answer is not a JSON object") if output is None else _result(event, output)
 
 
 def _read(event: str, stdout: str) -> _Output | None:
@@ -140,7 +140,7 @@ def _read(event: str, stdout: str) -> _Output | None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise Misfit(f"{name} is no JSON")
+    raise Misfit(f"{name} is not JSON")
 
 
 def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerResult:

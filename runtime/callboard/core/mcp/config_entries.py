@@ -166,7 +166,7 @@ class _Entry:
         transport = TYPES.get(declared.value) if isinstance(declared.value, str) else None
         if transport is None or (transport == "sdk" and scope != "run"):
             types = ", ".join(name for name in TYPES if name not in ("sdk", "streamableHttp"))
-            self._refuse(declared, "type", f"{plain(declared)!r:.80} is no type: there are {types}")
+            self._refuse(declared, "type", f"{plain(declared)!r:.80} is not a type: there are {types}")
         assert transport is not None
         if transport == "sse":
             self._tell(declared, "type", "`sse` is deprecated; servers speak `http` by now", "ignored")
@@ -179,7 +179,7 @@ class _Entry:
             if name in strange:
                 self._tell(node, name, f"says nothing for a server of type {transport}", "ignored")
             elif name not in _KNOWN and name not in _QUIET:
-                self._tell(node, name, "is no field of a server here", "ignored")
+                self._tell(node, name, "is not a field of a server here", "ignored")
         if "oauth" in self._fields:
             self._tell(self._fields["oauth"], "oauth", _OAUTH)
         if self._flag("disabled"):
@@ -230,7 +230,7 @@ class _Entry:
     def _pair(self, key: str, node: YamlNode, name: str) -> str:
         bad = not key or "\0" in key or (name == "env" and "=" in key) or (name == "headers" and not _header(key))
         if bad:
-            self._refuse(node, f"{name}.{key}", "is no name that can be used")
+            self._refuse(node, f"{name}.{key}", "cannot be used as a name")
         text = self._one_text(node, f"{name}.{key}")
         if name == "headers" and any(character in text for character in "\r\n"):
             self._refuse(node, f"{name}.{key}", "holds a line break")

@@ -125,7 +125,7 @@ def _unfit(field: Field, content: Json) -> str:
         "array": isinstance(value, list) and all(item in field.values for item in _list(value)),
     }
     if not fits[field.kind]:
-        return f"{field.name}: {value!r} is no {field.kind} that fits"
+        return f"{field.name}: {value!r} is not a valid {field.kind}"
     return _beyond(field, cast("float", value)) if field.kind in ("number", "integer") else ""
 
 

@@ -28,7 +28,7 @@ def for_model(schema: object) -> tuple[Json, str]:
     one that accepts any object.
     """
     if not isinstance(schema, Mapping):
-        return {"type": "object"}, "its schema is no object"
+        return {"type": "object"}, "its schema is not an object"
     result = dict(cast("Mapping[str, Any]", schema))
     if fault := _unusable(result):
         return {"type": "object"}, fault
@@ -62,7 +62,7 @@ def _unusable(schema: Mapping[str, Any]) -> str:
             return f"its schema is deeper than {DEEPEST} levels"
         size = len(json.dumps(schema))
     except (TypeError, ValueError, RecursionError):
-        return "its schema is no JSON"
+        return "its schema is not JSON"
     return f"its schema has {size:,} characters, over {LARGEST:,}" if size > LARGEST else ""
 
 

@@ -43,7 +43,7 @@ def paused(schedule: Schedule, reason: str) -> Schedule:
 
 def unreadable(schedule_id: str, reason: str) -> Schedule:
     """Return the placeholder for a row that cannot be read: it no longer fires, and stays in the list."""
-    message = f"its row in the store cannot be read ({reason}): cancel it, and add it anew"
+    message = f"its row in the store cannot be read ({reason}): cancel it, and add it again"
     return Schedule(id=schedule_id, cron="", prompt="", state="paused", paused_why=message)
 
 

@@ -68,7 +68,7 @@ def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | N
     """
     for name in values:
         if name not in FIELDS:
-            raise FieldWrong(name, f"is no field of a schedule: {nearest_field(name)}")
+            raise FieldWrong(name, f"is not a field of a schedule: {nearest_field(name)}")
     zone = _text("timezone", values["timezone"]) if "timezone" in values else schedule.timezone
     _known_zone(zone)
     update: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def read_duration(field: str, value: object) -> float:
         elif parts and "".join(number + unit for number, unit in parts) == text:
             seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
         else:
-            raise FieldWrong(field, f"{_quoted(value)} is no span of time: write it as 90s, 20m, 1h30m or 2d")
+            raise FieldWrong(field, f"{_quoted(value)} is not a duration: write it as 90s, 20m, 1h30m or 2d")
     if not 0 <= seconds <= LONGEST_SECONDS:
         raise FieldWrong(field, f"{_quoted(value)} is out of range: write 0 to ten years (3650d)")
     return seconds
@@ -148,7 +148,7 @@ def _known_zone(zone: str) -> None:
 
 def _text(field: str, value: object, _: _Around | None = None) -> str:
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        raise FieldWrong(field, f"{_quoted(value)} is no text")
+        raise FieldWrong(field, f"{_quoted(value)} is not text")
     text = str(value).strip()
     if "\0" in text:
         raise FieldWrong(field, "holds a NUL character: take it out")
@@ -168,7 +168,7 @@ def _name(field: str, value: object, around: _Around) -> str:
         return ""
     if not _NAME.fullmatch(text) or text.startswith("cron_"):
         problem = "write letters, digits, dots, hyphens and underscores, at most 64, and not cron_ in front"
-        raise FieldWrong(field, f"{_quoted(text)} is no name for a schedule: {problem}")
+        raise FieldWrong(field, f"{_quoted(text)} is not a valid name for a schedule: {problem}")
     return text
 
 
@@ -177,7 +177,7 @@ def _agent_type(field: str, value: object, around: _Around) -> str:
     if text in _NONE:
         return "lead"
     if not _AGENT_TYPE.fullmatch(text):
-        raise FieldWrong(field, f"{_quoted(text)} is no agent type: write lower-case letters, digits and hyphens")
+        raise FieldWrong(field, f"{_quoted(text)} is not an agent type: write lower-case letters, digits and hyphens")
     return text
 
 
@@ -187,7 +187,7 @@ def _choice(*choices: str) -> Callable[[str, object, _Around], str]:
         if text not in choices:
             likely = difflib.get_close_matches(text, choices, n=1)
             hint = f"; did you mean {likely[0]}?" if likely else ""
-            raise FieldWrong(field, f"{_quoted(text)} is none of {', '.join(choices)}{hint}")
+            raise FieldWrong(field, f"{_quoted(text)} is not one of {', '.join(choices)}{hint}")
         return text
 
     return read
@@ -244,7 +244,7 @@ def _expires(field: str, value: object, around: _Around) -> float | None:
         at = (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(around.zone))).timestamp()
     except (ValueError, OverflowError) as wrong:
         hint = "2026-12-01T09:00, with an offset or in its time zone"
-        raise FieldWrong(field, f"{_quoted(value)} is no moment: write it as {hint}") from wrong
+        raise FieldWrong(field, f"{_quoted(value)} is not a time: write it as {hint}") from wrong
     if around.now is not None and at <= around.now:
         raise FieldWrong(field, f"{_quoted(value)} is past: write a moment that is still to come")
     return at
@@ -258,7 +258,7 @@ def _mode(field: str, value: object, around: _Around) -> str:
     if mode not in _MODES:
         likely = difflib.get_close_matches(text, _MODES, n=1)
         hint = f"; did you mean {likely[0]}?" if likely else ""
-        raise FieldWrong(field, f"{_quoted(text)} is none of {', '.join(_MODES)}{hint}")
+        raise FieldWrong(field, f"{_quoted(text)} is not one of {', '.join(_MODES)}{hint}")
     return mode
 
 
@@ -301,7 +301,7 @@ def _budget(field: str, value: object, around: _Around) -> Budget:
         except ValueError:
             limits[kind] = math.nan
         if isinstance(limit, bool) or not 0 <= limits[kind] < math.inf:
-            raise FieldWrong(field, f"{kind}: {_quoted(limit)} is no {'whole ' if whole else ''}number from 0 on")
+            raise FieldWrong(field, f"{kind}: {_quoted(limit)} is not a {'whole ' if whole else ''}number from 0 on")
     return Budget.model_validate(limits)
 
 
@@ -309,7 +309,7 @@ def _pairs(field: str, value: object) -> list[tuple[str, str]]:
     items = _items(value)
     for item in items:
         if "=" not in item:
-            raise FieldWrong(field, f"{_quoted(item)} is no limit: write KIND=N, as in cost_usd=1.5")
+            raise FieldWrong(field, f"{_quoted(item)} is not a limit: write KIND=N, as in cost_usd=1.5")
     return [(kind, limit) for kind, _, limit in (item.partition("=") for item in items)]
 
 

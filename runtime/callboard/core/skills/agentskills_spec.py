@@ -36,7 +36,7 @@ def problems(fields: Mapping[str, object], folder: str, body: str = "") -> Itera
     yield from _metadata(fields.get("metadata"))
     for name in fields:
         if name not in FIELDS:
-            yield Problem(name, f"is no field of the specification: there are {', '.join(FIELDS)}")
+            yield Problem(name, f"is not a field of the specification: there are {', '.join(FIELDS)}")
     if not body.strip():
         yield Problem("", "has no instructions behind its front matter", fatal=False)
     if body.count("\n") > BODY_LINES:

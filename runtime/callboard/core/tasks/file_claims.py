@@ -57,7 +57,9 @@ def overlaps(task: Task, board: Mapping[str, Task]) -> list[tuple[Task, tuple[st
 def _normal(path: str) -> str:
     text = path.strip()
     if not text or len(text) > _LONGEST or not text.isprintable():
-        raise ToolRefused(f"files: {text[:80]!r} is no path: write one of 1 to {_LONGEST} printable characters")
+        raise ToolRefused(
+            f"files: {text[:80]!r} is not a valid path: write one of 1 to {_LONGEST} printable characters"
+        )
     normal = posixpath.normpath(text)
     if normal.startswith("/") or normal.split("/")[0] in {"..", "~"}:
         raise ToolRefused(f"files: {text!r} is not in the workspace: name paths relative to it, such as src/*.py")

@@ -109,8 +109,8 @@ def check_name(name: str) -> None:
     """Raise `ToolRefused` for a name that is not valid for a worktree and a branch `wt/<name>`."""
     if not WORKTREE_NAME.fullmatch(name):
         raise ToolRefused(
-            f"name: {name[:80]!r} is no name of a worktree: begin with a letter or digit, then letters, digits, '.', "
-            "'_' and '-', at most 64"
+            f"name: {name[:80]!r} is not a valid name of a worktree: begin with a letter or digit, "
+            "then letters, digits, '.', '_' and '-', at most 64"
         )
     if ".." in name or name.endswith(".") or name.lower().endswith(".lock"):
         raise ToolRefused(f"name: git takes no branch wt/{name}: leave '..', a final '.' and '.lock' out")

@@ -155,7 +155,9 @@ async def run_workflow(
         journal = await load_journal(session, run)
         assert journal is not None, "the row was written a moment ago"
     elif (journal.row.name, journal.row.args) != (function.name, arguments):
-        message = f"workflow {run} was begun as {journal.row.name} with {journal.row.args}, not as {function.name} with"
+        message = (
+            f"workflow {run} was started as {journal.row.name} with {journal.row.args}, not as {function.name} with"
+        )
         raise WorkflowChanged(f"{message} {arguments}: give the same, or begin a new one under another id", "")
     return await go_on(session, function, journal, tell)
 

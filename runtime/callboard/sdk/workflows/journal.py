@@ -185,7 +185,7 @@ async def find_row(store: Store, session: str, prefix: str | None) -> WorkflowRo
     fitting = by_beginning(rows, prefix or "")
     if len(fitting) != 1:
         names = ", ".join(rows) or "none"
-        raise UsageError(f"{prefix or 'it'!r} is no workflow of session {session}; there are: {names}")
+        raise UsageError(f"{prefix or 'it'!r} is not a workflow of session {session}; there are: {names}")
     return rows[fitting[0]]
 
 
@@ -240,7 +240,7 @@ def _chosen(rows: Sequence[tuple[str, WorkflowRow]], prefix: str | None) -> tupl
     fitting = by_beginning([row.id for _, row in rows], prefix or "")
     if not fitting:
         names = ", ".join(row.id for _, row in rows[:8]) or "none"
-        raise UsageError(f"{prefix or 'it'!r} is no workflow of this workspace; there are: {names}")
+        raise UsageError(f"{prefix or 'it'!r} is not a workflow of this workspace; there are: {names}")
     if len(set(fitting)) > 1:
         raise UsageError(f"{prefix!r} fits {len(fitting)} workflows: {', '.join(fitting[:8])}")
     return next((session, row) for session, row in rows if row.id == fitting[0])
@@ -263,7 +263,7 @@ def value_of(value: Any, kind: Any, where: str) -> Any:
     try:
         plain = to_jsonable_python(value)
     except PydanticSerializationError as error:
-        raise UsageError(f"step {where}: {type(value).__name__} is no JSON: {error}") from error
+        raise UsageError(f"step {where}: {type(value).__name__} is not JSON: {error}") from error
     if isinstance(value, BaseModel) or plain != value or json.loads(json.dumps(plain)) != value:
         raise UsageError(
             f"step {where}: a {type(value).__name__} would come back as plain JSON when the workflow is resumed: write "

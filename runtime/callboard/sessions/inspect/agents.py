@@ -166,7 +166,7 @@ def new_agent(workspace: Path, name: str, *, person: bool) -> Path:
     """Write a commented file for a new type to the workspace or the person's own folder. Raises `UsageError` for an
     invalid name, and for an existing file."""
     if not AGENT_TYPE.fullmatch(name):
-        raise UsageError(f"{name!r} is no name: write lower-case letters, digits and hyphens, at most 64")
+        raise UsageError(f"{name!r} is not a valid name: write lower-case letters, digits and hyphens, at most 64")
     places = find_places(workspace, writable=not person)
     folder = (places.config if person else places.workspace / ".callboard") / "agents"
     path = folder / f"{name}.md"

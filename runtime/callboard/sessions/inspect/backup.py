@@ -157,7 +157,7 @@ def _unpack(places: WorkspacePaths, source: Path) -> tuple[str, ...]:
     with tarfile.open(source) as archive:
         names = archive.getnames()
         if MANIFEST not in names or f"{_STATE}/{DATABASE}" not in names:
-            raise UsageError(f"{source} is no backup: `callboard backup` writes them")
+            raise UsageError(f"{source} is not a backup: `callboard backup` writes them")
         manifest = json.loads(_read(archive, archive.getmember(MANIFEST)))
         for member in archive:
             target = _target(places, PurePosixPath(member.name)) if member.isfile() else None

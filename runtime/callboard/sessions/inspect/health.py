@@ -54,7 +54,7 @@ async def troubles(
         wrong = await _trouble(store, row.id, whole=whole)
         if wrong is None and row.id in stored.rebuilt:
             message = f"session {row.id} is damaged: its row is lost, with its choice of model and its flags"
-            wrong = SessionUnreadable(f"{message}. `callboard resume {row.id}` goes on without them", row.id)
+            wrong = SessionUnreadable(f"{message}. `callboard resume {row.id}` continues without them", row.id)
         if wrong is not None:
             faults[row.id] = with_version(wrong, row.encode(), __version__)
     return faults
@@ -78,7 +78,7 @@ async def _trouble(store: Store, session: str, *, whole: bool) -> SessionUnreada
     except SessionUnreadable as wrong:
         return wrong
     except ValueDamaged as damage:
-        message = f"session {session} is damaged: {damage}. `callboard resume {session}` goes on without it"
+        message = f"session {session} is damaged: {damage}. `callboard resume {session}` continues without it"
         return SessionUnreadable(message, session)
     return None
 

@@ -105,7 +105,9 @@ def add_server(workspace: Path, name: str, entry: Json, scope: Scope, *, replace
     parsed = read_servers_node(node_of({name: entry}, {}), str(path), scope)
     refused = [fault for fault in parsed.faults if fault.verdict == "refused"]
     if refused or name not in parsed.entries:
-        raise UsageError("; ".join(f"{fault.field}: {fault.why}" for fault in refused) or f"{name!r} is no name")
+        raise UsageError(
+            "; ".join(f"{fault.field}: {fault.why}" for fault in refused) or f"{name!r} is not a valid name"
+        )
     document = _document(path)
     servers = _servers(document, path)
     if name in servers and not replace:
@@ -164,14 +166,14 @@ def _document(path: Path) -> dict[str, object]:
     except (ValueError, RecursionError) as wrong:
         raise SettingsError(f"is not valid JSON, so nothing was changed: {wrong}", str(path)) from wrong
     if not isinstance(document, dict):
-        raise SettingsError("is no JSON object, so nothing was changed", str(path))
+        raise SettingsError("is not a JSON object, so nothing was changed", str(path))
     return cast("dict[str, object]", document)
 
 
 def _servers(document: dict[str, object], path: Path) -> dict[str, object]:
     servers = document.setdefault(_FIELD, {})
     if not isinstance(servers, dict):
-        raise SettingsError(f"{_FIELD} is no JSON object, so nothing was changed", str(path))
+        raise SettingsError(f"{_FIELD} is not a JSON object, so nothing was changed", str(path))
     return cast("dict[str, object]", servers)
 
 

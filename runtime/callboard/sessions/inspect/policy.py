@@ -84,7 +84,7 @@ class Explaining:
         except Misread as wrong:
             return Verdict("deny", "input", f"the call cannot be read: {wrong}")
         except Exception as bug:  # noqa: BLE001  whoever feeds thousands of lines gets an answer to each of them
-            return Verdict("deny", "bug", f"a bug of ours: {type(bug).__name__}: {bug}"[:300])
+            return Verdict("deny", "bug", f"a bug in Callboard: {type(bug).__name__}: {bug}"[:300])
 
 
 @dataclass(frozen=True, slots=True)

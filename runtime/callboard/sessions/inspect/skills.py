@@ -196,7 +196,7 @@ def new_skill(workspace: Path, name: str, *, person: bool) -> Path:
         (problem for problem in problems({"name": name, "description": "d"}, name, "b") if problem.fatal), None
     )
     if wrong is not None:
-        raise UsageError(f"{name!r} is no name of a skill: it {wrong.text.partition(' ')[2] or wrong.text}")
+        raise UsageError(f"{name!r} is not a valid name of a skill: it {wrong.text.partition(' ')[2] or wrong.text}")
     places = find_places(workspace, writable=not person)
     path = (places.config if person else places.workspace / ".callboard") / "skills" / name / "SKILL.md"
     write_starter(path, STARTER.replace("NAME", name))

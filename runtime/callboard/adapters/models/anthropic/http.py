@@ -332,7 +332,7 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
     # A web page of a proxy, or another API: the user must learn that, and not read of a lost connection
     # (test_a_200_that_is_no_stream_is_a_bad_reply).
     if call.received and not call.builder.begun:
-        raise BadEvent("an answer that is no event stream")
+        raise BadEvent("an answer that is not an event stream")
     raise ConnectionLost("the stream ended before the message was complete")
 
 

@@ -94,7 +94,7 @@ class _Reader:
         fields = cast("Json", value)
         for name in fields:
             if allowed is not None and name not in allowed:
-                self._wrong(f"is no field here; there are: {', '.join(allowed)}", (*address, name))
+                self._wrong(f"is not a field here; there are: {', '.join(allowed)}", (*address, name))
         return fields
 
     def _of(self, fields: Json, name: str, kind: type[T], *, address: Address, default: T) -> T:

@@ -79,7 +79,7 @@ def read_head(head: bytes) -> Target:
         lines = [f"{method} {path} {version}", f"Host: {parts.netloc}", *host, "Connection: close", "", ""]
         return Target(parts.hostname, parts.port or 80, "\r\n".join(lines).encode("latin-1"))
     except ValueError as wrong:
-        raise ProxyRefused("this is no request to an HTTP proxy") from wrong
+        raise ProxyRefused("this is not a request to an HTTP proxy") from wrong
 
 
 _OURS = ("proxy-", "connection:", "keep-alive:")

@@ -20,18 +20,18 @@ _READING = {apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IO
 
 def no_room(folder: Path) -> StoreFull:
     """Return the error for a full disk."""
-    return StoreFull(f"no room left on the disk of {folder}: nothing was written. Free some room; then go on")
+    return StoreFull(f"no room left on the disk of {folder}: nothing was written. Free some space, then continue")
 
 
 def refused(folder: Path, reason: object) -> StoreFull:
     """Return the error for a file system that accepts no more writes."""
-    return StoreFull(f"{folder} cannot be written ({reason}): nothing was written. Make it writable; then go on")
+    return StoreFull(f"{folder} cannot be written ({reason}): nothing was written. Make it writable, then continue")
 
 
 def unusable(folder: Path, reason: object) -> WorkspaceUnusable:
     """Return the error for a folder that cannot be used at all."""
     return WorkspaceUnusable(
-        f"the state folder {folder} cannot be used ({reason}). Make it a writable folder of yours, or choose another"
+        f"the state folder {folder} cannot be used ({reason}). Make it a writable folder of your own, or choose another"
     )
 
 

@@ -83,7 +83,7 @@ def check_headers(folder: Path) -> None:
         log.rename(aside)
         raise StoreDamaged(
             f"the log of {file} is damaged from its beginning: what was written since the last checkpoint is lost. "
-            f"It was kept as {aside}. Starting again goes on from what is kept"
+            f"It was kept as {aside}. Starting again continues from what is left"
         )
 
 
@@ -106,7 +106,7 @@ def _structural_faults(connection: apsw.Connection, folder: Path, full: bool) ->
     version = pragma(connection, "user_version")
     is_own = pragma(connection, "application_id") == APPLICATION
     if is_own and (version < 1 or (version == VERSION and not table_texts(connection) >= frozenset(TABLES))):
-        return "its tables are not ours"
+        return "its tables are not those of Callboard"
     expected = pragma(connection, "page_count") * pragma(connection, "page_size")
     # With a log the file may rightly be shorter: its last pages can be in the log only.
     if size(log_file(folder)) == 0 and size(folder / DATABASE) < expected:
@@ -255,7 +255,7 @@ def check_log(connection: apsw.Connection, folder: Path, aside: Path) -> None:
     if lost:
         raise StoreDamaged(
             f"the log of {folder / DATABASE} is damaged in its middle: what was written before is kept, and at least "
-            f"{lost} later writes are lost. The log was kept as {aside}. Starting again goes on from what is kept"
+            f"{lost} later writes are lost. The log was kept as {aside}. Starting again continues from what is left"
         )
 
 

@@ -45,7 +45,7 @@ def refuse_network(folder: Path, kind: str) -> None:
     """Raise `WorkspaceUnusable` if `kind` is a network file system."""
     if _NETWORK.fullmatch(kind):
         raise WorkspaceUnusable(
-            f"the state folder {folder} lies on a network file system ({kind}), where file locks cannot be relied on: "
+            f"the state folder {folder} is on a network file system ({kind}), where file locks do not work reliably: "
             "set XDG_STATE_HOME to a folder on a disk of this machine"
         )
 

@@ -331,7 +331,7 @@ def get(folder: Path, digest: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != digest:
         aside = folder / "damaged" / digest
         path.rename(aside)
-        raise ValueDamaged(f"blob {digest} no longer fits its digest: it was set aside as {aside}", f"blob/{digest}")
+        raise ValueDamaged(f"blob {digest} no longer matches its digest: it was set aside as {aside}", f"blob/{digest}")
     return data
 
 

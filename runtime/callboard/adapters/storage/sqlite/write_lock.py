@@ -127,5 +127,5 @@ def in_the_way(descriptor: int, folder: Path) -> str:
         return f"process {holder.pid} ({holder.name}) holds the lock of the store in {folder}"
     return (
         f"process {holder.pid} ({holder.name}) holds the lock of the store in {folder} and is stopped: "
-        f"`kill -CONT {holder.pid}` lets it go on, `kill -9 {holder.pid}` ends it; nothing that was saved is lost"
+        f"`kill -CONT {holder.pid}` lets it continue, `kill -9 {holder.pid}` ends it; nothing that was saved is lost"
     )
