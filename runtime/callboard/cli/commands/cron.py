@@ -26,7 +26,6 @@ from callboard.cli.views.schedules import (
     draft_json,
     fire_json,
     history_table,
-    kept_json,
     nobody_line,
     schedule_block,
     schedule_json,
@@ -38,6 +37,7 @@ from callboard.core.scheduling.fields import FieldWrong
 from callboard.core.scheduling.history import FireStats, newest_first
 from callboard.ports.store import Store
 from callboard.sessions.compose import find_places
+from callboard.sessions.inspect.resources import SCHEDULES, ScheduleNow
 from callboard.sessions.inspect.schedules import (
     AllSchedules,
     NoSession,
@@ -369,11 +369,12 @@ def list_(invocation: Invocation, /, session: str | None, json_: bool) -> None:
 
     rows, fired_by, faults = at_schedules(invocation, session, read)
     now = time.time()
+    schedules = [ScheduleNow(row.schedule, row.session, now, fired_by.get(row.session, "")) for row in rows]
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json.dumps([kept_json(row, now, fired_by) for row in rows], indent=2))
+            terminal.record(json.dumps(SCHEDULES.records(schedules), indent=2))
         else:
-            terminal.rows(schedules_table(rows, now))
+            terminal.rows(schedules_table(schedules))
         for fault in faults:
             terminal.terminal_print(block(fault, "warn"))
         if any(_waits(row, fired_by) for row in rows):
@@ -396,11 +397,12 @@ def show(invocation: Invocation, /, schedule_id: str, session: str | None, json_
 
     entry, spent, fired_by = at_schedules(invocation, session, read)
     now = time.time()
+    schedule = ScheduleNow(entry.schedule, entry.session, now, fired_by.get(entry.session, ""))
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json.dumps(schedule_json(kept_json(entry, now, fired_by), spent), indent=2))
+            terminal.record(json.dumps(schedule_json(SCHEDULES.record(schedule), spent), indent=2))
         else:
-            terminal.rows(schedule_block(entry.schedule, spent, now, fired_by.get(entry.session, "")))
+            terminal.rows(schedule_block(schedule.schedule, spent, now, schedule.fired_by))
 
 
 for _command in (next_, pause, resume, remove, run, history, stats):

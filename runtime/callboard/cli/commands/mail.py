@@ -12,6 +12,7 @@ from callboard.cli.commands.output import print_rows, terminal_of, with_handle
 from callboard.cli.views.mail import inbox_table, to_show, trace_block, trace_json
 from callboard.core.reports.receipts import Receipt, Traced
 from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.resources import MESSAGES
 
 
 @click.command()
@@ -30,7 +31,7 @@ def inbox(invocation: Invocation, /, *, agent: str | None, session: str | None, 
     async def read(handle: SessionHandle) -> Sequence[Receipt]:
         return to_show(await handle.inbox(agent), everything=all_)
 
-    print_rows(invocation, with_handle(invocation, session, read), inbox_table, json_=json_)
+    print_rows(invocation, with_handle(invocation, session, read), inbox_table, json_=json_, record=MESSAGES.record)
 
 
 @click.command()

@@ -19,9 +19,9 @@ from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.editor import EditorFailed, edit_text
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import as_json as json_of
-from callboard.cli.views.listings import plain_row
 from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.sessions.inspect.memory import MemoryInspector, NoteChange, NoteSelection, open_memory
+from callboard.sessions.inspect.resources import plain_row
 from callboard.types.errors import UsageError
 
 _YES = click.option("-y", "--yes", is_flag=True, help="Make the change without confirmation.")

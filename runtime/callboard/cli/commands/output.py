@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
 from callboard.cli.commands.options import Invocation
 from callboard.cli.terminal.terminal import Block, Terminal, block
-from callboard.cli.views.listings import as_json as json_of
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import open_handle
+from callboard.sessions.inspect.resources import plain_row
 
 Row = TypeVar("Row")
 Found = TypeVar("Found")
@@ -54,11 +55,16 @@ def with_handle(
 
 
 def print_rows(
-    invocation: Invocation, rows: Sequence[Row], as_table: Callable[[Sequence[Row]], Block], *, json_: bool
+    invocation: Invocation,
+    rows: Sequence[Row],
+    as_table: Callable[[Sequence[Row]], Block],
+    *,
+    json_: bool,
+    record: Callable[[Row], Any] = plain_row,
 ) -> None:
-    """Print a listing for a user or as JSON."""
+    """Print a listing for a user or as JSON. `record`: function that returns the JSON form of a row."""
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json_of(rows))
+            terminal.record(json.dumps([record(row) for row in rows], indent=2))
         else:
             terminal.rows(as_table(rows))

@@ -32,6 +32,7 @@ from callboard.cli.views.requests import (
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
 from callboard.core.approvals.session_rules import Always
 from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import UsageError
 from callboard.types.records import Request
 
@@ -68,7 +69,13 @@ def plans(invocation: Invocation, /, session: str | None, all_: bool, json_: boo
     async def read(handle: SessionHandle) -> Sequence[Request]:
         return sorted(handle.requests(pending_only=not all_), key=lambda request: (request.created_at, request.id))
 
-    print_rows(invocation, with_handle(invocation, session, read), requests_table, json_=json_)
+    print_rows(
+        invocation,
+        with_handle(invocation, session, read),
+        requests_table,
+        json_=json_,
+        record=REQUESTS.record,
+    )
 
 
 @click.command()

@@ -19,11 +19,10 @@ from callboard.cli.commands.output import notice_of, terminal_of, with_handle
 from callboard.cli.terminal.live_page import can_paint
 from callboard.cli.terminal.terminal import Line, styled, wants_color
 from callboard.cli.terminal.watch import painted, resized, say_line
-from callboard.cli.views.listings import as_json as json_of
-from callboard.cli.views.listings import plain_row
 from callboard.cli.views.tasks import STATUSES, change_line, matches_status, task_block, tasks_table
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import open_handle
+from callboard.sessions.inspect.resources import TASKS, BoardTask
 from callboard.sessions.inspect.tasks import NewTask
 from callboard.types.records import Task
 
@@ -53,11 +52,12 @@ def tasks(context: click.Context, /, *, watch: bool, status: str | None, session
         return [task for task in board.values() if matches_status(task, status or "", board)], list(board.values())
 
     visible, all_ = with_handle(invocation, session, read)
+    board = {task.id: task for task in all_}
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json_of(visible))
+            terminal.record(json.dumps(TASKS.records([BoardTask(task, board) for task in visible]), indent=2))
         else:
-            terminal.rows(tasks_table(visible, {task.id: task for task in all_}))
+            terminal.rows(tasks_table(visible, board))
 
 
 @tasks.command()
@@ -78,7 +78,7 @@ def show(invocation: Invocation, /, task_id: str, session: str | None, json_: bo
     task, board = with_handle(invocation, session, read)
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json.dumps(plain_row(task), indent=2))
+            terminal.record(json.dumps(TASKS.record(BoardTask(task, board)), indent=2))
         else:
             terminal.rows(task_block(task, board))
 
@@ -185,8 +185,10 @@ def _say(task: Task, handle: SessionHandle, status: str, *, color: bool, json_: 
     board = handle.board.tasks()
     if not matches_status(task, status, board):
         return
-    line = json.dumps(plain_row(task)) if json_ else styled([change_line(task, board)], color=color).removesuffix("\n")
-    say_line(line)
+    if json_:
+        say_line(json.dumps(TASKS.record(BoardTask(task, board))))
+    else:
+        say_line(styled([change_line(task, board)], color=color).removesuffix("\n"))
 
 
 async def _paint(invocation: Invocation, handle: SessionHandle, status: str) -> None:

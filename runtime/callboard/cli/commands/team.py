@@ -25,11 +25,12 @@ from callboard.cli.terminal.live_page import can_paint
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, styled, wants_color
 from callboard.cli.terminal.watch import painted, resized, say_line
 from callboard.cli.views.status import sessions_table
-from callboard.cli.views.team import agent_json, changes_block, ended_block, team_json, tree_block
+from callboard.cli.views.team import changes_block, ended_block, team_json, tree_block
 from callboard.core.scheduling.budget import budget_words
 from callboard.ports.notifier import Notifier
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import list_sessions, open_handle
+from callboard.sessions.inspect.resources import SESSIONS, agent_record
 from callboard.sessions.inspect.team import TeamSeen
 from callboard.types.errors import UsageError
 from callboard.types.records import Budget
@@ -54,9 +55,8 @@ def sessions(invocation: Invocation, /, json_: bool) -> None:
 
     The newest comes first.
     """
-    print_rows(
-        invocation, anyio.run(list_sessions, invocation.workspace, notice_of(invocation)), sessions_table, json_=json_
-    )
+    rows = anyio.run(list_sessions, invocation.workspace, notice_of(invocation))
+    print_rows(invocation, rows, sessions_table, json_=json_, record=SESSIONS.record)
 
 
 @click.group(invoke_without_command=True)
@@ -85,7 +85,7 @@ def team(context: click.Context, /, watch: bool, session: str | None, json_: boo
     seen = with_handle(invocation, session, look)
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json.dumps([agent_json(agent) for agent in seen.agents], indent=2))
+            terminal.record(json.dumps([agent_record(agent) for agent in seen.agents], indent=2))
         else:
             terminal.rows(tree_block(seen, _columns(terminal)))
 
@@ -107,7 +107,7 @@ def ended(invocation: Invocation, /, *, skip: int, limit: int, session: str | No
     seen = with_handle(invocation, session, look)
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json.dumps([agent_json(agent) for agent in seen.agents], indent=2))
+            terminal.record(json.dumps([agent_record(agent) for agent in seen.agents], indent=2))
         else:
             terminal.rows(ended_block(seen.agents, skip, seen.ended.count, seen.at))
 

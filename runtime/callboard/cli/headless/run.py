@@ -23,15 +23,15 @@ from callboard.cli.terminal.keyboard import Keyboard, PersonGate
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.signals import Leaving, ended_by, heed_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal, block
-from callboard.cli.views.events import usage_words
-from callboard.cli.views.listings import plain_row
 from callboard.cli.views.requests import requests_block
 from callboard.cli.views.status import attached_block
 from callboard.core.reports.metrics import together
+from callboard.core.reports.spending import usage_words
 from callboard.ports.environment import Answer, Approver, Observer
 from callboard.sessions.attached import Attach, AttachedSession, opened
 from callboard.sessions.base import OpenSession, left_end
 from callboard.sessions.hosted import HostedSession
+from callboard.sessions.inspect.resources import plain_row
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import DONE, LIMIT, TIME_LIMIT, RunEnd
 from callboard.types.agent_spec import AgentSpec

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 
@@ -21,12 +21,13 @@ from callboard.adapters.mcp.server import Offered, Report
 from callboard.cli.views.cost import cost_json
 from callboard.cli.views.events import lines_of
 from callboard.cli.views.requests import details_of, find_request, request_json
-from callboard.cli.views.team import agent_json, ended_json
+from callboard.cli.views.team import ended_json
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
 from callboard.engine.commands import sessions_of
 from callboard.engine.recall import recall
 from callboard.sessions.client_sessions import ClientSessions, Hosted, Room
 from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.resources import REQUESTS, SESSIONS, agent_record
 from callboard.sessions.result import outcome_of
 from callboard.types.errors import UsageError
 from callboard.types.events import Event
@@ -106,18 +107,7 @@ class Tools:
     async def sessions(self, arguments: Json, report: Report) -> Json:
         room = await self._sessions.room(_text(arguments, "workspace"))
         rows = await sessions_of(room.shared.store)
-        return {
-            "sessions": [
-                {
-                    "session": row.id,
-                    "began": row.created_at,
-                    "state": "open" if row.ended_at is None else "failed" if row.exit_code else "done",
-                    "prompt": row.prompt,
-                    "model": row.model,
-                }
-                for row in rows
-            ]
-        }
+        return {"sessions": [SESSIONS.summarize(row) for row in rows]}
 
     async def plans(self, arguments: Json, report: Report) -> Json:
         _, handle = await self._handle(arguments)
@@ -125,7 +115,7 @@ class Tools:
             handle.requests(pending_only=not arguments.get("all")), key=lambda request: (request.created_at, request.id)
         )
         self._told |= {request.id for request in requests}
-        return {"session": handle.id, "requests": [_request_json(request) for request in requests]}
+        return {"session": handle.id, "requests": [REQUESTS.summarize(request) for request in requests]}
 
     async def show(self, arguments: Json, report: Report) -> Json:
         _, handle = await self._handle(arguments)
@@ -138,7 +128,7 @@ class Tools:
         _, handle = await self._handle(arguments)
         seen = await handle.agents.look()
         ended = {"ended": ended_json(seen.ended)}
-        return {"session": handle.id, "agents": [agent_json(agent) for agent in seen.agents], **ended}
+        return {"session": handle.id, "agents": [agent_record(agent) for agent in seen.agents], **ended}
 
     async def cost(self, arguments: Json, report: Report) -> Json:
         _, handle = await self._handle(arguments)
@@ -176,7 +166,7 @@ class Tools:
         handle = await room.handle(handle.id)
         now = find_request(handle.requests(pending_only=False), request.id)
         note = await handle.moved(request) if status == "approved" else ""
-        return {"session": handle.id, "request": _request_json(now), "note": note}
+        return {"session": handle.id, "request": REQUESTS.summarize(now), "note": note}
 
     # How it stands
 
@@ -203,7 +193,7 @@ class Tools:
             "why": "",
             "exit_code": None,
             "cost_usd": round(cost, 6),
-            "requests": [_request_json(request) for request in pending],
+            "requests": [REQUESTS.summarize(request) for request in pending],
         }
         hosted = self._sessions.last(session)
         if host is None or (hosted is not None and not hosted.open):
@@ -239,18 +229,6 @@ def _moved(hosted: Hosted, before: int, told_of: set[str]) -> bool:
 
 def _text(arguments: Json, name: str) -> str:
     return str(arguments.get(name) or "")
-
-
-def _request_json(request: Request) -> dict[str, Any]:
-    return {
-        "id": request.id,
-        "kind": request.kind,
-        "from": request.asked_by,
-        "about": request.subject,
-        "status": request.status,
-        "digest": request.digest,
-        "until": request.expires_at,
-    }
 
 
 def _command(room: Room, handle: SessionHandle, request: Request, status: Status) -> str:

@@ -45,9 +45,10 @@ from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.plan_editor import edit_at
 from callboard.cli.terminal.signals import TWICE, Leaving, heed_end, run_until_left
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
-from callboard.cli.views.events import cost_words, first_line, shorten, usage_words
+from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.status import at_work, attached_block, lives_words, rate_waits, setting_words, waiting_words
 from callboard.core.permissions.modes import next_mode
+from callboard.core.reports.spending import cost_words, usage_words
 from callboard.core.scheduling import next_wake
 from callboard.sessions.attached import Attach, AttachedSession, opened
 from callboard.sessions.base import OpenSession

@@ -20,7 +20,7 @@ from callboard.cli.slash.context import Here, SlashCommand, nothing_more, sugges
 from callboard.cli.terminal.plan_editor import approval, editable, keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, plain
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import table
+from callboard.cli.views.listings import listing, table
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
 from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.cli.views.permission import read_always
@@ -33,6 +33,7 @@ from callboard.core.skills.substitution import unknown_command
 from callboard.ports.mcp import Servers
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.memory import MemoryInspector, NoteSelection, open_memory
+from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import CallboardError, ToolRefused, UsageError
 from callboard.types.mcp import ServerNow
 from callboard.types.records import Request
@@ -117,9 +118,7 @@ async def inbox(console: Here, arguments: str) -> Block:
         return inbox_table(
             to_show(await console.session.inbox(None if arguments == "all" else arguments), everything=False)
         )
-    waiting = console.session.requests()
-    rows = [[row.id, row.kind, row.asked_by, row.subject] for row in waiting]
-    return table(["REQUEST", "KIND", "FROM", "ABOUT"], rows, "nothing waits for you")
+    return listing(REQUESTS, console.session.requests(), ("REQUEST", "KIND", "FROM", "ABOUT"), "nothing waits for you")
 
 
 async def trace(console: Here, arguments: str) -> Block:

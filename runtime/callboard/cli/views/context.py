@@ -12,11 +12,11 @@ from typing import Any
 
 from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import plain_row, when
 from callboard.core.keys import count_words
 from callboard.core.reports.context import EditEffect, EditTold, WindowMap, WindowPart
 from callboard.core.reports.metrics import Metrics
 from callboard.sessions.handle import Context
+from callboard.sessions.inspect.resources import plain_row, when
 
 _WIDTH = 80
 _LABEL = 26

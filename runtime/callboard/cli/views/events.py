@@ -51,7 +51,7 @@ from callboard.types.events import (
     TurnEnded,
     WaitBegan,
 )
-from callboard.types.records import Envelope, Json, Request, ToolCall, Usage
+from callboard.types.records import Envelope, Json, Request, ToolCall
 
 WIDTH = 100
 """Most columns of a shortened piece."""
@@ -91,20 +91,6 @@ def answer_words(row: Request, *, attended: bool = True) -> str:
         return f'callboard answer {row.id} "..."'
     mode = "" if attended or row.kind != "plan" else " --mode acceptEdits"
     return f'callboard approve {row.id}{mode}, or: callboard reject {row.id} --why "..."'
-
-
-def usage_words(usage: Usage) -> str:
-    """Return `12,345 tokens in (90 % cached), 678 out, $0.12`."""
-    cached = f" ({usage.cache_read_input_tokens * 100 // usage.prompt_tokens} % cached)" if usage.prompt_tokens else ""
-    return f"{usage.prompt_tokens:,} tokens in{cached}, {usage.output_tokens:,} out, {cost_words(usage)}"
-
-
-def cost_words(usage: Usage) -> str:
-    """Return `$0.12`; if the price of some calls is unknown, `cost unknown`, or `over $0.12` if others are known."""
-    amount = f"${usage.cost_usd:.2f}"
-    if not usage.unpriced_tokens:
-        return amount
-    return f"over {amount}" if usage.cost_usd > 0 else "cost unknown"
 
 
 def text_of(content: Sequence[Json]) -> str:

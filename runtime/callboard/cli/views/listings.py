@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
-from datetime import datetime
-from typing import Any
-
-from pydantic import BaseModel
+from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from callboard.cli.terminal.terminal import Block, Line, columns
 from callboard.cli.views.events import first_line, shorten
+from callboard.sessions.inspect.resources import Resource, plain_row
+
+Row = TypeVar("Row")
 
 _CELL = 60
 """Most columns of one cell."""
@@ -20,15 +19,6 @@ _CELL = 60
 def as_json(rows: Sequence[object]) -> str:
     """Return a JSON array of the rows. ASCII only: no control character reaches a screen through it."""
     return json.dumps([plain_row(row) for row in rows], indent=2)
-
-
-def plain_row(row: object) -> Any:
-    """Return a row as JSON types."""
-    if isinstance(row, BaseModel):
-        return row.model_dump(mode="json")
-    if is_dataclass(row) and not isinstance(row, type):
-        return {name: plain_row(value) for name, value in asdict(row).items()}
-    return row
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> Block:
@@ -41,9 +31,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> 
     return Block((head, *(Line(_aligned(row, widths)) for row in cells)))
 
 
-def when(at: float | None) -> str:
-    """Return a time in this machine's time zone; empty for none."""
-    return "" if at is None else f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+def listing(resource: Resource[Row], rows: Sequence[Row], only: Collection[str] = (), nothing: str = "") -> Block:
+    """Return the rows of a resource as a table. `only`: the columns to list; all, if empty. `nothing`: another text for
+    no rows."""
+    heads, cells = resource.cells(rows, only)
+    return table(heads, cells, nothing or resource.nothing)
 
 
 def by_words(name: str | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import plain_row, table
+from callboard.cli.views.listings import listing
 from callboard.core.reports.receipts import WAITING, Receipt, Traced
+from callboard.sessions.inspect.resources import MESSAGES, plain_row, when
 from callboard.types.records import Json
 
 _SAID = 100
@@ -24,19 +24,7 @@ def to_show(receipts: Sequence[Receipt], *, everything: bool) -> list[Receipt]:
 
 def inbox_table(receipts: Sequence[Receipt]) -> Block:
     """Return the id, sender, recipient, type, outcome with its time, and beginning of each envelope."""
-    cells = [
-        [
-            receipt.envelope.id,
-            receipt.envelope.sender,
-            receipt.envelope.recipient,
-            receipt.envelope.type,
-            receipt.state,
-            _clock(_newest(receipt)),
-            receipt.why or first_line(receipt.envelope.content),
-        ]
-        for receipt in receipts
-    ]
-    return table(["ENVELOPE", "FROM", "TO", "TYPE", "STATE", "SINCE", "SAYS"], cells, "no mail waits")
+    return listing(MESSAGES, receipts)
 
 
 def trace_block(trace: Traced) -> Block:
@@ -81,12 +69,4 @@ def _times(receipt: Receipt) -> str:
         ("delivered", receipt.delivered_at),
         (receipt.state, receipt.ended_at),
     ]
-    return "".join(f", {label} {_clock(at)}" for label, at in times if at is not None)
-
-
-def _newest(receipt: Receipt) -> float:
-    return receipt.ended_at or receipt.delivered_at or receipt.received_at or receipt.envelope.sent_at
-
-
-def _clock(at: float) -> str:
-    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+    return "".join(f", {label} {when(at)}" for label, at in times if at is not None)

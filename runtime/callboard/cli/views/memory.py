@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from callboard.cli.terminal.terminal import Block, Line, Style
-from callboard.cli.views.listings import table
+from callboard.cli.views.listings import listing
 from callboard.cli.views.permission import spelled
 from callboard.sessions.inspect.memory import NoteLine
+from callboard.sessions.inspect.resources import NOTES
 
-_HEADS = ("PLACE", "NAME", "TYPE", "ABOUT")
 _CHANGED: Mapping[str, Style] = {"+": "good", "-": "bad"}
 
 
 def notes_table(notes: Sequence[NoteLine]) -> Block:
     """Return all notes, one line each."""
-    rows = [(note.place, note.name, note.type, note.description) for note in notes]
-    return table(
-        _HEADS, rows, "no notes yet: an agent makes one with `remember`, you with `callboard memory edit NAME`"
-    )
+    return listing(NOTES, notes)
 
 
 def note_block(note: NoteLine) -> Block:

@@ -10,11 +10,11 @@ from datetime import datetime
 
 from callboard.cli.terminal.terminal import Block, Line, Style
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import by_words, plain_row, table, when
-from callboard.core.approvals.session_rules import ended
+from callboard.cli.views.listings import by_words, listing, table
 from callboard.core.permissions.explain import CallTold, PartTold, TouchTold, meaning_of
 from callboard.core.permissions.lint import CheckedExample, LintFinding
 from callboard.core.reports.decisions import Decision
+from callboard.sessions.inspect.resources import RULES, RuleNow, plain_row, when
 from callboard.types.records import Json, SessionRule
 
 _STYLES: Mapping[str, Style] = {"allow": "good", "ask": "warn", "deny": "bad"}
@@ -163,16 +163,7 @@ def _path(touch: TouchTold) -> str:
 
 def rules_table(rows: Sequence[SessionRule], now: float) -> Block:
     """Return the id, text, scope, start, and end or expiry of each rule. `now`: Unix seconds."""
-    cells = [
-        [rule.id, rule.rule, rule.agent or "every agent", when(rule.created_at), _until(rule, now), rule.request_id]
-        for rule in rows
-    ]
-    heads = ["ID", "RULE", "FOR", "SINCE", "UNTIL", "MADE WITH"]
-    return table(heads, cells, "no session rules: answer a question with `a` to make one")
-
-
-def _until(rule: SessionRule, now: float) -> str:
-    return ended(rule, now) or when(rule.expires_at) or "the session's end"
+    return listing(RULES, [RuleNow(rule, now) for rule in rows])
 
 
 def made_lines(rows: Sequence[SessionRule]) -> tuple[Line, ...]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from callboard.cli.terminal.approver import request_block
 from callboard.cli.terminal.terminal import Block, Line, visible
 from callboard.cli.views.events import answer_words
-from callboard.cli.views.listings import by_words, plain_row, table, when
+from callboard.cli.views.listings import by_words, listing
 from callboard.cli.views.revisions import diff_lines, ended_words, since_earlier, since_title
 from callboard.core.approvals.plans import changes, earlier_of, options_of, submitted_of
 from callboard.core.approvals.session_rules import offered
 from callboard.core.keys import one_by_id
+from callboard.sessions.inspect.resources import REQUESTS, plain_row, when
 from callboard.types.records import Json, Request, Said
 
 
@@ -101,27 +102,14 @@ def _ending(request: Request) -> Iterator[Line]:
 def requests_table(rows: Sequence[Request]) -> Block:
     """Return the id, kind, asker, revision of a plan, start, deadline, and a line of each request. Plain rows are
     pending; others show how they ended."""
-    cells = [
-        [
-            row.id,
-            row.kind,
-            row.asked_by,
-            str(row.revision) if row.kind == "plan" else "",
-            when(row.created_at),
-            when(row.expires_at) if row.status == "pending" else row.status,
-            row.subject,
-        ]
-        for row in rows
-    ]
-    heads = ["REQUEST", "KIND", "FROM", "REV", "SINCE", "UNTIL", "ABOUT"]
-    listing = table(heads, cells, "nothing waits for an answer")
-    return Block((*listing.lines, Line("in full: callboard show ID", "dim"))) if rows else listing
+    listed = listing(REQUESTS, rows)
+    return Block((*listed.lines, Line("in full: callboard show ID", "dim"))) if rows else listed
 
 
 def requests_block(rows: Sequence[Request], *, attended: bool = True) -> Block:
     """Return each request in full, with how to answer it while it is pending."""
     if not rows:
-        return Block((Line("nothing waits for an answer", "dim"),))
+        return listing(REQUESTS, rows)
     lines: list[Line] = []
     for row in rows:
         lines += request_block(row).lines

@@ -6,12 +6,11 @@ One schedule in full: its state and the reason, its next times, its rules, its b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from callboard.cli.terminal.terminal import Block, Line, plain
 from callboard.cli.views.cost import spent_json, spent_words
-from callboard.cli.views.listings import plain_row, table, when
+from callboard.cli.views.listings import listing, table
 from callboard.core.reports.spending import ScheduleSpent
 from callboard.core.scheduling import budget_words, next_slot
 from callboard.core.scheduling.cron import CronInvalid
@@ -19,7 +18,14 @@ from callboard.core.scheduling.describe import describe, local_time
 from callboard.core.scheduling.fields import duration_words
 from callboard.core.scheduling.history import FireStats, seconds_of, upcoming
 from callboard.core.scheduling.trigger import when_of
-from callboard.sessions.inspect.schedules import SessionSchedule
+from callboard.sessions.inspect.resources import (
+    SCHEDULES,
+    ScheduleNow,
+    next_times,
+    plain_row,
+    schedule_state,
+    when,
+)
 from callboard.types.schedules import Fire, Schedule
 
 NOBODY = (
@@ -30,67 +36,13 @@ NOBODY = (
 
 def cron_page(rows: Sequence[Schedule], now: float) -> Block:
     """Return the schedules of one session; `now`: Unix seconds."""
-    return schedules_table([SessionSchedule(row, "") for row in rows], now)
+    return schedules_table([ScheduleNow(row, "", now) for row in rows])
 
 
-def schedules_table(rows: Sequence[SessionSchedule], now: float) -> Block:
+def schedules_table(rows: Sequence[ScheduleNow]) -> Block:
     """Return the id, name, state with reason, expression, zone, next and last time, and prompt of each schedule; also
     file and session if they differ."""
-    columns = {
-        "SCHEDULE": [row.schedule.id for row in rows],
-        "NAME": [row.schedule.name for row in rows],
-        "STATE": [standing(row.schedule) for row in rows],
-        "CRON": [row.schedule.cron for row in rows],
-        "ZONE": [row.schedule.timezone for row in rows],
-        "NEXT": [_next(row.schedule, now) for row in rows],
-        "LAST": [when(row.schedule.last_slot) for row in rows],
-        "PROMPT": [row.schedule.prompt for row in rows],
-        "FILE": [row.schedule.source for row in rows],
-        "SESSION": [row.session for row in rows] if len({row.session for row in rows}) > 1 else [],
-    }
-    required = {"SCHEDULE", "STATE", "CRON", "ZONE", "NEXT", "LAST", "PROMPT"}
-    heads = [head for head, cells in columns.items() if head in required or any(cells)]
-    cells = [[columns[head][number] for head in heads] for number in range(len(rows))]
-    return table(heads, cells, 'no schedules: callboard cron add "0 9 * * 1-5" "what to do"')
-
-
-def standing(row: Schedule) -> str:
-    """Return a schedule's state, why it was paused, and the fires that a hook skipped."""
-    if row.state == "paused" and row.paused_why:
-        return f"{row.state}: {row.paused_why}"
-    if row.state == "active" and not row.enabled:
-        return "switched off"
-    return f"{row.state}, {row.skips} skipped ({row.skipped_why})" if row.skips else row.state
-
-
-def kept_json(row: SessionSchedule, now: float, fired_by: Mapping[str, str]) -> dict[str, Any]:
-    """Return a schedule's row, with its session, its next times, and the process that would fire it (empty for
-    none)."""
-    return {
-        **plain_row(row.schedule),
-        "session": row.session,
-        "next": next_times(row.schedule, now, 3),
-        "fired_by": fired_by.get(row.session, ""),
-    }
-
-
-def next_times(schedule: Schedule, now: float, count: int) -> list[str]:
-    """Return the next times in ISO 8601 with the offset of the schedule's zone; none for an unreadable schedule."""
-    try:
-        zone = when_of(schedule).zone
-        times = upcoming(schedule, now, count)
-    except CronInvalid:
-        return []
-    return [datetime.fromtimestamp(at, zone).isoformat(timespec="seconds") for at in times]
-
-
-def _next(schedule: Schedule, now: float) -> str:
-    try:
-        times = upcoming(schedule, now, 1)
-    except CronInvalid:
-        return "cannot fire"
-    fires = schedule.enabled and schedule.state == "active"
-    return when(times[0]) if times else "never" if fires else ""
+    return listing(SCHEDULES, rows)
 
 
 def history_table(fires: Sequence[Fire], names: Mapping[str, str]) -> Block:
@@ -226,7 +178,7 @@ def _lines(schedule: Schedule, spent: ScheduleSpent, now: float) -> Iterator[str
     yield f"{schedule.id}: {meaning(schedule)}"
     if schedule.name:
         yield f"name: {schedule.name}"
-    yield f"state: {standing(schedule)}"
+    yield f"state: {schedule_state(schedule)}"
     if schedule.source:
         yield f"file: {schedule.source}"
     yield from _next_times(schedule, now)

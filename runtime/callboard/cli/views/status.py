@@ -8,10 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from callboard.cli.terminal.terminal import Block, Line
-from callboard.cli.views.events import usage_words
-from callboard.cli.views.listings import table, when
+from callboard.cli.views.listings import listing
+from callboard.core.reports.spending import usage_words
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.health import ListedSession
+from callboard.sessions.inspect.resources import SESSIONS
 from callboard.types.records import SessionRow
 
 
@@ -88,18 +89,6 @@ def status_block(session: OpenSession, host: int | None) -> Block:
 
 def sessions_table(rows: Sequence[SessionRow]) -> Block:
     """Return the id, start, end and first words of each session; then the errors of each."""
-    cells = [[row.id, when(row.created_at), _state(row), row.model, row.prompt] for row in rows]
-    heads = ["SESSION", "BEGAN", "STATE", "MODEL", "PROMPT"]
-    listed = table(heads, cells, 'no session yet: callboard run "what to do"')
+    listed = listing(SESSIONS, rows)
     troubles = [row.trouble for row in rows if isinstance(row, ListedSession) and row.trouble]
     return Block((*listed.lines, *(Line(trouble, "bad") for trouble in troubles)))
-
-
-def _state(row: SessionRow) -> str:
-    return (row.state if isinstance(row, ListedSession) else "") or _ended(row)
-
-
-def _ended(row: SessionRow) -> str:
-    if row.ended_at is None:
-        return "open"
-    return "done" if not row.exit_code else f"ended with {row.exit_code}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callboard.cli.terminal.terminal import Block, Line, block
-from callboard.cli.views.listings import table, when
-from callboard.core.tasks.board import Tasks, blockers, by_id, is_ready
+from callboard.cli.views.listings import listing
+from callboard.core.tasks.board import Tasks, by_id, is_ready
 from callboard.core.tasks.file_claims import overlaps
 from callboard.core.tasks.format import task_line, task_words
+from callboard.sessions.inspect.resources import TASKS, BoardTask, when
 from callboard.types.records import Task
 
 STATUSES = ("ready", "pending", "in_progress", "completed", "failed", "cancelled")
@@ -24,10 +25,9 @@ def tasks_table(rows: Sequence[Task], board: Tasks | None = None) -> Block:
     """Return the id, state, owner, open dependencies, files and subject of each task; then the agents that work on the
     same files. `board`: all tasks, if `rows` are only some of them."""
     board = by_id(rows) if board is None else board
-    heads = ["TASK", "STATUS", "OWNER", "WAITS FOR", "FILES", "SUBJECT"]
-    listing = table(heads, [_cells(row, board) for row in rows], "the board is empty")
+    listed = listing(TASKS, [BoardTask(row, board) for row in rows])
     met = [Line(text, "warn") for text in _meetings(rows, board)]
-    return Block((*listing.lines, *met))
+    return Block((*listed.lines, *met))
 
 
 def task_block(task: Task, board: Tasks) -> Block:
@@ -39,13 +39,6 @@ def change_line(task: Task, board: Tasks) -> Line:
     """Return a task in its current state, with the time of its newest change."""
     style = {"completed": "good", "failed": "bad", "cancelled": "dim"}.get(task.status, "plain")
     return Line(f"{when(task.updated_at or task.created_at)} {task_line(task, board)}", style)  # type: ignore[arg-type]
-
-
-def _cells(task: Task, board: Tasks) -> list[str]:
-    status = "ready" if is_ready(task, board) else task.status
-    owner = task.owner or (f"for {task.reserved_for}" if task.reserved_for else "")
-    waits = " ".join(blockers(task, board)) if task.status in ("pending", "failed") else ""
-    return [task.id, status, owner, waits, " ".join(task.files), task.subject]
 
 
 def _meetings(rows: Sequence[Task], board: Tasks) -> list[str]:

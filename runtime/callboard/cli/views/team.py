@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
-from callboard.cli.views.events import call_words, first_line, shorten, usage_words
-from callboard.cli.views.listings import table
+from callboard.cli.views.events import call_words, first_line, shorten
+from callboard.cli.views.listings import listing
 from callboard.cli.views.rate import rate_brief, rate_json
+from callboard.core.reports.spending import usage_words
+from callboard.sessions.inspect.resources import AGENTS, ENDED_AGENTS, AgentNow, agent_record, moment
 from callboard.sessions.inspect.team import ENDED_LISTED, AgentSeen, EndedAgents, TeamSeen
 from callboard.sessions.result import AgentSummary
 from callboard.types.records import Usage
@@ -33,7 +34,6 @@ activity."""
 _HEADS = ("SINCE", "UNTIL", "TOKENS", "COST")
 _WIDTHS = (8, 8, 6, 7)
 _STATE = 8
-_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _change(agent: AgentSeen, now: float) -> Line:
 
 def team_json(seen: TeamSeen) -> dict[str, Any]:
     """Return all data of the team at one moment. Times are Unix seconds, money is US dollars."""
-    agents = [agent_json(agent) for agent in seen.agents]
+    agents = [agent_record(agent) for agent in seen.agents]
     rates = {"rates": [rate_json(rate) for rate in seen.rates]} if seen.rates else {}
     rates |= {"troubles": list(seen.troubles)} if seen.troubles else {}
     team = {"type": "team", "session": seen.session, "at": seen.at, "host": seen.host, "agents": agents}
@@ -98,18 +98,7 @@ def ended_block(agents: Agents, skip: int, count: int, now: float) -> Block:
     before these."""
     if not agents:
         return Block((Line("no agent has ended" if not count else f"there are {count:,} ended agents", "dim"),))
-    cells = [
-        [
-            plain(agent.row.name),
-            agent.row.outcome or "stopped",
-            moment(agent.row.since, now),
-            "" if agent.row.totals is None else str(agent.summary.steps),
-            "" if agent.row.totals is None else usage_words(agent.summary.usage),
-            plain(agent.summary.what),
-        ]
-        for agent in agents
-    ]
-    listed = table(["AGENT", "STATE", "ENDED", "STEPS", "USED", "WHAT"], cells, "")
+    listed = listing(ENDED_AGENTS, [AgentNow(agent, now) for agent in agents])
     last = skip + len(agents)
     hint = f"; `--skip {last}` shows older ones" if last < count else ""
     return Block((*listed.lines, Line(f"{skip + 1:,} to {last:,} of {count:,} ended agents{hint}", "dim")))
@@ -118,40 +107,6 @@ def ended_block(agents: Agents, skip: int, count: int, now: float) -> Block:
 def ended_json(ended: EndedAgents) -> dict[str, Any]:
     """Return the number of ended agents, and their usage."""
     return {"count": ended.count, "usage": ended.usage.model_dump(mode="json"), "uncounted": ended.uncounted}
-
-
-def agent_json(agent: AgentSeen) -> dict[str, Any]:
-    """Return one agent: its known data, and its current activity."""
-    row = agent.row
-    does = agent.doing
-    call = {"id": does.call.id, "tool": does.call.name, "input": does.call.input} if does.call else None
-    summary = {**asdict(agent.summary), "usage": agent.summary.usage.model_dump(mode="json")}
-    return {
-        **summary,
-        "incarnation": row.incarnation,
-        "agent_type": row.agent_type,
-        "role": row.role,
-        "parent": row.parent,
-        "depth": row.depth,
-        "worktree": row.worktree,
-        "waiting_for": row.waiting_for,
-        "since": row.since,
-        "doing": does.what,
-        "doing_since": does.since,
-        "until": does.until,
-        "call": call,
-        "beside": does.others,
-        "about": does.subject,
-        "tasks": list(agent.tasks),
-    }
-
-
-def moment(at: float, now: float) -> str:
-    """Return a time of the day; a date if it is more than a day away. Empty for none."""
-    if not at:
-        return ""
-    local = datetime.fromtimestamp(at).astimezone()
-    return f"{local:%H:%M:%S}" if abs(now - at) < _DAY else f"{local:%m-%d %Hh}"
 
 
 def short_number(count: int) -> str:
@@ -255,19 +210,7 @@ def team_table(rows: Sequence[AgentSummary]) -> Block:
     counted."""
     over = [row for row in rows if row.life == "stopped" and row.kind != "lead"]
     hidden = {row.name for row in over[:-ENDED_LISTED]}
-    cells = [
-        [
-            row.name,
-            row.kind,
-            row.life if not row.outcome else row.outcome,
-            str(row.steps),
-            usage_words(row.usage),
-            row.what,
-        ]
-        for row in rows
-        if row.name not in hidden
-    ]
-    listed = table(["AGENT", "KIND", "STATE", "STEPS", "USED", "WHAT"], cells, "no agents")
+    listed = listing(AGENTS, [row for row in rows if row.name not in hidden])
     if not hidden:
         return listed
     text = f"{len(hidden):,} more {'has' if len(hidden) == 1 else 'have'} ended: `callboard team ended` lists them"

@@ -398,3 +398,17 @@ def _schedules(lives: Iterable[Life]) -> tuple[ScheduleSpent, ...]:
         ScheduleSpent(account.removeprefix("schedule:"), fires.get(account, 0), spent.get(account, Spent()))
         for account in accounts
     )
+
+
+def usage_words(usage: Usage) -> str:
+    """Return `12,345 tokens in (90 % cached), 678 out, $0.12`."""
+    cached = f" ({usage.cache_read_input_tokens * 100 // usage.prompt_tokens} % cached)" if usage.prompt_tokens else ""
+    return f"{usage.prompt_tokens:,} tokens in{cached}, {usage.output_tokens:,} out, {cost_words(usage)}"
+
+
+def cost_words(usage: Usage) -> str:
+    """Return `$0.12`; if the price of some calls is unknown, `cost unknown`, or `over $0.12` if others are known."""
+    amount = f"${usage.cost_usd:.2f}"
+    if not usage.unpriced_tokens:
+        return amount
+    return f"over {amount}" if usage.cost_usd > 0 else "cost unknown"
