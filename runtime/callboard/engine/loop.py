@@ -200,6 +200,12 @@ class AgentRuntime:
         if not self._retired:
             self.host.streamed(self.lock, delta)
 
+    def show_progress(self, text: str) -> None:
+        """Show the progress of a tool call. A function of a user may report after its call, and the turn, have ended:
+        nothing is shown then."""
+        if self.lock.holds:
+            self.stream(Delta("tool", text))
+
     def retire(self) -> None:
         """Stop recording and give up the lock: the agent's life continues or ends without this object."""
         self._retired = True

@@ -19,7 +19,6 @@ from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.elicit import elicit
 from callboard.engine.operations.run_skill import use_skill
-from callboard.ports.model import Delta
 from callboard.ports.tool import BackgroundTask, CallContext
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
 from callboard.types import hook_answers as hk
@@ -45,7 +44,7 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         spawner=agent.spawner,
         skills=host.ports.skills,
         background={background_id: _task(bg) for background_id, bg in state.background.items()},
-        progress=partial(_show_progress, agent),
+        progress=agent.show_progress,
         authority=authority_of(state),
         caused_by=state.turn.cause if state.turn else "",
         read=state.waits.read,
@@ -58,13 +57,6 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         elicit=partial(elicit, agent, call_id),
         use_skill=partial(use_skill, agent, call_id),
     )
-
-
-def _show_progress(agent: AgentRuntime, text: str) -> None:
-    """Show the progress of a call. A function of a user may report after its call, and the turn, have ended: nothing
-    is shown then."""
-    if agent.lock.holds:
-        agent.stream(Delta("tool", text))
 
 
 async def commit_in(agent: AgentRuntime, call_id: str) -> str:

@@ -147,20 +147,17 @@ class BoardTask:
     board: Tasks
 
 
-def _task_owner(row: BoardTask) -> str:
-    return row.task.owner or (f"for {row.task.reserved_for}" if row.task.reserved_for else "")
-
-
-def _task_waits(row: BoardTask) -> str:
-    return " ".join(blockers(row.task, row.board)) if row.task.status in ("pending", "failed") else ""
-
-
 TASKS: Resource[BoardTask] = Resource(
     (
         Column("TASK", lambda row: row.task.id),
         Column("STATUS", lambda row: "ready" if is_ready(row.task, row.board) else row.task.status),
-        Column("OWNER", _task_owner),
-        Column("WAITS FOR", _task_waits),
+        Column(
+            "OWNER", lambda row: row.task.owner or (f"for {row.task.reserved_for}" if row.task.reserved_for else "")
+        ),
+        Column(
+            "WAITS FOR",
+            lambda row: " ".join(blockers(row.task, row.board)) if row.task.status in ("pending", "failed") else "",
+        ),
         Column("FILES", lambda row: " ".join(row.task.files)),
         Column("SUBJECT", lambda row: row.task.subject),
     ),
@@ -236,16 +233,6 @@ def _next(row: ScheduleNow) -> str:
     return when(times[0]) if times else "never" if fires else ""
 
 
-def _schedule_record(row: ScheduleNow) -> Json:
-    """Return a schedule's row, with its session, its next times, and the process that would fire it."""
-    return {
-        **plain_row(row.schedule),
-        "session": row.session,
-        "next": next_times(row.schedule, row.now, _NEXT_TIMES),
-        "fired_by": row.fired_by,
-    }
-
-
 SCHEDULES: Resource[ScheduleNow] = Resource(
     (
         Column("SCHEDULE", lambda row: row.schedule.id),
@@ -260,7 +247,12 @@ SCHEDULES: Resource[ScheduleNow] = Resource(
         Column("SESSION", lambda row: row.session, "varied"),
     ),
     'no schedules: callboard cron add "0 9 * * 1-5" "what to do"',
-    record=_schedule_record,
+    record=lambda row: {
+        **plain_row(row.schedule),
+        "session": row.session,
+        "next": next_times(row.schedule, row.now, _NEXT_TIMES),
+        "fired_by": row.fired_by,
+    },
 )
 
 
@@ -330,10 +322,6 @@ ENDED_AGENTS: Resource[AgentNow] = Resource(
 # Messages
 
 
-def _newest(row: Receipt) -> float:
-    return row.ended_at or row.delivered_at or row.received_at or row.envelope.sent_at
-
-
 MESSAGES: Resource[Receipt] = Resource(
     (
         Column("ENVELOPE", lambda row: row.envelope.id),
@@ -341,7 +329,10 @@ MESSAGES: Resource[Receipt] = Resource(
         Column("TO", lambda row: row.envelope.recipient),
         Column("TYPE", lambda row: row.envelope.type),
         Column("STATE", lambda row: row.state),
-        Column("SINCE", lambda row: when(_newest(row))),
+        Column(
+            "SINCE",
+            lambda row: when(row.ended_at or row.delivered_at or row.received_at or row.envelope.sent_at),
+        ),
         Column("SAYS", lambda row: row.why or row.envelope.content),
     ),
     "no mail waits",
