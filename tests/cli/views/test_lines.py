@@ -10,6 +10,7 @@ from callboard.cli.terminal.terminal import Block
 from callboard.cli.views.events import call_words, lines_of, mail_line, shorten
 from callboard.cli.views.tool_results import Detail, result_block
 from callboard.types import events as ev
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import Edit
 from callboard.types.records import Envelope, Todo, ToolCall
 
@@ -53,6 +54,15 @@ def test_a_tool_call_folds_into_one_line_with_the_ends_of_its_result() -> None:
     output = "\n".join(["first line", *["dots"] * 40, "2 failed, 3 passed"])
     done = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": output},))
     assert text(done, {"call_1": call}) == "bash pytest -q => first line … 40 lines … 2 failed, 3 passed"
+
+
+@pytest.mark.parametrize(
+    ("agent_type", "said"),
+    [("teammate", "started as teammate of lead: reads"), ("tester", "started as teammate (tester) of lead: reads")],
+)
+def test_a_start_names_the_type_unless_it_is_the_kind(agent_type: str, said: str) -> None:
+    spec = AgentSpec(name="alice", kind="teammate", agent_type=agent_type, model="m", parent="lead", role="reads")
+    assert text(ev.AgentStarted(at=0, spec=spec, session="s1", incarnation=1)) == said
 
 
 def test_an_overflow_of_the_lead_offers_a_fresh_conversation() -> None:

@@ -137,7 +137,8 @@ def _started(agent: str, event: AgentStarted) -> Block | None:
     if spec.kind == "lead":
         return None
     role = f": {shorten(first_line(spec.role), WIDTH)}" if spec.role else ""
-    return _progress(agent, f"started as {spec.kind} ({spec.agent_type}) of {spec.parent}{role}")
+    agent_type = "" if spec.agent_type == spec.kind else f" ({spec.agent_type})"
+    return _progress(agent, f"started as {spec.kind}{agent_type} of {spec.parent}{role}")
 
 
 def _resumed(agent: str, event: AgentResumed) -> Block:
