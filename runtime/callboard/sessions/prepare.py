@@ -142,7 +142,8 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
 
 
 async def _decide(workspace: WorkspaceOptions, places: WorkspacePaths, *, gate: TrustPrompt | None) -> Trust:
-    return await decide(places.workspace, places.config, flag=workspace.trust, gate=gate, texts=workspace.reads_texts)
+    asks = gate if workspace.reads("project") or workspace.reads("local") else None  # else there is nothing to decide
+    return await decide(places.workspace, places.config, flag=workspace.trust, gate=asks, texts=workspace.reads_texts)
 
 
 def _named_flags(workspace: WorkspaceOptions) -> dict[str, object]:

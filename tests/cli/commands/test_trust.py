@@ -58,6 +58,15 @@ def test_headless_nothing_of_an_untrusted_workspace_is_used_and_that_is_told(com
     assert "is not trusted, so none of it is used (2 files)" in said
 
 
+@pytest.mark.parametrize(("sources", "told"), [("user", False), ("user,local", True), ("project", True)])
+def test_trust_is_mentioned_only_where_files_of_the_workspace_are_read(
+    command: Command, sources: str, *, told: bool
+) -> None:
+    ran, made, said = go(command, "--setting-sources", sources)
+    assert (ran, made) == (False, False)
+    assert ("not trusted" in said) == told
+
+
 def test_the_flag_trusts_for_one_run_only(command: Command) -> None:
     assert go(command, "--trust")[:2] == (True, True)
     assert go(command)[:2] == (False, False)
