@@ -108,8 +108,8 @@ _SILENCES = (
     Kind("slow", partial(talk.slow, first=110.0, between=55.0), "harmless"),
 )
 _STREAMS = (
-    Kind("wrong-shape", talk.wrong_shape, words=("no event stream",)),
-    Kind("page-for-stream", talk.page_for_stream, words=("no event stream",)),
+    Kind("wrong-shape", talk.wrong_shape, words=("not an event stream",)),
+    Kind("page-for-stream", talk.page_for_stream, words=("not an event stream",)),
     Kind("bad-json", partial(talk.bad_event, data=b'event: x\ndata: {"type": "content_block_del\n\n'), words=_NOT_JSON),
     Kind("no-object", partial(talk.bad_event, data=b"data: [1]\n\n"), words=("not a JSON object",)),
     Kind("out-of-order", partial(talk.bad_event, data=b'data: {"type": "content_block_stop", "index": 77}\n\n'),

@@ -290,7 +290,7 @@ def test_options_are_honoured_or_told(command: Command) -> None:
         (("-p", "x", "--json-schema", "{"), "--json-schema is not JSON"),
         (("-p", "x", "--agents", "[]"), "--agents is a JSON object"),
         (("-p", "x", "--agent", "nobody"), "there is no agent type 'nobody'"),
-        (("-p", "x", "--session-id", "42"), "no UUID"),
+        (("-p", "x", "--session-id", "42"), "not a UUID"),
         (("-p", "x", "-c", "--fork-session"), "cannot be forked"),
         (("-p", "x", "--effort", "much"), "Invalid value for '--effort'"),
         (("-p", "x", "--system-prompt-file", "/nowhere"), "cannot be read"),

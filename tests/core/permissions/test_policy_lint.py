@@ -207,7 +207,7 @@ def test_matchers_that_say_what_they_mean_are_left_alone(matcher: str) -> None:
         ("(?!Bash)", "excludes nothing"),
         ("^(?!Task)", "TaskCreate"),
         ("Zorg.+", "never run"),
-        ("(", "no regular expression"),
+        ("(", "not a regular expression"),
     ],
 )
 def test_matchers_that_mean_something_else_are_told(matcher: str, words: str) -> None:
