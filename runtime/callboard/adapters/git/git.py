@@ -199,8 +199,7 @@ class Git:
         settings = {
             **person_settings(self.environment, folders.own),
             **repository_settings(folders.common, folders.own),
-            # Last: no value from a file replaces one of these
-            # (test_nothing_that_a_repository_sets_reaches_the_runtimes_git).
+            # Last: no value from a file replaces one of these.
             **_FIXED,
         }
         upstream = upstream_settings(folders.common, _branch_of(folders.own)) if command == "status" else []
@@ -208,7 +207,7 @@ class Git:
             **self._environment(),
             "GIT_DIR": str(folders.own),
             # Git takes configuration and hooks from this folder, so a change of the repository during the call has no
-            # effect (test_a_repository_that_changes_under_the_runtimes_git_makes_it_run_nothing).
+            # effect.
             "GIT_COMMON_DIR": str(fixed),
             "GIT_WORK_TREE": str(place),
             **_as_variables([*settings.items(), *upstream]),

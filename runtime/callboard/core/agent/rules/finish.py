@@ -75,7 +75,8 @@ def final_words(state: AgentState) -> str:
 def last_words(state: AgentState, lead: AgentRow | None, reason: str, now: float) -> tuple[Envelope, ...]:
     """Return the envelope that informs the lead that a teammate's life ended while its report was still due, even for
     an assignment that it never read."""
-    # Also for an assignment that was never read (test_what_a_stop_leaves_unsaid_is_said_at_the_end_of_the_life).
+    # Also for an assignment that was never read
+    # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
     owes = state.assignment or any(envelope.metadata.get("assignment") for envelope in state.mail)
     if state.me.kind != "teammate" or lead is None or not owes:
         return ()
