@@ -10,6 +10,7 @@ from callboard.core.decoding import read_event, read_value, with_version
 from callboard.core.keys import agent_key, journal
 from callboard.engine.commands import StoredSessions, stored_sessions
 from callboard.engine.recall import recall
+from callboard.engine.runtime import AT_WORK
 from callboard.ports.store import Store
 from callboard.ports.store_reading import records_of, row_of, rows_of
 from callboard.sessions.compose import damaged_sessions
@@ -34,7 +35,20 @@ async def listed_sessions(store: Store) -> list[ListedSession]:
     began = {session: 0.0 if math.isinf(at) else at for session, at in stored.began.items()}
     lost = [SessionRow(id=session, workspace="", created_at=at) for session, at in began.items()]
     rows = [_listed(row, wrong.get(row.id)) for row in (*stored.rows, *lost)]
-    return sorted(rows, key=lambda row: -row.created_at)
+    current = [row if row.trouble or row.ended_at is None else await _continued(store, row) for row in rows]
+    return sorted(current, key=lambda row: -row.created_at)
+
+
+async def _continued(store: Store, row: ListedSession) -> ListedSession:
+    """Return a session that has ended once as open again if its lead has begun work since, and has not finished it: the
+    row keeps the end of the earlier run."""
+    lead = await row_of(store, agent_key(row.id, "lead"))
+    if lead is None or row.ended_at is None:
+        return row
+    agent = read_value(AgentRow, lead.value or b"", lead.key)
+    if agent.life not in AT_WORK or agent.since <= row.ended_at:
+        return row
+    return row.model_copy(update={"ended_at": None, "exit_code": None})
 
 
 def _listed(row: SessionRow, wrong: SessionUnreadable | None) -> ListedSession:
