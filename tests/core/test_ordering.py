@@ -15,6 +15,7 @@ from tests.core.agent.agent_states import facts
 
 from callboard.core.agent.state import CallState, Facts, ToolFacts
 from callboard.core.call_order import READS_AT_ONCE, WAITS, judgeable, order_class, runnable
+from callboard.types.operations import Operation
 from callboard.types.records import ToolCall
 
 TOOLS = {name: ToolFacts(name) for name in WAITS}
@@ -205,7 +206,9 @@ class Run:
 
     @property
     def facts(self) -> Facts:
-        running = {f"judge:{one}" for one in self.judging} | {f"tool:c{place}" for place in self.started}
+        running = {Operation("judge", one) for one in self.judging} | {
+            Operation("tool", f"c{place}") for place in self.started
+        }
         kinds = [kind for kind, _, _ in self.given]
         keys = {f"c{n}": path for n, path in enumerate(self.paths) if kinds[n] in ("read", "write")}
         return facts(tools=TOOLS, keys=keys, running=frozenset(running), rewrites=self.rewrites)
@@ -285,7 +288,7 @@ STAGES = hy.sampled_from(["proposed", "asking", "allowed", "running", "started",
 def test_whatever_the_stages_are_what_runs_together_may_overlap(wanted: list[tuple[str, str, str]]) -> None:
     states, here = calls_of(wanted)
     run = runnable(states, here)
-    begun = [one.call.id for one in states if one.stage == "started" or f"tool:{one.call.id}" in here.running]
+    begun = [one.call.id for one in states if one.stage == "started" or Operation("tool", one.call.id) in here.running]
     assert len(set(run)) == len(run)
     assert not set(run) & set(begun)
     kinds = {
@@ -357,10 +360,10 @@ def _zip(
 def calls_of(wanted: list[tuple[str, str, str]]) -> tuple[tuple[CallState, ...], Facts]:
     """Calls of these classes, stages and paths. `running`: allowed, and its operation runs."""
     states: list[CallState] = []
-    running: set[str] = set()
+    running: set[Operation] = set()
     for place, (kind, stage, _) in enumerate(wanted):
         call = ToolCall(id=f"c{place}", use_id=f"u{place}", name=kind, input={})
         states.append(CallState(call, "allowed" if stage == "running" else stage))  # type: ignore[arg-type]
-        running |= {f"tool:c{place}"} if stage == "running" else set()
+        running |= {Operation("tool", f"c{place}")} if stage == "running" else set()
     keys: Mapping[str, str] = {f"c{n}": path for n, (kind, _, path) in enumerate(wanted) if kind in ("read", "write")}
     return tuple(states), facts(tools=TOOLS, keys=keys, running=frozenset(running))

@@ -41,6 +41,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from callboard.core.agent.state import CallState, Facts, OrderClass
+from callboard.types.operations import Operation
 
 READS_AT_ONCE = 10
 """Maximum calls of one reply that read or change files and run together. Delegates and calls of the store do
@@ -92,13 +93,13 @@ def order_class(effect: str, concurrency: str, *, watches: bool) -> OrderClass:
 def judgeable(calls: tuple[CallState, ...], facts: Facts) -> tuple[str, ...]:
     """Return the proposed calls that may be judged now."""
     free = _free(calls, facts, "proposed")
-    return tuple(call.call.id for call in free if f"judge:{call.call.id}" not in facts.running)
+    return tuple(call.call.id for call in free if Operation("judge", call.call.id) not in facts.running)
 
 
 def runnable(calls: tuple[CallState, ...], facts: Facts) -> tuple[str, ...]:
     """Return the allowed calls that may start now."""
     free = _free(calls, facts, "allowed")
-    run = [call for call in free if f"tool:{call.call.id}" not in facts.running]
+    run = [call for call in free if Operation("tool", call.call.id) not in facts.running]
     if not run:
         return ()
     begun = [call for call in calls if _begun(call, facts)]
@@ -183,7 +184,7 @@ def _free(calls: tuple[CallState, ...], facts: Facts, stage: Literal["proposed",
 
 
 def _begun(call: CallState, facts: Facts) -> bool:
-    return call.stage == "started" or (call.stage == "allowed" and f"tool:{call.call.id}" in facts.running)
+    return call.stage == "started" or (call.stage == "allowed" and Operation("tool", call.call.id) in facts.running)
 
 
 def _class(call: CallState, facts: Facts) -> OrderClass:

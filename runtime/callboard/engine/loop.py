@@ -30,12 +30,13 @@ from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
 from callboard.types.errors import Conflict, Fenced
 from callboard.types.events import Event, WaitBegan
+from callboard.types.operations import Operation, OperationKind
 from callboard.types.records import AgentRow
 from callboard.types.steps import Done, Step, Wait
 
 Begin = Callable[["AgentRuntime", Step], Awaitable[None]]
 
-SENT = frozenset({"model", "summary"})
+SENT: frozenset[OperationKind] = frozenset({"model", "summary"})
 """Operations that may wait for the service before they are sent; their time counts from then on."""
 
 
@@ -64,9 +65,9 @@ class AgentRuntime:
         self.lock = AgentLockHolder(lock)
         self.row: AgentRow = row
         self.state = state
-        self.operations: dict[str, anyio.CancelScope] = {}
-        """Running operations by name, each with the scope that cancels it."""
-        self.since: dict[str, Since] = {}
+        self.operations: dict[Operation, anyio.CancelScope] = {}
+        """Running operations, each with the scope that cancels it."""
+        self.since: dict[Operation, Since] = {}
         """Start time of each operation. For a model call: the time when it was sent; absent while it waits to
         be sent."""
         self.urge: Callable[[], None] = lambda: None
@@ -288,32 +289,34 @@ class AgentRuntime:
                 raise Fenced(f"another process writes the journal of {self.name}: {lost}") from lost
             raise
 
-    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Start an operation in this agent's task group. Starting one with the name of a running operation is a bug."""
+    def start(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
+        """Start an operation in this agent's task group. Starting one that runs is a bug."""
         assert self.group is not None, "operations start inside `run`"
-        assert name not in self.operations, f"{name} runs already"
+        assert operation not in self.operations, f"{operation.key} runs already"
         scope = anyio.CancelScope()
-        self.operations[name] = scope
-        if name not in SENT:
-            self.begun(name)
-        self.group.start_soon(self._operate, name, scope, work)
+        self.operations[operation] = scope
+        if operation.kind not in SENT:
+            self.begun(operation)
+        self.group.start_soon(self._operate, operation, scope, work)
 
-    async def _operate(self, name: str, scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
+    async def _operate(
+        self, operation: Operation, scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]
+    ) -> None:
         try:
             with scope:
                 await work()
         finally:
-            del self.operations[name]
-            self.since.pop(name, None)
+            del self.operations[operation]
+            self.since.pop(operation, None)
             self.wake()
 
-    def begun(self, name: str) -> None:
+    def begun(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""
-        self.since[name] = Since(self.host.clock.now(), self.host.awake.now())
-        self.host.on_operation(self.name, self.row.incarnation, name)
+        self.since[operation] = Since(self.host.clock.now(), self.host.awake.now())
+        self.host.on_operation(self.name, self.row.incarnation, operation)
 
     async def _wait(self, until: float | None) -> None:
-        resting = all(name.startswith("bg:") for name in self.operations)
+        resting = all(operation.kind == "bg" for operation in self.operations)
         if resting:
             await self.flush()  # else the operation's own record takes along what was noted
         if self._seen != self._changed.changes:

@@ -58,6 +58,7 @@ from callboard.types.events import Event
 from callboard.types.hook_events import Caller, HookEvent, StartSource
 from callboard.types.mcp import ServerEntry
 from callboard.types.messages import OwnStage, StateBlock
+from callboard.types.operations import Operation
 from callboard.types.records import Budget, Envelope, Request, Task, ToolCall
 
 MAILBOX_LIMIT = 1_000
@@ -232,7 +233,7 @@ class Host:
     """Function that returns an agent, by name, in the form for hooks."""
     on_event: Callable[[str, Event], None] = field(default=lambda agent, event: None)
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
-    on_operation: Callable[[str, int, str], None] = field(default=lambda name, incarnation, operation: None)
+    on_operation: Callable[[str, int, Operation], None] = field(default=lambda name, incarnation, operation: None)
     """Called when an operation of this life starts."""
     on_course: Callable[[str, Event], None] = field(default=lambda agent, event: None)
     """Called with the same events, to follow the fires of schedules."""
@@ -279,7 +280,7 @@ class Host:
         if row is not None:
             self.board.take(row)
 
-    def facts(self, state: AgentState, running: frozenset[str]) -> Facts:
+    def facts(self, state: AgentState, running: frozenset[Operation]) -> Facts:
         """Return the facts about the world for the next decision."""
         ports = self.ports
         folders = ports.archive.folders(state.me)

@@ -122,8 +122,8 @@ async def _merge(agent: AgentRuntime, step: st.Merge) -> None:
 async def _cancel(agent: AgentRuntime, step: st.Cancel) -> None:
     """Cancel operations, then wait for the next change: a tool's process group has ended before its result is
     recorded."""
-    for name in step.operations:
-        scope = agent.operations.get(name)
+    for operation in step.operations:
+        scope = agent.operations.get(operation)
         if scope is not None:
             scope.cancel()
     await agent.begin(st.Wait(None, "cancelled operations"))

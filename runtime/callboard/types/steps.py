@@ -7,6 +7,7 @@ from typing import Literal
 
 from callboard.types.hook_events import StartSource
 from callboard.types.messages import Edit, SummaryWanted
+from callboard.types.operations import Operation
 from callboard.types.records import Request, TurnLimit
 
 TurnReason = Literal["end", "limit", "failed", "interrupted", "stopped", "refused", "overflow", "blocked"]
@@ -168,7 +169,7 @@ class NoticeStuck:
 class Cancel:
     """Cancel these operations."""
 
-    operations: tuple[str, ...]
+    operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)

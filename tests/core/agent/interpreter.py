@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.core.agent.agent_states import Life, facts
 
-from callboard.core.agent.decide import decide
+from callboard.core.agent.decide import MODEL, SUMMARY, decide
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.view.invariants import invariants
 from callboard.core.messaging.envelopes import placed
@@ -21,6 +21,7 @@ from callboard.core.recovery.retry_policy import next_output_limit
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.messages import StateBlock
+from callboard.types.operations import Operation
 from callboard.types.records import Fault, Request, ToolCall, Usage
 
 MOST_REPLIES = 12
@@ -40,7 +41,7 @@ class Interpreter:
 
     draw: Callable[[int], int]
     life: Life = field(default_factory=begun)
-    running: dict[str, Callable[[], None]] = field(default_factory=dict)
+    running: dict[Operation, Callable[[], None]] = field(default_factory=dict)
     """Operations under way: what each does when it ends."""
     requests: dict[str, Request] = field(default_factory=dict)
     now: float = 100.0
@@ -156,7 +157,7 @@ def _ask(self: Interpreter, step: st.AskModel) -> None:
         else:
             _says(self) if what < 5 else _calls(self) if what < 10 else _cut(self, what)
 
-    self.running["model"] = end
+    self.running[MODEL] = end
 
 
 def _failed(self: Interpreter, kind: str) -> None:
@@ -203,7 +204,7 @@ def _cut(self: Interpreter, what: int) -> None:
 
 def _judge(self: Interpreter, step: st.CheckPermissions) -> None:
     for call in step.calls:
-        self.running[f"judge:{call}"] = lambda call=call: _judged(self, call)
+        self.running[Operation("judge", call)] = lambda call=call: _judged(self, call)
 
 
 def _judged(self: Interpreter, call: str) -> None:
@@ -222,13 +223,13 @@ def _judged(self: Interpreter, call: str) -> None:
 
 def _run(self: Interpreter, step: st.Run) -> None:
     for call in step.calls:
-        self.running[f"tool:{call}"] = lambda call=call: _begins(self, call)
+        self.running[Operation("tool", call)] = lambda call=call: _begins(self, call)
 
 
 def _begins(self: Interpreter, call: str) -> None:
     if _stage(self, call) == "allowed":
         self.on(ev.ToolStarted, call=call, effect="read")
-        self.running[f"tool:{call}"] = lambda: _ends(self, call)
+        self.running[Operation("tool", call)] = lambda: _ends(self, call)
 
 
 def _ends(self: Interpreter, call: str) -> None:
@@ -247,12 +248,12 @@ def _ends(self: Interpreter, call: str) -> None:
 
 def _repair(self: Interpreter, step: st.Repair) -> None:
     for call in step.calls:
-        self.running[f"tool:{call}"] = lambda call=call: _ends(self, call)
+        self.running[Operation("tool", call)] = lambda call=call: _ends(self, call)
 
 
 def _settle(self: Interpreter, step: st.Settle) -> None:
     for call in step.calls:
-        self.running[f"settle:{call}"] = lambda call=call: _settled(self, call)
+        self.running[Operation("settle", call)] = lambda call=call: _settled(self, call)
 
 
 def _settled(self: Interpreter, call: str) -> None:
@@ -265,8 +266,8 @@ def _stage(self: Interpreter, call: str) -> str:
 
 
 def _cancel(self: Interpreter, step: st.Cancel) -> None:
-    for name in step.operations:
-        del self.running[name]
+    for operation in step.operations:
+        del self.running[operation]
 
 
 def _interrupt(self: Interpreter, step: st.Interrupt) -> None:
@@ -294,7 +295,7 @@ def _expire(self: Interpreter, step: st.Expire) -> None:
 def _summarise(self: Interpreter, step: st.Summarise) -> None:
     if not step.begun:
         self.on(ev.SummaryBegan, wanted=step.wanted, revision=self.life.state.conversation.revision)
-    self.running["summary"] = lambda: _summarised(self)
+    self.running[SUMMARY] = lambda: _summarised(self)
 
 
 def _summarised(self: Interpreter) -> None:

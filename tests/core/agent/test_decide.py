@@ -6,14 +6,22 @@ import pytest
 from tests.core.agent.agent_states import Life, done, facts, finished, judged, settled, started
 from tests.core.agent.decisions import HI, failing, prompted, step
 
-from callboard.core.agent.decide import MAX_DEPTH, RULES
+from callboard.core.agent.decide import MAX_DEPTH, MODEL, RULES, SUMMARY
+from callboard.core.agent.rules.hooks import STOP_HOOKS
 from callboard.core.agent.rules.limits import limit_reached
 from callboard.core.budgets.tree import Amount, BudgetNode
 from callboard.core.recovery import retry_policy as rec
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.messages import Injection
+from callboard.types.operations import Operation
 from callboard.types.records import Budget, Request, Usage
+
+TOOL = Operation("tool", "c1")
+WATCH = Operation("bg", "b1")
+JUDGE = Operation("judge", "c1")
+JUDGE_2 = Operation("judge", "c2")
+SETTLE = Operation("settle", "c1")
 
 
 def request(status: str = "pending", expires_at: float | None = None, id: str = "req_1") -> dict[str, Request]:
@@ -72,7 +80,7 @@ def stopped(life: Life) -> Life:
 
 def test_a_stop_cancels_all_then_answers_all_then_ends_the_turn_then_the_life() -> None:
     life = stopped(prompted().called("bash", "bash"))
-    assert step(life, running=frozenset({"tool:c1", "bg:b1"})) == st.Cancel(("bg:b1", "tool:c1"))
+    assert step(life, running=frozenset({TOOL, WATCH})) == st.Cancel((WATCH, TOOL))
     assert step(life) == st.Interrupt("stopped")
     life = settled(finished(life, "c1", "c2"), "c1", "c2")
     assert step(life) == st.Merge()
@@ -89,10 +97,10 @@ def test_a_stop_between_turns_ends_the_life_with_its_report() -> None:
 
 def test_an_interrupt_ends_the_turn_but_lets_background_commands_run() -> None:
     life = prompted().called("bash").on(ev.Interrupted)
-    assert step(life, running=frozenset({"tool:c1", "bg:b1"})) == st.Cancel(("tool:c1",))
-    assert step(life, running=frozenset({"bg:b1"})) == st.Interrupt("interrupted")
+    assert step(life, running=frozenset({TOOL, WATCH})) == st.Cancel((TOOL,))
+    assert step(life, running=frozenset({WATCH})) == st.Interrupt("interrupted")
     ended = settled(finished(life, "c1"), "c1").on(ev.ResultsMerged)
-    assert step(ended, running=frozenset({"bg:b1"})) == st.EndTurn("interrupted")
+    assert step(ended, running=frozenset({WATCH})) == st.EndTurn("interrupted")
 
 
 @pytest.mark.parametrize("what", ["call", "summary"])
@@ -105,7 +113,7 @@ def test_the_time_limit_of_a_turn_ends_it_like_an_interrupt_and_says_so() -> Non
     life = prompted(limits={"seconds": 60})
     assert isinstance(step(life, now=159.9), st.AskModel)
     assert step(life, now=160.0) == st.EndTurn("limit", "the time limit of a turn (60 s) is reached", "turn_seconds")
-    assert step(life.called("bash"), now=160.0, running=frozenset({"tool:c1"})) == st.Cancel(("tool:c1",))
+    assert step(life.called("bash"), now=160.0, running=frozenset({TOOL})) == st.Cancel((TOOL,))
 
 
 def asking(life: Life | None = None) -> Life:
@@ -137,10 +145,10 @@ def test_siblings_of_a_call_that_asks_go_on_where_they_do_not_depend_on_it() -> 
 
 def test_work_whose_process_died_is_taken_care_of() -> None:
     assert step(prompted().asked()) == st.LoseCall()
-    assert step(prompted().asked(), running=frozenset({"model"})) == st.Wait(None, "model")
+    assert step(prompted().asked(), running=frozenset({MODEL})) == st.Wait(None, "model")
     life = started(judged(prompted().called("bash"), "c1"), "c1")
     assert step(life) == st.Repair(("c1",))
-    assert isinstance(step(life, running=frozenset({"tool:c1"})), st.Wait)
+    assert isinstance(step(life, running=frozenset({TOOL})), st.Wait)
 
 
 def summarising() -> Life:
@@ -152,13 +160,13 @@ def test_a_summary_whose_process_died_is_made_again() -> None:
     life = summarising()
     assert life.state.summary is not None
     assert step(life) == st.Summarise(life.state.summary, begun=True)
-    assert step(life, running=frozenset({"summary"})) == st.Wait(None, "model")
+    assert step(life, running=frozenset({SUMMARY})) == st.Wait(None, "model")
 
 
 def test_a_background_command_that_nobody_watches_is_watched() -> None:
     life = Life.begun().on(ev.BackgroundStarted, id="b1", command="sleep", pid=1, started=1.0, output="/o")
     assert step(life) == st.WatchBackground(("b1",))
-    assert step(life, running=frozenset({"bg:b1"})) == st.Wait(None, "idle")
+    assert step(life, running=frozenset({WATCH})) == st.Wait(None, "idle")
     assert step(life.on(ev.BackgroundEnded, id="b1", status="completed")) == st.Wait(None, "idle")
 
 
@@ -222,13 +230,13 @@ def test_a_reply_cut_at_the_highest_limit_goes_on_twice() -> None:
 def test_calls_go_from_judged_to_run_to_settled_to_merged() -> None:
     life = prompted().called("read_file", "read_file")
     assert step(life) == st.CheckPermissions(("c1", "c2"))
-    assert step(life, running=frozenset({"judge:c1"})) == st.CheckPermissions(("c2",))
-    assert step(life, running=frozenset({"judge:c1", "judge:c2"})) == st.Wait(None, "tools")
+    assert step(life, running=frozenset({JUDGE})) == st.CheckPermissions(("c2",))
+    assert step(life, running=frozenset({JUDGE, JUDGE_2})) == st.Wait(None, "tools")
     life = judged(life, "c1")
-    assert step(life, running=frozenset({"judge:c2"})) == st.Run(("c1",))
+    assert step(life, running=frozenset({JUDGE_2})) == st.Run(("c1",))
     life = finished(started(life, "c1"), "c1")
-    assert step(life, running=frozenset({"judge:c2"})) == st.Settle(("c1",))
-    assert step(life, running=frozenset({"judge:c2", "settle:c1"})) == st.Wait(None, "tools")
+    assert step(life, running=frozenset({JUDGE_2})) == st.Settle(("c1",))
+    assert step(life, running=frozenset({JUDGE_2, SETTLE})) == st.Wait(None, "tools")
     life = judged(settled(life, "c1"), "c2", verdict="deny")
     assert step(life) == st.Merge()
     assert isinstance(step(life.on(ev.ResultsMerged)), st.AskModel)
@@ -306,7 +314,7 @@ def test_a_note_of_the_person_goes_with_the_next_request_and_makes_none() -> Non
 
 def test_mail_waits_while_calls_are_open() -> None:
     life = prompted().called("bash").mailed("and another thing")
-    assert step(life, running=frozenset({"judge:c1"})) == st.Wait(None, "tools")
+    assert step(life, running=frozenset({JUDGE})) == st.Wait(None, "tools")
     assert step(done(life, "c1").on(ev.ResultsMerged)) == st.Deliver(("env_2",))
 
 
@@ -362,7 +370,7 @@ def test_stop_hooks_are_asked_once_and_may_go_on_up_to_the_cap() -> None:
     life = prompted(stop_hook_cap=2).said("done")
     for _ in range(2):
         assert step(life, hooks=True) == st.AskStopHooks()
-        assert step(life, hooks=True, running=frozenset({"stop-hooks"})) == st.Wait(None, "model")
+        assert step(life, hooks=True, running=frozenset({STOP_HOOKS})) == st.Wait(None, "model")
         life = life.on(ev.StopHookRan, go_on="one more thing")
         assert step(life) == st.Inject()
         life = life.on(ev.InjectionsDelivered, blocks=({"data": HI, "source": "hook"},)).said("done")

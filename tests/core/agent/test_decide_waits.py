@@ -10,6 +10,7 @@ from callboard.core.agent.decide import MODEL
 from callboard.core.agent.rules.hooks import PROMPT_HOOKS
 from callboard.core.budgets.tree import Amount, BudgetNode
 from callboard.types import steps as st
+from callboard.types.operations import Operation
 from callboard.types.records import Budget
 
 LATE = BudgetNode("session", budget=Budget(seconds=50), began_at=0.0)
@@ -26,6 +27,6 @@ def test_no_wait_ends_in_the_past(seconds: float) -> None:
     budget = Budget(seconds=seconds, steps=3)
     node = BudgetNode("session", budget=budget, spent=Amount(steps=2), reserved=Amount(steps=1), in_flight=1)
     for life in (Life.begun(), Life.begun().mailed("go").turned("env_1"), prompted(), prompted().asked()):
-        for running in (frozenset[str](), frozenset({PROMPT_HOOKS}), frozenset({MODEL})):
+        for running in (frozenset[Operation](), frozenset({PROMPT_HOOKS}), frozenset({MODEL})):
             found = step(life, running=running, budgets=(node,))
             assert not isinstance(found, st.Wait) or found.until is None or found.until > 100.0

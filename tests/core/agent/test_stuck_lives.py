@@ -19,6 +19,7 @@ from callboard.core.agent.stuck_detector import Stuck
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.messages import Placed
+from callboard.types.operations import Operation
 from callboard.types.records import Json, ToolCall
 
 SOAK = int(os.environ.get("SOAK", "1"))
@@ -145,7 +146,7 @@ def test_watching_is_waiting_only_while_something_is_under_way(others: bool, run
     life = life.replied({"type": "tool_use", "id": call.use_id, "name": "x", "input": {}}, calls=[call])
     life = life.on(ev.CallJudged, call="c1", verdict="deny").on(ev.ToolSettled, call="c1")
     tools = {"list_tasks": ToolFacts("look", watches=watches)}
-    found = step(life, tools=tools, others_at_work=others, running=frozenset({"bg:bg_1"}))
+    found = step(life, tools=tools, others_at_work=others, running=frozenset({Operation("bg", "bg_1")}))
     assert found == st.Merge(waits=watches and (others or running))
 
 

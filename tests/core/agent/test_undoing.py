@@ -9,7 +9,7 @@ from tests.core.agent.agent_states import Life, facts
 from tests.core.agent.decisions import prompted, step
 from tests.core.agent.test_decide_context import long
 
-from callboard.core.agent.decide import decide
+from callboard.core.agent.decide import MODEL, decide
 from callboard.core.context.view.undo import is_spared, spared_after
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -36,7 +36,7 @@ def test_the_command_waits_for_the_call_that_was_sent_the_view_as_it_is() -> Non
     life = commanded(prompted().asked(), "4 7")
     assert life.state.undo == ((4, 7),)
     assert life.state.mail == ()
-    assert isinstance(step(life, running=frozenset({"model"})), st.Wait)
+    assert isinstance(step(life, running=frozenset({MODEL})), st.Wait)
     assert step(life.said("done")) == st.Undo((4, 7))
 
 

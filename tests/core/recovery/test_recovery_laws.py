@@ -10,11 +10,12 @@ from hypothesis import strategies as hy
 from tests.core.agent.agent_states import Life, facts
 from tests.core.recovery.failures import FINAL, NOW, TRANSIENT, failed, spec
 
-from callboard.core.agent.decide import decide
+from callboard.core.agent.decide import MODEL, decide
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.retry_policy import RecoveryState, recover
 from callboard.types import events as ev
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.operations import Operation
 from callboard.types.records import Fault
 from callboard.types.steps import AskModel, Continue, EndTurn, PlanRetry, React, Step, SwitchModel, Wait
 
@@ -92,7 +93,7 @@ class Course:
     def play(self, now: float) -> None:
         """To the end of the answers or of the turn."""
         while self.life.state.turn is not None:
-            running = {"model"} if self.life.state.call else set[str]()
+            running = {MODEL} if self.life.state.call else set[Operation]()
             step = decide(self.life.state, facts(now, running=frozenset(running)))
             if isinstance(step, Wait) and step.what == "rate":
                 assert step.until is not None

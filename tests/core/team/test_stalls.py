@@ -8,6 +8,7 @@ from tests.core.agent.agent_states import Life, judged, started, table
 from callboard.core.team import stalls
 from callboard.core.team.stalls import GRACE, USUAL, Longest
 from callboard.types import events as ev
+from callboard.types.operations import Operation
 from callboard.types.records import ToolCall
 
 LONGEST = Longest({"bash": 120.0, "read_file": 600.0, "task": None}.get, lambda: 65.0)
@@ -23,27 +24,29 @@ def running(name: str, **given: object) -> Life:
 @pytest.mark.parametrize(
     ("told", "operation", "seconds"),
     [
-        (running("bash"), "model", 300),
-        (running("bash"), "summary", 300),
-        (running("bash"), "count", 300),
-        (running("bash"), "tool:c1", 120),
-        (running("bash", timeout_s=400), "tool:c1", 400),
-        (running("bash", timeout_s=True), "tool:c1", 120),
-        (running("read_file"), "tool:c1", 600),
-        (running("bash"), "judge:c1", 65),
-        (running("bash"), "settle:c1", 65),
-        (running("bash"), "stop-hooks", 65),
-        (running("bash"), "prompt-hooks", 65),
-        (running("bash"), "reminders", USUAL),
-        (running("bash"), "answer:req_1", USUAL),
+        (running("bash"), Operation("model"), 300),
+        (running("bash"), Operation("summary"), 300),
+        (running("bash"), Operation("count"), 300),
+        (running("bash"), Operation("tool", "c1"), 120),
+        (running("bash", timeout_s=400), Operation("tool", "c1"), 400),
+        (running("bash", timeout_s=True), Operation("tool", "c1"), 120),
+        (running("read_file"), Operation("tool", "c1"), 600),
+        (running("bash"), Operation("judge", "c1"), 65),
+        (running("bash"), Operation("settle", "c1"), 65),
+        (running("bash"), Operation("stop-hooks"), 65),
+        (running("bash"), Operation("prompt-hooks"), 65),
+        (running("bash"), Operation("reminders"), USUAL),
+        (running("bash"), Operation("answer", "req_1"), USUAL),
     ],
 )
-def test_an_operation_may_take_its_time_out_and_a_moment_to_end(told: Life, operation: str, seconds: float) -> None:
+def test_an_operation_may_take_its_time_out_and_a_moment_to_end(
+    told: Life, operation: Operation, seconds: float
+) -> None:
     assert stalls.limit(told.state, operation, LONGEST) == seconds + GRACE
 
 
-@pytest.mark.parametrize("operation", ["tool:c1", "bg:bg_1", "tool:gone"])
-def test_what_waits_for_others_may_take_for_ever(operation: str) -> None:
+@pytest.mark.parametrize("operation", [Operation("tool", "c1"), Operation("bg", "bg_1"), Operation("tool", "gone")])
+def test_what_waits_for_others_may_take_for_ever(operation: Operation) -> None:
     assert stalls.limit(running("task").state, operation, LONGEST) is None
 
 
@@ -53,26 +56,26 @@ def test_the_table_names_every_kind_of_operation() -> None:
 
 def test_each_call_of_the_model_is_told_of_by_itself() -> None:
     asked = Life.begun().prompted("go").asked()
-    assert stalls.key(asked.state, "model") == "model:1.1"
-    assert stalls.key(asked.state, "tool:c1") == "tool:c1"
-    assert stalls.key(asked.said("hm").state, "model") == "model"
-    assert stalls.key(asked.state, "summary") == "summary:0"
+    assert stalls.key(asked.state, Operation("model")) == "model:1.1"
+    assert stalls.key(asked.state, Operation("tool", "c1")) == "tool:c1"
+    assert stalls.key(asked.said("hm").state, Operation("model")) == "model"
+    assert stalls.key(asked.state, Operation("summary")) == "summary:0"
 
 
 @pytest.mark.parametrize(
     ("operation", "words"),
     [
-        ("model", "the model's reply"),
-        ("summary", "a summary of its conversation"),
-        ("tool:c1", "bash"),
-        ("tool:gone", "a tool"),
-        ("judge:c1", "the hooks before bash"),
-        ("settle:c1", "the hooks after bash"),
-        ("stop-hooks", "hooks"),
-        ("reminders", "reminders"),
+        (Operation("model"), "the model's reply"),
+        (Operation("summary"), "a summary of its conversation"),
+        (Operation("tool", "c1"), "bash"),
+        (Operation("tool", "gone"), "a tool"),
+        (Operation("judge", "c1"), "the hooks before bash"),
+        (Operation("settle", "c1"), "the hooks after bash"),
+        (Operation("stop-hooks"), "hooks"),
+        (Operation("reminders"), "reminders"),
     ],
 )
-def test_what_it_waits_for_is_said_in_words(operation: str, words: str) -> None:
+def test_what_it_waits_for_is_said_in_words(operation: Operation, words: str) -> None:
     assert stalls.operation_text(running("bash").state, operation) == words
 
 

@@ -41,16 +41,17 @@ from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.fallback import Demand, next_model
 from callboard.core.team.unfinished import reminder_due
 from callboard.types import steps as st
+from callboard.types.operations import Operation
 from callboard.types.records import Request
 
 Rule = Callable[[AgentState, Facts], st.Step | None]
 
 MAX_DEPTH = 6
 """Most hops between agents without a message of the user, a schedule, or a change to a task or file."""
-MODEL = "model"
-SUMMARY = "summary"
-REMINDERS = "reminders"
-PROMPT = "prompt"
+MODEL = Operation("model")
+SUMMARY = Operation("summary")
+REMINDERS = Operation("reminders")
+PROMPT = Operation("prompt")
 WAITED_FOR = HOOKS | {REMINDERS, COUNT, SKILLS, PROMPT}
 """Operations that must end before the next model call."""
 
@@ -78,8 +79,8 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     if not reason:
         return None
     # An interrupt ends the turn only (test_an_interrupt_ends_the_turn_but_lets_background_commands_run).
-    spared_prefixes = ("end:",) if state.stop else ("end:", "bg:")
-    running = tuple(sorted(op for op in facts.running if not op.startswith(spared_prefixes)))
+    spared = ("end",) if state.stop else ("end", "bg")
+    running = tuple(sorted(operation for operation in facts.running if operation.kind not in spared))
     # Operations first: a tool that still runs could change files after its call has a result
     # (test_a_stop_cancels_all_then_answers_all_then_ends_the_turn_then_the_life).
     if running:
@@ -101,7 +102,7 @@ def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
     """End background commands with the life that started them, because no other life would receive their end. The next
     life of a renewed name takes them over."""
     running = [command for command, bg in state.background.items() if bg.status == "running"] if not state.renew else []
-    unended = tuple(command for command in running if f"end:{command}" not in facts.running)
+    unended = tuple(command for command in running if Operation("end", command) not in facts.running)
     if unended:
         return st.EndCommands(unended)
     return st.Wait(None, "background commands end") if running else None
@@ -123,7 +124,7 @@ def answers(state: AgentState, facts: Facts) -> st.Step | None:
     if shutdown is not None and shutdown.status in ("rejected", "withdrawn"):
         return st.StayOn(shutdown.id, f"it is {shutdown.status}")
     for request in _open_requests(state, facts):
-        if request.status != "pending" and f"answer:{request.id}" not in facts.running:
+        if request.status != "pending" and Operation("answer", request.id) not in facts.running:
             return st.TakeAnswer(request)
         deadline = _deadline(request, facts)
         if request.status == "pending" and deadline is not None and facts.now >= deadline:
@@ -161,13 +162,15 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
         return st.LoseCall()
     if state.summary is not None and SUMMARY not in facts.running:
         return st.Summarise(state.summary, begun=True)
-    lost = tuple(c.call.id for c in state.calls if c.stage == "started" and f"tool:{c.call.id}" not in facts.running)
+    lost = tuple(
+        c.call.id for c in state.calls if c.stage == "started" and Operation("tool", c.call.id) not in facts.running
+    )
     if lost:
         return st.Repair(lost)
     unwatched = tuple(
         command
         for command, bg in state.background.items()
-        if bg.status == "running" and f"bg:{command}" not in facts.running
+        if bg.status == "running" and Operation("bg", command) not in facts.running
     )
     return st.WatchBackground(unwatched) if unwatched else None
 
@@ -197,7 +200,7 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
     if run:
         return st.Run(run)
     finished = (c.call.id for c in state.calls if c.stage == "finished") if "finished" in stages else ()
-    settle = tuple(call for call in finished if f"settle:{call}" not in facts.running)
+    settle = tuple(call for call in finished if Operation("settle", call) not in facts.running)
     if settle:
         return st.Settle(settle)
     if stages == {"settled"} and BATCH_HOOKS not in facts.running:

@@ -24,6 +24,7 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BackgroundStarted, ModelCalled
 from callboard.types.hook_events import StartSource
 from callboard.types.messages import Injection, OwnStage, Spared, StateBlock, SummaryWanted
+from callboard.types.operations import Operation
 from callboard.types.records import Cause, Envelope, Grant, Json, Request, Todo, ToolCall, TurnLimit, Usage
 from callboard.types.skills import Effort
 
@@ -323,9 +324,8 @@ class Facts:
     """Time on the clock for time limits; None: `now`."""
     turn_began: float | None = None
     """Start of the current turn on the same clock; None: as in the turn's record."""
-    running: frozenset[str] = frozenset()
-    """Operations that this process owns: `model`, `summary`, those that run hooks (`core.hooks.moments`), and `judge:`,
-    `tool:`, `settle:`, `bg:` (watched), `end:` (being ended) with the id of a call or background command."""
+    running: frozenset[Operation] = frozenset()
+    """Operations that this process owns."""
     requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
     """Rows of this agent's own requests."""
     deadlines: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import assert_never
 
-from callboard.core.agent.rules.hooks import HOOKS, SKILLS
 from callboard.core.agent.state import AgentState, CallState
+from callboard.types.operations import Operation
 from callboard.types.records import Json
 
 GRACE = 30.0
@@ -45,35 +46,37 @@ class Longest:
     """Function that returns the most seconds for all hooks of one event."""
 
 
-def limit(state: AgentState, operation: str, longest: Longest) -> float | None:
+def limit(state: AgentState, operation: Operation, longest: Longest) -> float | None:
     """Return the seconds after which an operation counts as stalled; None: no limit."""
-    kind, _, about = operation.partition(":")
-    if kind in ("model", "summary", "count"):
-        return state.me.total + GRACE
-    if kind in ("judge", "settle") or kind in HOOKS:
-        return longest.hooks() + GRACE
-    if kind in ("bg", SKILLS):
-        return None
-    if kind != "tool":
-        return USUAL + GRACE
-    call = _call(state, about)
-    seconds = None if call is None else stated_timeout(call.call.input) or longest.tools(call.call.name)
-    return None if seconds is None else seconds + GRACE
+    match operation.kind:
+        case "model" | "summary" | "count":
+            return state.me.total + GRACE
+        case "judge" | "settle" | "start-hooks" | "prompt-hooks" | "batch-hooks" | "stop-hooks" | "compact-hooks":
+            return longest.hooks() + GRACE
+        case "bg" | "skills":
+            return None
+        case "tool":
+            call = _call(state, operation.subject)
+            seconds = None if call is None else stated_timeout(call.call.input) or longest.tools(call.call.name)
+            return None if seconds is None else seconds + GRACE
+        case "prompt" | "reminders" | "move" | "answer" | "end":
+            return USUAL + GRACE
+        case _:
+            assert_never(operation.kind)
 
 
-def key(state: AgentState, operation: str) -> str:
-    """Return the key that distinguishes an operation from the next of the same name: each is reported once."""
-    if operation == "model" and state.call is not None:
+def key(state: AgentState, operation: Operation) -> str:
+    """Return the key that distinguishes an operation from the next of the same kind: each is reported once."""
+    if operation.kind == "model" and state.call is not None:
         return f"model:{state.call.ordinal}.{state.call.attempt}"
-    return f"summary:{state.summaries}" if operation == "summary" else operation
+    return f"summary:{state.summaries}" if operation.kind == "summary" else operation.key
 
 
-def operation_text(state: AgentState, operation: str) -> str:
+def operation_text(state: AgentState, operation: Operation) -> str:
     """Return a description of what an agent waits for, for users and its lead."""
-    kind, _, about = operation.partition(":")
-    call = _call(state, about)
+    call = _call(state, operation.subject)
     name = call.call.name if call is not None else "a tool"
-    match kind:
+    match operation.kind:
         case "model":
             return "the model's reply"
         case "summary":
@@ -84,8 +87,12 @@ def operation_text(state: AgentState, operation: str) -> str:
             return f"the hooks before {name}"
         case "settle":
             return f"the hooks after {name}"
+        case "start-hooks" | "prompt-hooks" | "batch-hooks" | "stop-hooks" | "compact-hooks":
+            return "hooks"
+        case "count" | "prompt" | "reminders" | "skills" | "move" | "answer" | "bg" | "end":
+            return operation.kind
         case _:
-            return "hooks" if kind in HOOKS else kind
+            assert_never(operation.kind)
 
 
 def stall_text(name: str, kind: str, awaited: str, *, since: float, seconds: float) -> str:

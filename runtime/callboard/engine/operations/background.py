@@ -22,19 +22,20 @@ from callboard.engine.runtime import Host
 from callboard.ports.store import Write
 from callboard.types import events as ev
 from callboard.types import steps as st
+from callboard.types.operations import Operation
 from callboard.types.records import AgentRow, Envelope
 
 
 async def watch(agent: AgentRuntime, step: st.WatchBackground) -> None:
     """Wait for the ends of background commands that no operation waits for."""
     for background_id in step.ids:
-        agent.start(f"bg:{background_id}", partial(_watch, agent, background_id))
+        agent.start(Operation("bg", background_id), partial(_watch, agent, background_id))
 
 
 async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
     """End the commands of an agent whose life is about to end."""
     for background_id in step.ids:
-        agent.start(f"end:{background_id}", partial(_end, agent, background_id))
+        agent.start(Operation("end", background_id), partial(_end, agent, background_id))
 
 
 async def _end(agent: AgentRuntime, background_id: str) -> None:
@@ -45,10 +46,10 @@ async def _end(agent: AgentRuntime, background_id: str) -> None:
 
 async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
     """End a command that still runs when the run ends. Its agent is informed when the session continues."""
-    name = f"end:{background_id}"
-    if name in agent.operations:
+    operation = Operation("end", background_id)
+    if operation in agent.operations:
         return
-    agent.operations[name] = anyio.CancelScope()
+    agent.operations[operation] = anyio.CancelScope()
     try:
         began = agent.state.background[background_id].began
         ended = await ended_now(agent.host, began)
@@ -59,7 +60,7 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
             ended, writes=writes, unless=lambda state: state.background[background_id].status != "running"
         )
     finally:
-        del agent.operations[name]
+        del agent.operations[operation]
         agent.wake()
 
 
@@ -76,7 +77,7 @@ async def ended_now(host: Host, began: ev.BackgroundStarted) -> ev.BackgroundEnd
 def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
     """Return True if a call of `task_stop` for the command is in progress, or the command ends with its agent's
     life."""
-    if f"end:{background_id}" in agent.operations:
+    if Operation("end", background_id) in agent.operations:
         return True
     return any(
         call.stage == "started" and call.call.name == "task_stop" and call.call.input.get("id") == background_id

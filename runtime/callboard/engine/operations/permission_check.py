@@ -35,6 +35,7 @@ from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
 from callboard.types.errors import ToolRefused
+from callboard.types.operations import Operation
 from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 
 
@@ -49,7 +50,7 @@ async def judge(agent: AgentRuntime, step: st.CheckPermissions) -> None:
         if not hooked and (tool is None or tool.spec.effect == "read" or tool.spec.concurrency == "shared"):
             await _judge(agent, call_id)
         else:
-            agent.start(f"judge:{call_id}", partial(_judge, agent, call_id))
+            agent.start(Operation("judge", call_id), partial(_judge, agent, call_id))
 
 
 async def _judge(agent: AgentRuntime, call_id: str) -> None:

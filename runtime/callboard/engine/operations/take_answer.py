@@ -21,6 +21,7 @@ from callboard.ports.store import Put, Write
 from callboard.types import steps as st
 from callboard.types.errors import Conflict
 from callboard.types.events import AnswerTaken
+from callboard.types.operations import Operation
 from callboard.types.records import Json, Request
 
 
@@ -29,9 +30,9 @@ async def take_answer(agent: AgentRuntime, step: st.TakeAnswer) -> None:
     request = step.request
     assert request.status != "pending", "only an answered request is taken"
     if request.kind == "plan" and request.status == "approved" and request.payload.get("base"):
-        agent.start(f"answer:{request.id}", partial(_take_approval, agent, request))
+        agent.start(Operation("answer", request.id), partial(_take_approval, agent, request))
     elif request.kind == "permission" and request.status == "approved" and request.input is not None:
-        agent.start(f"answer:{request.id}", partial(_take_edited, agent, request, request.input))
+        agent.start(Operation("answer", request.id), partial(_take_edited, agent, request, request.input))
     else:
         await _record(agent, request, answer_record(request, _now(agent, digest=_digest(agent.state, request.id))))
 

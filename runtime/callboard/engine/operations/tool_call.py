@@ -31,6 +31,7 @@ from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
 from callboard.types.errors import CallboardError, Conflict, NobodyCanAct
+from callboard.types.operations import Operation
 from callboard.types.records import Json, Request, Task, ToolCall
 
 CONFLICTS = 20
@@ -44,7 +45,7 @@ log = structlog.get_logger("callboard.tools")
 async def run(agent: AgentRuntime, step: st.Run) -> None:
     """Prepare the calls, make their start durable, then run them. A call that `prepare` refuses never starts."""
     for call_id in step.calls:
-        agent.start(f"tool:{call_id}", partial(_prepare_and_run, agent, call_id))
+        agent.start(Operation("tool", call_id), partial(_prepare_and_run, agent, call_id))
     await checkpoint()  # what is done at once is done before the loop looks again
 
 
@@ -139,7 +140,7 @@ def _content(content: str | Sequence[Json]) -> tuple[Json, ...]:
 async def repair(agent: AgentRuntime, step: st.Repair) -> None:
     """Repair each call that a process that is gone had started, by its effect class."""
     for call_id in step.calls:
-        agent.start(f"tool:{call_id}", partial(_repair, agent, call_id))
+        agent.start(Operation("tool", call_id), partial(_repair, agent, call_id))
 
 
 async def _repair(agent: AgentRuntime, call_id: str) -> None:
@@ -173,7 +174,7 @@ async def settle(agent: AgentRuntime, step: st.Settle) -> None:
         await agent.note(*(ev.ToolSettled(at=now, call=call) for call in step.calls))
         return
     for call_id in step.calls:
-        agent.start(f"settle:{call_id}", partial(_settle, agent, call_id))
+        agent.start(Operation("settle", call_id), partial(_settle, agent, call_id))
 
 
 async def _settle(agent: AgentRuntime, call_id: str) -> None:

@@ -343,7 +343,7 @@ class Team:
         """Return True if the agent is idle: no operation that anything waits for, an empty mailbox, no ready task to
         claim."""
         state = agent.state
-        under_way = any(commands or not name.startswith("bg:") for name in agent.operations)
+        under_way = any(commands or operation.kind != "bg" for operation in agent.operations)
         if state.turn is not None or state.stop or state.compact is not None or state.undo or under_way:
             return False
         if commands and any(command.status == "running" for command in state.background.values()):

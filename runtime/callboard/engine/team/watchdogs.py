@@ -33,6 +33,7 @@ from callboard.ports.environment import Policy
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Write
 from callboard.types.events import StallNoticed
+from callboard.types.operations import Operation
 from callboard.types.records import AgentRow, Envelope
 
 NEVER = float("inf")
@@ -52,7 +53,7 @@ class Stalls:
         self._told: dict[str, set[str]] = {}
         """Agent name -> keys of its running operations that were already reported."""
 
-    def heed(self, name: str, incarnation: int, operation: str) -> None:
+    def heed(self, name: str, incarnation: int, operation: Operation) -> None:
         """Handle the start of an operation."""
         member = self._members.get((name, incarnation))
         if member is None or member.agent is None:
@@ -97,7 +98,7 @@ class Stalls:
                     first = min(first, due)
         return first
 
-    def _due(self, agent: AgentRuntime, operation: str) -> float:
+    def _due(self, agent: AgentRuntime, operation: Operation) -> float:
         """Return the time at which an operation exceeds its limit; `NEVER` if it has none or was already reported."""
         seconds = stalls.limit(agent.state, operation, self._longest)
         key = stalls.key(agent.state, operation)
@@ -106,7 +107,7 @@ class Stalls:
         since = agent.since.get(operation)
         return NEVER if since is None else since.awake + seconds
 
-    async def _tell(self, agent: AgentRuntime, operation: str) -> None:
+    async def _tell(self, agent: AgentRuntime, operation: Operation) -> None:
         """Record the stall in the agent's journal, with a message to the lead in the same commit."""
         state = agent.state
         since = agent.since.get(operation)

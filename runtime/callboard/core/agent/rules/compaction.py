@@ -60,6 +60,7 @@ from callboard.types import steps as st
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import ContextEdited
 from callboard.types.messages import Edit, Restored
+from callboard.types.operations import Operation
 from callboard.types.records import Fault
 
 
@@ -133,8 +134,7 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
     )
 
 
-COUNT = "count"
-"""Name of the operation."""
+COUNT = Operation("count")
 NEAR = 0.9
 """Share of the budget from which the view is near the limit."""
 PART = 0.1

@@ -5,15 +5,16 @@ from __future__ import annotations
 from callboard.core.agent.state import AgentState, Facts
 from callboard.types import steps as st
 from callboard.types.hook_events import StartSource
+from callboard.types.operations import Operation
 
-STOP_HOOKS = "stop-hooks"
-PROMPT_HOOKS = "prompt-hooks"
-START_HOOKS = "start-hooks"
-BATCH_HOOKS = "batch-hooks"
-COMPACT_HOOKS = "compact-hooks"
+STOP_HOOKS = Operation("stop-hooks")
+PROMPT_HOOKS = Operation("prompt-hooks")
+START_HOOKS = Operation("start-hooks")
+BATCH_HOOKS = Operation("batch-hooks")
+COMPACT_HOOKS = Operation("compact-hooks")
 HOOKS = frozenset({STOP_HOOKS, PROMPT_HOOKS, START_HOOKS, BATCH_HOOKS, COMPACT_HOOKS})
 """Operations that run hooks. The model is not called while one is in progress."""
-SKILLS = "skills"
+SKILLS = Operation("skills")
 """Operation that expands slash commands. It may run shell commands, or a subagent."""
 
 

@@ -12,9 +12,10 @@ from pathlib import PurePosixPath
 from callboard.core.agent.state import AgentState, Facts
 from callboard.types import steps as st
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.operations import Operation
 from callboard.types.records import Task
 
-MOVE = "move"
+MOVE = Operation("move")
 """Operation that prepares a folder."""
 
 
