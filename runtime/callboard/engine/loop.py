@@ -8,14 +8,13 @@ The loop decides nothing and never does long work. Each step starts an operation
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
 
 from callboard.core.agent.apply import apply
 from callboard.core.agent.decide import decide
-from callboard.core.agent.rules.limits import BUDGET
 from callboard.core.agent.snapshot import due, dump
 from callboard.core.agent.state import AgentState, Facts, without_history
 from callboard.core.keys import agent_key, journal, snapshot_key
@@ -104,27 +103,33 @@ class AgentRuntime:
     async def begin(self, step: Step) -> None:
         """Start an operation, record a decision, or wait for the next event; never do long work here."""
         if isinstance(step, Wait):
-            if step.what == BUDGET:
+            if step.awaited == "budget":
                 self.host.budgets.wake_later(self.wake)
             # Once for each wait: the row, and so every list of agents, shows what the call waits for
             # (test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so).
-            if self._untold(step):
-                await self.record(
-                    WaitBegan(
-                        at=self.host.clock.now(), what="budget" if step.what == BUDGET else "rate", until=step.until
-                    )
-                )
+            if held := self._held_by(step):
+                await self.record(WaitBegan(at=self.host.clock.now(), what=held, until=step.until))
                 return
             await self._wait(step.until)
         else:
             await self._begin(self, step)
 
-    def _untold(self, step: Wait) -> bool:
-        """Return True if a call waits and the journal does not say so yet. A planned retry is already in the
+    def _held_by(self, step: Wait) -> Literal["rate", "budget"] | None:
+        """Return what holds a call back if the journal does not say so yet. A planned retry is already in the
         journal."""
-        if step.what not in ("rate", BUDGET) or self.state.waits.held:
-            return False
-        return step.what == BUDGET or self.state.recovery.waiting_until <= self.host.clock.now()
+        if self.state.waits.held:
+            return None
+        match step.awaited:
+            case "budget":
+                return "budget"
+            case "rate":
+                return "rate" if self.state.recovery.waiting_until <= self.host.clock.now() else None
+            case "model" | "tools" | "permission" | "plan" | "mail" | "more mail" | "recorded mail" | "idle":
+                return None
+            case "worktree" | "background commands" | "cancelled operations":
+                return None
+            case _:
+                assert_never(step.awaited)
 
     def facts(self) -> Facts:
         """Return a frozen snapshot of the facts that are not in the journal."""

@@ -22,12 +22,32 @@ class Done:
     result: str = ""
 
 
+Awaited = Literal[
+    "model",
+    "tools",
+    "permission",
+    "plan",
+    "mail",
+    "more mail",
+    "recorded mail",
+    "rate",
+    "budget",
+    "worktree",
+    "background commands",
+    "cancelled operations",
+    "idle",
+]
+"""Reason of a wait. `recorded mail`: a delivery that a replay has to repeat; `idle`: mail, or a task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for the next event, or until `until` (Unix seconds). `what` is the reason, for users."""
+    """Wait for the next event, or until `until` (Unix seconds)."""
 
-    until: float | None = None
-    what: str = ""
+    until: float | None
+    awaited: Awaited
+    request: str | None = None
+    """Request whose answer is awaited (`permission`, `plan`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Lived(Interpreter):
         """As the engine does: what the journal does not say yet of a wait is said."""
         step = self._step()
         told = self.life.state.waits.held or self.life.state.recovery.parked
-        if isinstance(step, st.Wait) and step.what == "rate" and not told:
+        if isinstance(step, st.Wait) and step.awaited == "rate" and not told:
             self.on(ev.WaitBegan, what="rate", until=step.until)
 
 

@@ -130,8 +130,8 @@ def test_a_request_past_its_deadline_expires_and_one_before_it_is_waited_for() -
     life = judged(asking(), "c2", verdict="deny")
     rows = request(expires_at=200.0)
     assert step(life, requests=rows, now=200.0) == st.Expire(rows["req_1"])
-    assert step(life, requests=rows, now=199.0) == st.Wait(200.0, "permission req_1")
-    assert step(life) == st.Wait(None, "permission req_1"), "a row that is not known yet is waited for"
+    assert step(life, requests=rows, now=199.0) == st.Wait(200.0, "permission", "req_1")
+    assert step(life) == st.Wait(None, "permission", "req_1"), "a row that is not known yet is waited for"
 
 
 def test_siblings_of_a_call_that_asks_go_on_where_they_do_not_depend_on_it() -> None:
@@ -139,8 +139,8 @@ def test_siblings_of_a_call_that_asks_go_on_where_they_do_not_depend_on_it() -> 
     apart, same = {"c1": "/w/a", "c2": "/w/b"}, {"c1": "/w/a", "c2": "/w/a"}
     assert step(life, requests=request(), keys=apart) == st.CheckPermissions(("c2",))
     assert step(judged(life, "c2"), requests=request(), keys=apart) == st.Run(("c2",))
-    assert step(life, requests=request(), keys=same) == st.Wait(None, "permission req_1"), "it would see the effect"
-    assert step(asking(), requests=request()) == st.Wait(None, "permission req_1")
+    assert step(life, requests=request(), keys=same) == st.Wait(None, "permission", "req_1"), "it would see the effect"
+    assert step(asking(), requests=request()) == st.Wait(None, "permission", "req_1")
 
 
 def test_work_whose_process_died_is_taken_care_of() -> None:
@@ -275,13 +275,13 @@ def test_a_report_ends_the_turn_once_its_result_is_merged() -> None:
 
 def test_while_a_plan_waits_the_model_is_not_asked_and_mail_stays() -> None:
     life = prompted().on(ev.GateSet, gate="pending", request_id="req_1", digest="d").mailed("by the way")
-    assert step(life, requests=request(expires_at=900.0)) == st.Wait(900.0, "plan req_1")
+    assert step(life, requests=request(expires_at=900.0)) == st.Wait(900.0, "plan", "req_1")
     assert step(stopped(life), requests=request()) == st.EndTurn("stopped"), "a stop always passes"
 
 
 def test_between_turns_a_pending_plan_keeps_from_the_board() -> None:
     life = Life.begun(claims_tasks=True).on(ev.GateSet, gate="pending", request_id="req_1")
-    assert step(life, claimable="task_1") == st.Wait(None, "plan req_1")
+    assert step(life, claimable="task_1") == st.Wait(None, "plan", "req_1")
 
 
 def test_injections_go_with_the_message_that_is_about_to_be_sent_and_wake_nobody() -> None:

@@ -70,13 +70,13 @@ def test_dropped_mail_counts_as_a_delivery() -> None:
 
 def test_in_a_turn_it_waits_for_what_has_not_come_yet() -> None:
     life = idle_with("a").turned().delivered("env_1")
-    assert decide(life.state, script(same_turn("env_9"))) == st.Wait(UNTIL, "mail, as recorded")
+    assert decide(life.state, script(same_turn("env_9"))) == st.Wait(UNTIL, "recorded mail")
 
 
 def test_a_turn_begins_when_all_that_came_before_its_first_call_is_there() -> None:
     recorded = script(new_turn("env_1"), same_turn("env_claim"), new_turn("env_9"))
     life = Life.begun(claims_tasks=True).mailed("a")
-    assert decide(life.state, recorded) == st.Wait(UNTIL, "mail, as recorded")
+    assert decide(life.state, recorded) == st.Wait(UNTIL, "recorded mail")
     free = script(new_turn("env_1"), same_turn("env_claim"), claimable="task_1")
     assert decide(life.state, free) == st.ClaimTask("task_1")
     assert decide(life.mailed("b", id="env_claim").state, recorded) == st.BeginTurn("env_1")
@@ -84,7 +84,7 @@ def test_a_turn_begins_when_all_that_came_before_its_first_call_is_there() -> No
 
 def test_half_a_delivery_is_not_delivered() -> None:
     life = idle_with("a", "b").turned().delivered("env_1")
-    assert decide(life.state, script(same_turn("env_2", "env_9"))) == st.Wait(UNTIL, "mail, as recorded")
+    assert decide(life.state, script(same_turn("env_2", "env_9"))) == st.Wait(UNTIL, "recorded mail")
 
 
 def test_what_began_a_turn_waits_for_the_end_of_this_one() -> None:
@@ -99,7 +99,7 @@ def test_an_idle_agent_without_mail_just_rests() -> None:
 @pytest.mark.parametrize("deliveries", [(), (new_turn("env_9"),)])
 def test_an_idle_agent_leaves_other_mail_alone_for_a_while(deliveries: tuple[Delivery, ...]) -> None:
     life = idle_with("a")
-    assert decide(life.state, script(*deliveries)) == st.Wait(UNTIL, "mail, as recorded")
+    assert decide(life.state, script(*deliveries)) == st.Wait(UNTIL, "recorded mail")
     assert decide(life.state, script(*deliveries, now=UNTIL)) == st.BeginTurn("env_1")
 
 

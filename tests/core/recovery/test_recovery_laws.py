@@ -95,7 +95,7 @@ class Course:
         while self.life.state.turn is not None:
             running = {MODEL} if self.life.state.call else set[Operation]()
             step = decide(self.life.state, facts(now, running=frozenset(running)))
-            if isinstance(step, Wait) and step.what == "rate":
+            if isinstance(step, Wait) and step.awaited == "rate":
                 assert step.until is not None
                 now = step.until
                 continue

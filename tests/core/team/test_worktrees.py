@@ -117,7 +117,7 @@ def test_it_moves_between_replies_and_looks_once_a_turn() -> None:
     assert moved(life, tree, worktree="one", settled=True) is None
     assert moved(life, tree, worktree="", settled=True) == st.Move("")
     assert moved(life, tree, worktree="two", settled=True) == st.Move("two")
-    assert moved(life, worktree="one", running=frozenset({MOVE})) == st.Wait(None, "its worktree")
+    assert moved(life, worktree="one", running=frozenset({MOVE})) == st.Wait(None, "worktree")
 
 
 def test_it_never_moves_while_a_call_is_open_or_a_reply_is_awaited() -> None:

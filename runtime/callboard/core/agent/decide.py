@@ -105,7 +105,7 @@ def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
     unended = tuple(command for command in running if Operation("end", command) not in facts.running)
     if unended:
         return st.EndCommands(unended)
-    return st.Wait(None, "background commands end") if running else None
+    return st.Wait(None, "background commands") if running else None
 
 
 def _why_halt(state: AgentState, facts: Facts) -> str:
@@ -205,7 +205,9 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
         return st.Settle(settle)
     if stages == {"settled"} and BATCH_HOOKS not in facts.running:
         return st.Merge(_only_watches(state, facts), facts.batch)
-    return st.Wait(_next_time(state, facts), _waiting_for(state))
+    asking = [item.request_id for item in state.calls if item.stage == "asking"]
+    until = _next_time(state, facts)
+    return st.Wait(until, "permission", asking[0]) if asking else st.Wait(until, "tools")
 
 
 def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
@@ -267,7 +269,7 @@ def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:
     """Wait for the answer to a plan: no model call before it, and mail stays in the mailbox."""
     if state.gate.gate != "pending":
         return None
-    return st.Wait(_next_time(state, facts), f"plan {state.gate.request_id}")
+    return st.Wait(_next_time(state, facts), "plan", state.gate.request_id)
 
 
 def prompt(state: AgentState, facts: Facts) -> st.Step | None:
@@ -432,11 +434,6 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
         times.append(end)
     # What is past is decided on already: to wait for it would be to ask again at once, for ever.
     return min((time for time in times if time > facts.now), default=None)
-
-
-def _waiting_for(state: AgentState) -> str:
-    asking = [item.request_id for item in state.calls if item.stage == "asking"]
-    return f"permission {asking[0]}" if asking else "tools"
 
 
 # Why this order, where it is not obvious:

@@ -53,9 +53,9 @@ def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     if state.turn is not None:
         due = _next(state, expected)
-        return st.Wait(expected.until, "mail, as recorded") if due is not None else None
+        return st.Wait(expected.until, "recorded mail") if due is not None else None
     wakes = any(envelope.mode == "wake" for envelope in state.mail)
-    return st.Wait(expected.until, "mail, as recorded") if wakes and facts.claimable is None else None
+    return st.Wait(expected.until, "recorded mail") if wakes and facts.claimable is None else None
 
 
 def _in_force(facts: Facts) -> Expected | None:

@@ -38,8 +38,6 @@ RESULTS = 1_000
 """Least tokens of tool results that are expected of a call."""
 REMINDER = 300
 """Upper estimate of the tokens of the text that announces the last call."""
-BUDGET = "budget"
-"""Reason of a wait by a call that fits its budget once other calls have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,8 @@ def next_call(state: AgentState, facts: Facts) -> CallAllowance | st.Step:
     planned = planned_call(state, facts.budgets, facts.awake)
     if isinstance(planned, CallAllowance):
         return planned
-    if planned.waits:
-        return st.Wait(end_of_time(state, facts), BUDGET)
+    if planned.waits:  # it fits its budget once other calls have ended
+        return st.Wait(end_of_time(state, facts), "budget")
     if reached:  # the last call of a used-up budget does not fit any more
         return reached
     return st.ReachBudget(

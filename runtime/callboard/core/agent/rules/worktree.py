@@ -40,7 +40,7 @@ def moving(state: AgentState, facts: Facts) -> st.Step | None:
     if state.turn is None or facts.worktree is None:
         return None
     if MOVE in facts.running:
-        return st.Wait(None, "its worktree")
+        return st.Wait(None, "worktree")
     current = worktree_in_use(state.me)
     busy = bool(state.calls) or state.call is not None or state.summary is not None
     target = current if busy else facts.worktree
