@@ -56,15 +56,21 @@ def npm_server(name: str) -> str:
 
 
 def _install(folder: Path, failed: Path) -> None:
-    (folder / "package.json").write_text('{"private": true}', encoding="utf-8")
+    # Installed beside and renamed: an install that is cut off would leave a program without all that it imports.
+    parts = folder / "unfinished"
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir()
+    (parts / "package.json").write_text('{"private": true}', encoding="utf-8")
     words = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *NPM_SERVERS]
     try:
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(words, cwd=parts, capture_output=True, text=True, timeout=180, check=False)
     except subprocess.TimeoutExpired:
         failed.write_text("the registry did not answer within 180 s", encoding="utf-8")
         return
     if done.returncode:
         failed.write_text(done.stderr[-300:], encoding="utf-8")
+        return
+    (parts / "node_modules").rename(folder / "node_modules")
 
 
 def raw(name: str, *words: str, **fields: object) -> ServerEntry:
