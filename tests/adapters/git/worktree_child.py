@@ -80,24 +80,22 @@ class KilledYard(Yard):
 
 
 def make_orphan_git(folder: Path, real: str) -> str:
-    """A `git` whose starter is dead before it works: it says that it runs, and reads until nobody can write."""
+    """Make a `git` whose starter is dead before it works: it opens the gate, and reads until no process can write.
+
+    It writes nothing itself: the sandbox of level 1 would refuse that, and the starter would wait forever."""
     folder.mkdir()
-    for name in ("started", "gate"):
-        os.mkfifo(folder / name)
+    os.mkfifo(folder / "gate")
     script = folder / "git"
-    script.write_text(
-        f'#!/bin/sh\nexec 9< {folder}/gate\necho go > {folder}/started\nread -r x <&9\nexec {real} "$@"\n'
-    )
+    script.write_text(f'#!/bin/sh\nexec 9< {folder}/gate\nread -r x <&9\nexec {real} "$@"\n')
     script.chmod(0o755)
     return str(folder)
 
 
 def _die_when_git_runs(folder: Path) -> None:
     """Be killed as soon as the git of that folder runs. It goes on when the gate has no writer any more."""
-    started, _ = (os.open(folder / name, os.O_RDWR | os.O_CLOEXEC) for name in ("started", "gate"))
 
     def wait() -> None:
-        os.read(started, 1)
+        os.open(folder / "gate", os.O_WRONLY | os.O_CLOEXEC)  # returns once git has opened the gate to read
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
