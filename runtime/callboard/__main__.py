@@ -14,14 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
-from callboard.cli.repl import type_ahead as typed_ahead
+from callboard.cli.repl import type_ahead
 
 # ruff: noqa: E402  a SIGHUP that comes during the imports below must not kill `callboard serve`, and keys that are typed
 # during them are for the prompt line
 from callboard.cli.terminal import hangup
 
 hangup.install()
-typed_ahead.hold_from_import()
+type_ahead.hold_from_import()
 
 import click
 
@@ -45,15 +45,15 @@ def main(args: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     out = sys.stdout
     try:
-        typed_ahead.imported()  # not earlier: until the lines above, a signal must still restore the terminal's mode
-        typed_ahead.hold(sys.argv[1:] if args is None else args)
+        type_ahead.imported()  # not earlier: until the lines above, a signal must still restore the terminal's mode
+        type_ahead.hold(sys.argv[1:] if args is None else args)
         code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=context)
     except BaseException as error:  # noqa: BLE001  the outermost frame: what comes here is told once, and nowhere else
         # Where nobody reads any more click puts a quiet stream in the place of stdout, and exits with 1.
         unread = isinstance(error, SystemExit) and sys.stdout is not out
         return _report_failure(BrokenPipeError() if unread else error, context)
     finally:
-        typed_ahead.release()
+        type_ahead.release()
         signal.signal(signal.SIGTERM, before)
     return code if isinstance(code, int) else 0
 

@@ -1,6 +1,6 @@
 """Import modules by the names that the documentation gave them in earlier versions, with a `DeprecationWarning`.
 
-A name and the module that it stands for are one object, so that an `isinstance` check never sees two classes.
+A name and the module that it refers to are one object, so that an `isinstance` check never sees two classes.
 """
 
 from __future__ import annotations

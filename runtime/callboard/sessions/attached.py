@@ -171,7 +171,7 @@ class AttachedSession(OpenSession):
             if key not in self._states or self._states[key].ended is None:
                 self._follow_once(match[0])
         elif kind == "request":
-            self._broker.heed(name)
+            self._broker.handle_request(name)
 
     def _follow_once(self, row: AgentRow) -> None:
         key = (row.name, row.incarnation)

@@ -62,7 +62,7 @@ from callboard.sessions.compose import (
     with_own,
 )
 from callboard.sessions.definitions import Definitions, keep_reading
-from callboard.sessions.lease import heed_take_over
+from callboard.sessions.lease import watch_take_over
 from callboard.sessions.mcp import Running, SessionServers, running
 from callboard.sessions.options import (
     ExtensionOptions,
@@ -438,7 +438,7 @@ async def run_supervisor(
             group.start_soon(keep_patience, host.ports.store, tell)
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, host)
-            group.start_soon(heed_take_over, host.ports.store, host.session, host_row)
+            group.start_soon(watch_take_over, host.ports.store, host.session, host_row)
             try:
                 yield
             finally:

@@ -84,7 +84,7 @@ async def hold_lease(
             await _withdraw(store, session, row)
 
 
-async def heed_take_over(store: Store, session: str, own_row: HostRow) -> None:
+async def watch_take_over(store: Store, session: str, own_row: HostRow) -> None:
     """Watch for the request to leave. This includes another process that already hosts the session because this one was
     presumed dead. Raises `SessionTakenOver`; returns only when the store is closed."""
     async with store.watch(host_key(session)) as rows:

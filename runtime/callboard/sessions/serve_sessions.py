@@ -308,12 +308,12 @@ class Server:
     async def _first(self, entry: ServedSession, work: Callable[[], Awaitable[None]], so: Callable[[], bool]) -> None:
         """Run `work`; cancel it as soon as `so` becomes false."""
 
-        async def heed() -> None:
+        async def follow() -> None:
             await entry.changed.until(lambda: not so())
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(heed)
+            group.start_soon(follow)
             await work()
             group.cancel_scope.cancel()
 

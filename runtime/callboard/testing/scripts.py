@@ -108,7 +108,7 @@ def _named(reply: Reply, request: ModelRequest) -> Reply:
 class ScenarioModel(ScriptedModel):
     """Plays a scenario file in memory: the same file that `--model rehearsal:FILE` plays over HTTP (docs/rehearsal.md).
 
-    Replies, guards, captures and the kinds of faults are heeded; latencies, rates and limits of models are not.
+    Replies, guards, captures and the kinds of faults are applied; latencies, rates and limits of models are not.
     """
 
     def __init__(self, source: str | Path) -> None:

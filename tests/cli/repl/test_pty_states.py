@@ -24,7 +24,7 @@ from tests.cli.commands.command import Command
 from tests.cli.repl.pty_screen import PtyScreen
 
 from callboard.cli.commands.root import cli
-from callboard.cli.repl import type_ahead as typed_ahead
+from callboard.cli.repl import type_ahead
 
 ATTACK = "clip \\e]52;c;cm0gLXJm\\a link \\e]8;;http://evil\\e\\\\here \\e[31m up \\e[2A c1 \\x9b2J turned \\u202Egpj"
 PARTS, WORDS = 5, 5_000
@@ -267,9 +267,9 @@ def own_terminal(slave: int) -> None:
 def test_only_a_command_line_that_ends_in_the_prompt_holds_keys_back() -> None:
     options = {name: param for param in cli.params for name in (*param.opts, *param.secondary_opts)}
     flags = {name for name, param in options.items() if isinstance(param, Option) and param.is_flag}
-    assert flags - {"--version"} == typed_ahead.FLAGS
-    assert set(options) - flags == typed_ahead.VALUED
+    assert flags - {"--version"} == type_ahead.FLAGS
+    assert set(options) - flags == type_ahead.VALUED
     for line in ("", "-c", "--model x -v", "--model=x", "attach", "attach ID -v"):
-        assert typed_ahead.talks(line.split()), line
+        assert type_ahead.talks(line.split()), line
     for line in ("run x", "-p x", "--model x -p y", "--model", "--help", "attach -f", "attach --output-format=json"):
-        assert not typed_ahead.talks(line.split()), line
+        assert not type_ahead.talks(line.split()), line

@@ -9,7 +9,7 @@ import signal
 import anyio
 import pytest
 
-from callboard.cli.terminal.signals import Leaving, Signals, heed_signals, run_until_left
+from callboard.cli.terminal.signals import Leaving, Signals, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal
 
 
@@ -20,7 +20,7 @@ async def _nothing_to_stop() -> bool:
 async def _sends_at_the_end(leaving: Leaving, sent: signal.Signals) -> int:
     """Send a signal in the same step of the loop in which its reader is cancelled."""
     async with anyio.create_task_group() as group:
-        await group.start(heed_signals, leaving, group.cancel_scope, _nothing_to_stop)
+        await group.start(handle_signals, leaving, group.cancel_scope, _nothing_to_stop)
         group.cancel_scope.cancel()
         os.kill(os.getpid(), sent)
     return 0

@@ -62,7 +62,7 @@ class Calls:
 
 @pytest.mark.parametrize(("later", "holds"), [(0.0, True), (19.0, True), (21.0, False), (-3_600.0, False)])
 def test_a_park_ends_where_the_clock_is_set_back_to_before_the_refusal(later: float, holds: bool) -> None:
-    lane = rate.heed(rate.Lane(4), RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another"))
+    lane = rate.apply_notice(rate.Lane(4), RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another"))
     assert (rate.parked(lane, NOW + later) > NOW + later) is holds
 
 
@@ -216,18 +216,18 @@ def test_a_refusal_that_was_on_its_way_cuts_no_second_time_but_its_wait_counts()
 def test_what_another_process_heard_counts_here() -> None:
     calls = opened()
     news = RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another")
-    calls.lane = rate.heed(calls.lane, news)
+    calls.lane = rate.apply_notice(calls.lane, news)
     assert calls.many(3) == []
     assert calls.held() == ("told by another", 20.0)
     calls.now = 20.0
     assert calls.go() == [1]
     known = calls.lane
-    assert rate.heed(known, news) == known
+    assert rate.apply_notice(known, news) == known
 
 
 def test_a_stored_park_of_any_length_is_tried_a_minute_after_the_refusal() -> None:
     calls = opened()
-    calls.lane = rate.heed(calls.lane, RateNotice(at=NOW, parked_until=NOW + 31_536_000.0, why="a year"))
+    calls.lane = rate.apply_notice(calls.lane, RateNotice(at=NOW, parked_until=NOW + 31_536_000.0, why="a year"))
     assert calls.many(3) == []
     assert calls.held() == ("a year", 60.0)
 

@@ -61,7 +61,7 @@ class World:
             case 4 if waiting and draw % 4 == 0:
                 self.lane = rate.leave(self.lane, waiting[draw // 6 % len(waiting)])
             case 5 if draw % 9 == 0:
-                self.lane = rate.heed(self.lane, self.now + draw % 30, "another")
+                self.lane = rate.apply_notice(self.lane, self.now + draw % 30, "another")
             case _:
                 self.now += draw % 50 / 10
         self.let_go()

@@ -65,7 +65,7 @@ async def test_a_plan_that_goes_from_the_lead_to_the_person_is_asked_of_a_person
         later = escalate(plan, 10.0, 60.0, {"person"})
         assert isinstance(later, Request)
         rows.rows["req_1"] = later
-        broker.heed("req_1")
+        broker.handle_request("req_1")
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
     assert given == [("person", later.digest)]
@@ -85,10 +85,10 @@ async def test_a_changed_content_is_asked_anew_and_an_answered_one_no_more() -> 
         group.start_soon(broker.run)
         await anyio.wait_all_tasks_blocked()
         rows.rows["req_1"] = question.model_copy(update={"digest": "another"})
-        broker.heed("req_1")
+        broker.handle_request("req_1")
         await anyio.wait_all_tasks_blocked()
         rows.rows["req_1"] = question.model_copy(update={"digest": "third", "status": "approved"})
-        broker.heed("req_1")
+        broker.handle_request("req_1")
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
     assert len(person.seen) == 2

@@ -127,7 +127,7 @@ async def test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so() 
     model = ScriptedModel({"lead": [say("at last")]})
     async with team_world(model).session() as team:
         host, now = team.team.host, team.world.clock.now()
-        host.governor.heed(RateNotice(model="scripted", at=now, parked_until=now + 50))
+        host.governor.handle_notice(RateNotice(model="scripted", at=now, parked_until=now + 50))
         await team.prompt("go")
         waiting = await until(team, "lead", "waiting")
         assert (waiting.waiting_for, model.requests) == ("rate", [])

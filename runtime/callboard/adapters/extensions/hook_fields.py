@@ -194,7 +194,7 @@ class HandlerFields:
     def _check_placeholders(self, word: str) -> None:
         for match in _PLACEHOLDER.finditer(word):
             if match[1] != "CLAUDE_PLUGIN_ROOT" or not self.origin.root:
-                raise FieldRefused((*self.at, "command"), f"{match[1]} stands for nothing here")
+                raise FieldRefused((*self.at, "command"), f"{match[1]} has no value here")
 
     def _http(self) -> HttpHandler:
         url = self._text("url")

@@ -1,6 +1,6 @@
 """Skills: folders with a `SKILL.md`, and files in `commands` folders, which are skills of one file.
 
-Name and description stand in the catalogue, the body comes when it is asked for. A skill with broken front matter still
+The catalogue lists name and description; the body is loaded on request. A skill with broken front matter still
 loads, and says what is broken. Scanned again when a file has changed.
 
 How often each skill was loaded in a workspace, so that a catalogue that is too long drops what is used least.
@@ -8,7 +8,7 @@ How often each skill was loaded in a workspace, so that a catalogue that is too 
 A count that is lost costs nothing but a place in that order: the file is written without a lock, and one that cannot be
 read counts as empty.
 
-Fields are those of the open specification and of Claude Code: a value that is none is told with file, line and field,
+Fields are those of the open specification and of Claude Code: an invalid value is reported with file, line and field,
 and counts as left out. `docs/skills.md` has the table.
 """
 
@@ -348,7 +348,7 @@ def _description(reading: Reading, body: str, paths: Sequence[str], longest: int
     if paths:
         text = f"{text} (for work on {', '.join(paths)})"
     if len(text) > longest:
-        reading.ignored("description", f"only its first {longest:,} characters stand in the catalogue")
+        reading.ignored("description", f"only its first {longest:,} characters are in the catalogue")
     return text[:longest]
 
 

@@ -1,4 +1,4 @@
-"""`load_skill`: the body of a skill whose name and description stand in the system prompt.
+"""`load_skill`: the body of a skill whose name and description are in the system prompt.
 
 Commands in the body run before the model reads it, and a skill may run as a subagent: the engine does both
 (`CallContext.use_skill`), by the id of the call, so that a call that was cut finds its subagent again.

@@ -24,7 +24,7 @@ import anyio.to_thread
 from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.screen import Screen
-from callboard.cli.terminal.signals import Leaving, heed_signals, run_until_left
+from callboard.cli.terminal.signals import Leaving, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Block, Line, Style, Terminal, block
 from callboard.cli.views.listings import table
 from callboard.core.keys import short_id
@@ -106,7 +106,7 @@ class _Show:
         )
         await anyio.to_thread.run_sync(prepare, folder)
         async with anyio.create_task_group() as group:
-            await group.start(heed_signals, leaving, group.cancel_scope, self._interrupt)
+            await group.start(handle_signals, leaving, group.cancel_scope, self._interrupt)
             code = await self._host(folder)
             group.cancel_scope.cancel()
         if leaving.code is not None or leaving.interrupted:

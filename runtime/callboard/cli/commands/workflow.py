@@ -28,7 +28,7 @@ from callboard.cli.commands.run import MODES
 from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.screen import Screen
-from callboard.cli.terminal.signals import Leaving, heed_signals, run_until_left
+from callboard.cli.terminal.signals import Leaving, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.sdk.options import SessionKeywords
 from callboard.sdk.session import Session
@@ -299,7 +299,7 @@ class _Run:
     async def go(self, leaving: Leaving) -> int:
         codes: list[int] = []
         async with anyio.create_task_group() as group:
-            await group.start(heed_signals, leaving, group.cancel_scope, self._nothing_to_stop)
+            await group.start(handle_signals, leaving, group.cancel_scope, self._nothing_to_stop)
             codes.append(await self._host())
             group.cancel_scope.cancel()
         if leaving.code is not None:

@@ -32,7 +32,7 @@ from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.headless.tool_names import ClientSpoken, EventsTold
 from callboard.cli.terminal.keyboard import PersonGate
-from callboard.cli.terminal.signals import Leaving, ended_by, heed_signals, run_until_left
+from callboard.cli.terminal.signals import Leaving, ended_by, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
@@ -85,7 +85,7 @@ class ClientRun:
         code = 0
         async with anyio.create_task_group() as group:
             self._group = group
-            await group.start(heed_signals, leaving, group.cancel_scope, self._signalled)
+            await group.start(handle_signals, leaving, group.cancel_scope, self._signalled)
             group.start_soon(self._read)
             try:
                 code = await self._serve()

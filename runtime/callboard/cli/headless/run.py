@@ -21,7 +21,7 @@ from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.keyboard import Keyboard, PersonGate
 from callboard.cli.terminal.screen import Screen
-from callboard.cli.terminal.signals import Leaving, ended_by, heed_signals, run_until_left
+from callboard.cli.terminal.signals import Leaving, ended_by, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.cli.views.requests import requests_block
 from callboard.cli.views.status import attached_block
@@ -106,7 +106,7 @@ class HeadlessRun:
         began = anyio.current_time()
         end = None
         async with anyio.create_task_group() as group:
-            await group.start(heed_signals, leaving, group.cancel_scope, self._interrupt)
+            await group.start(handle_signals, leaving, group.cancel_scope, self._interrupt)
             try:
                 end = await self._host()
             except (StoreBusy, StoreFull) as error:

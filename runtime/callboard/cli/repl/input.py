@@ -10,7 +10,7 @@
   `/command`    one of the slash commands
   `\\text`       the text as it is, whatever it begins with, for the lead
 
-`read_line` is a function of the line and the team; `heed` sends the result. It does not guess: text after an unknown
+`read_line` is a function of the line and the team; `submit` sends the result. It does not guess: text after an unknown
 name is not sent to the lead.
 """
 
@@ -161,7 +161,7 @@ def runs(agent: AgentSummary) -> bool:
     return is_busy(agent) and agent.waiting_for.partition(" ")[0] not in _FOR_PERSON
 
 
-async def heed(session: OpenSession, typed: Say | InterruptRequest | InvalidInput) -> tuple[Block, bool]:
+async def submit(session: OpenSession, typed: Say | InterruptRequest | InvalidInput) -> tuple[Block, bool]:
     """Send the line. Returns a message for the person, empty unless the text is read later, and True if nothing was
     sent, so that the line is kept."""
     if isinstance(typed, InvalidInput):

@@ -32,7 +32,7 @@ from anyio.abc import TaskGroup
 from prompt_toolkit.history import History
 
 from callboard.cli.repl.completion import CompletionNames, Files, LineCompleter, around
-from callboard.cli.repl.input import Nothing, Shell, SlashLine, heed, is_busy, lives_of, read_line, runs
+from callboard.cli.repl.input import Nothing, Shell, SlashLine, is_busy, lives_of, read_line, runs, submit
 from callboard.cli.repl.line import Draft, LineInterrupted, PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
@@ -43,7 +43,7 @@ from callboard.cli.slash.registry import COMMANDS, perform
 from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.plan_editor import edit_at
-from callboard.cli.terminal.signals import TWICE, Leaving, heed_end, run_until_left
+from callboard.cli.terminal.signals import TWICE, Leaving, handle_end, run_until_left
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.status import at_work, attached_block, lives_words, rate_waits, setting_words, waiting_words
@@ -222,7 +222,7 @@ class Repl:
             assert self._group is not None, "lines are read while the group is open"
             self._group.start_soon(self._run_shell, session, typed.command)
         elif not isinstance(typed, Nothing):
-            output, is_draft = await heed(session, typed)
+            output, is_draft = await submit(session, typed)
             self._terminal.terminal_print(output)
             self._line.draft = Draft(line, len(line)) if is_draft else self._line.draft
 
@@ -316,7 +316,7 @@ def run_repl(
     async def talk(leaving: Leaving) -> int:
         codes = list[int]()
         async with anyio.create_task_group() as group:
-            await group.start(heed_end, leaving, group.cancel_scope)
+            await group.start(handle_end, leaving, group.cancel_scope)
             codes.append(await until_left())
             group.cancel_scope.cancel()
         return codes[0] if codes else leaving.code or 0

@@ -14,7 +14,7 @@ from typing import Literal
 
 import anyio.to_thread
 
-from callboard.cli.repl.input import Say, heed
+from callboard.cli.repl.input import Say, submit
 from callboard.cli.slash import team
 from callboard.cli.slash.context import Here, SlashCommand, nothing_more, suggestion
 from callboard.cli.terminal.plan_editor import approval, editable, keep_text
@@ -243,7 +243,7 @@ async def perform(line: str, console: Here, terminal: Terminal) -> None:
 
 async def _run_session_command(line: str, console: Here, terminal: Terminal) -> None:
     """Run a skill or another command of the session: the lead receives its expanded text."""
-    output, _ = await heed(console.session, Say(line))
+    output, _ = await submit(console.session, Say(line))
     if output.lines:
         terminal.terminal_print(output)
 

@@ -118,7 +118,7 @@ def run_until_left(
     return leaving.code or code
 
 
-async def heed_signals(
+async def handle_signals(
     leaving: Leaving,
     scope: anyio.CancelScope,
     interrupt: Callable[[], Awaitable[bool]],
@@ -192,7 +192,7 @@ async def _interrupted(interrupt: Callable[[], Awaitable[bool]]) -> bool:
     return False
 
 
-async def heed_end(
+async def handle_end(
     leaving: Leaving, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     """Cancel `scope` at SIGTERM, if Ctrl-C is read as a key. An exception raised at an arbitrary point of the process

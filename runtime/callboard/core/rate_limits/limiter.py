@@ -300,7 +300,7 @@ def ended(lane: Lane, number: int, end: CallEnd, now: float) -> Lane:
             return lane
 
 
-def heed(lane: Lane, notice: RateNotice) -> Lane:
+def apply_notice(lane: Lane, notice: RateNotice) -> Lane:
     """Apply a refusal that another process received. Known ones change nothing. A time beyond `PROBE_AFTER` seconds
     after the refusal comes from an older version, which stored the whole wait."""
     until = min(notice.parked_until, notice.at + PROBE_AFTER)

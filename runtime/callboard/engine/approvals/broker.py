@@ -61,12 +61,12 @@ class ApproverBroker:
             self._group = group
             try:
                 for request in sorted(self._board.requests(), key=lambda request: (request.created_at, request.id)):
-                    self.heed(request.id)
+                    self.handle_request(request.id)
                 await anyio.sleep_forever()
             finally:
                 self._group = None  # a commit that ends after us is for the next process's broker
 
-    def heed(self, request_id: str) -> None:
+    def handle_request(self, request_id: str) -> None:
         """Handle a new or changed request."""
         match = self._board.request(request_id)
         if self._group is None or match is None:
@@ -99,7 +99,7 @@ class ApproverBroker:
             self._start(open_request, partial(self._ask, approver, request, open_request))
 
     def _start(self, open_request: _Open, work: Callable[[], Awaitable[None]]) -> None:
-        assert self._group is not None, "requests are heeded while the broker serves"
+        assert self._group is not None, "requests are handled while the broker serves"
         scope = anyio.CancelScope()
         open_request.scopes.append(scope)
         self._group.start_soon(_within, scope, work)
@@ -138,7 +138,7 @@ class HostBroker(ApproverBroker):
         await host.refresh(request_key(host.session, request.id))
         return lost
 
-    def heed_rules(self) -> None:
+    def handle_rules(self) -> None:
         """Handle a new or revoked session rule, which may allow waiting requests."""
         for request_id, open_request in list(self._open.items()):
             match = self._board.request(request_id)

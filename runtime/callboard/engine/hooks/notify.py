@@ -91,7 +91,7 @@ class Informer:
         self.group: TaskGroup | None = None
         host.inform = self.tell
         host.caller_of = self.caller
-        host.on_event = self.heed
+        host.on_event = self.handle_event
         host.ports.hooks.transcribe = self.transcribe
 
     def tell(self, event: hk.HookEvent) -> None:
@@ -99,7 +99,7 @@ class Informer:
         if self.group is not None and self._host.ports.hooks.has(type(event).__name__):
             self._start(partial(self._tell, event))
 
-    def heed(self, name: str, event: ev.Event) -> None:
+    def handle_event(self, name: str, event: ev.Event) -> None:
         """Handle a journalled event of an agent."""
         handler = self._heeded.get(type(event))
         if handler is not None:
@@ -130,7 +130,7 @@ class Informer:
                 return agent
         return None
 
-    def heed_request(self, request: Request) -> None:
+    def handle_request(self, request: Request) -> None:
         """Handle a changed request row."""
         has = self._host.ports.hooks.has
         if request.status == "pending":

@@ -142,7 +142,7 @@ class Governor:
         lane = self._lanes.get(model)
         return lane.named_until if lane and rate.parked(lane, self._clock.now()) else 0.0
 
-    def heed(self, notice: RateNotice) -> None:
+    def handle_notice(self, notice: RateNotice) -> None:
         """Apply a notice from another or an earlier process. A notice that is not newer than the known state changes
         nothing."""
         # The watch also delivers the notices of this process.
@@ -155,7 +155,7 @@ class Governor:
             self._refuse(notice.model, KeyRefusal(notice.fault, notice.at, self._newest))
         lane = self._lane(notice.model)
         parked = notice.parked_until > self._clock.now()
-        self._lanes[notice.model] = rate.heed(lane, notice) if parked else rate.lift(lane)
+        self._lanes[notice.model] = rate.apply_notice(lane, notice) if parked else rate.lift(lane)
         self.news.notify()
         self.turn()
 
@@ -471,7 +471,7 @@ async def share(governor: Governor, store: Store, changed: Callable[[], None] = 
 def _heed(governor: Governor, row: Row) -> None:
     notice = _notice(row)
     if notice is not None:
-        governor.heed(notice)
+        governor.handle_notice(notice)
 
 
 def _notice(row: Row) -> RateNotice | None:

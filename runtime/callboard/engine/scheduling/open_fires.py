@@ -196,7 +196,7 @@ class OpenFires:
                 course = course_after(course, event) if type(event) in _HEEDED else course
         return course
 
-    def heed(self, agent: str, event: ev.Event) -> None:
+    def handle_event(self, agent: str, event: ev.Event) -> None:
         """Apply a record of an agent of this process."""
         if not self._open or type(event) not in _HEEDED:
             return

@@ -62,9 +62,9 @@ class Autorun:
         self._host = host
         self._changed = Notifier()
         self._known: dict[str, _Known] = {}
-        self.fires = OpenFires(host, self.heed)
+        self.fires = OpenFires(host, self.handle_change)
         self._settling = Settling(host, self.fires)
-        host.on_course = self.fires.heed
+        host.on_course = self.fires.handle_event
 
     @property
     def waiting(self) -> bool:
@@ -79,7 +79,7 @@ class Autorun:
         schedule = self._host.board.schedule_row(fire.schedule)
         return fire.agent == "lead" or (schedule is not None and schedule.context == "lead")
 
-    def heed(self) -> None:
+    def handle_change(self) -> None:
         """Handle a schedule that was added, changed or removed, or a fire that progressed."""
         self._changed.notify()
 

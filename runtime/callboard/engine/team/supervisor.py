@@ -60,7 +60,7 @@ class Team:
         self._hosting = False
         self.informer = Informer(host, self.agent, self.state)
         host.on_change = self._on_change
-        host.on_operation = self.stalls.heed
+        host.on_operation = self.stalls.handle_operation
 
     async def run(self, schedules: bool = True) -> None:
         """Host the session until cancelled. Raises errors that end the session: a damaged or full store, a lost
@@ -295,20 +295,20 @@ class Team:
             if match and self._group is not None and match[0].life not in ("stopped", "crashed"):
                 self._meet(match[0])
             if match and self._group is not None:
-                self.deadlocks.heed(match[0], self._group)
+                self.deadlocks.handle_agent(match[0], self._group)
         elif kind == "request":
             found_request = self.host.board.request(name)
             if found_request is not None:
-                self.broker.heed(name)
-                self.informer.heed_request(found_request[0])
+                self.broker.handle_request(name)
+                self.informer.handle_request(found_request[0])
                 self._heed_shutdown(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.changed(name)
         elif kind == "schedule":
-            self.autorun.heed()
+            self.autorun.handle_change()
         elif kind == "rule":
-            self.broker.heed_rules()
+            self.broker.handle_rules()
 
     def _waiting(self, name: str) -> AgentState | None:
         agent = self.agent(name)

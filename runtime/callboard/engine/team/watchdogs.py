@@ -53,7 +53,7 @@ class Stalls:
         self._told: dict[str, set[str]] = {}
         """Agent name -> keys of its running operations that were already reported."""
 
-    def heed(self, name: str, incarnation: int, operation: Operation) -> None:
+    def handle_operation(self, name: str, incarnation: int, operation: Operation) -> None:
         """Handle the start of an operation."""
         member = self._members.get((name, incarnation))
         if member is None or member.agent is None:
@@ -172,7 +172,7 @@ class Deadlocks:
         self.looking = 0
         """Number of checks in progress. Their findings are reported before a session counts as quiet."""
 
-    def heed(self, row: AgentRow, group: TaskGroup) -> None:
+    def handle_agent(self, row: AgentRow, group: TaskGroup) -> None:
         """Check an agent that began to wait, or ended, once its state agrees with its row."""
         if row.kind != "subagent" and row.life in ("waiting", "idle", "stopped", "crashed"):
             self.looking += 1

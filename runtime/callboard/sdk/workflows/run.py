@@ -221,7 +221,7 @@ class Workflow:
     async def parallel(self, *these: Awaitable[T]) -> tuple[T, ...]: ...
     async def parallel(self, *these: Awaitable[Any]) -> tuple[Any, ...]:
         """Wait for several steps at once: `a, b = await flow.parallel(flow.agent(...), flow.agent(...))`. The results
-        stand in the order of the steps. When one fails, the others are ended, and it is raised."""
+        are in the order of the steps. When one fails, the others are ended, and it is raised."""
         results: list[Any] = [None] * len(these)
 
         async def run_item(place: int) -> None:
@@ -234,7 +234,7 @@ class Workflow:
         self, items: Sequence[T], function: Callable[[Workflow, T], Awaitable[R]], *, limit: int = LIMIT
     ) -> list[R]:
         """The function for each item, at most `limit` at once: `await flow.map(paths, review)`, with `async def
-        review(flow: Workflow, path: str) -> Report`. The results stand in the order of the items. When one fails, the
+        review(flow: Workflow, path: str) -> Report`. The results are in the order of the items. When one fails, the
         others are ended, and it is raised."""
         part = self._step("map")
         results: list[Any] = [None] * len(items)
