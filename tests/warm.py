@@ -142,7 +142,10 @@ class Process:
     def _line(self, timeout: float | None) -> str | None:
         """What its minder says next; nothing when time is up."""
         while b"\n" not in self._told:
-            if not select.select([self._news], [], [], timeout)[0]:
+            # `select.select` refuses descriptors above 1,023, which a worker with many open stores reaches.
+            waiting = select.poll()
+            waiting.register(self._news, select.POLLIN)
+            if not waiting.poll(None if timeout is None else timeout * 1_000):
                 return None
             piece = os.read(self._news, 100)
             assert piece, "whoever waited for the process was killed"

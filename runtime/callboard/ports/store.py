@@ -6,7 +6,7 @@ Rules, tested for every adapter by `tests/adapters/storage/store_conformance.py`
 2. A stream's sequence numbers are 1, 2, 3 ... without gaps. A record whose `id` the stream already has is not appended,
    and its old number is returned: exactly-once appends for writers that can name their records.
 3. `expected` (stream) is the last number, 0 for an empty stream; `expected` (key) is the revision, 0 for a missing key.
-   A mismatch is `Conflict`, and nothing of the commit happens.
+   A mismatch is `Conflict`, and nothing of the commit happens. `Expect` compares a stream and writes nothing.
 4. A key's revision rises with every put and never falls, not even after a deletion: it is the number of the commit.
 5. A write with a fence that is no longer the newest of its lease is `Fenced`, and nothing of the commit happens.
 6. A follower sees every record once, in order, however many processes write.
@@ -26,12 +26,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from callboard.types.store_writes import Append, Delete, Fence, Put, Write
+from callboard.types.store_writes import Append, Delete, Expect, Fence, Put, Write
 
 __all__ = [
     "Append",
     "Changes",
     "Delete",
+    "Expect",
     "Fence",
     "Lease",
     "LeaseHolder",
@@ -118,7 +119,7 @@ class Store(Protocol):
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         """Perform all writes or none. Return one number for each, in order: the seq of an append (the old one if its id
-        exists), the revision of a put, 0 for a delete. Without writes it does nothing.
+        exists), the revision of a put, 0 for a delete or an expectation. Without writes it does nothing.
 
         Raises `Conflict` (its `what` names the stream or key with an unexpected state), `Fenced`, and `StoreFull` for a
         full disk or a quota; in each case nothing happened.

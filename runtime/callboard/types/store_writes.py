@@ -34,7 +34,15 @@ class Delete:
     expected: int | None = None
 
 
-Write = Append | Put | Delete
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A condition without a change: the stream's last sequence number is `last`. Otherwise the commit fails."""
+
+    stream: str
+    last: int
+
+
+Write = Append | Put | Delete | Expect
 
 
 @dataclass(frozen=True, slots=True)

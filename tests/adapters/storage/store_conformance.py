@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard.ports.store import Append, Delete, Fence, LeaseHolder, Put, Record, Row, Store
+from callboard.ports.store import Append, Delete, Expect, Fence, LeaseHolder, Put, Record, Row, Store
 from callboard.types.errors import Conflict, Fenced
 
 pytestmark = pytest.mark.anyio
@@ -84,6 +84,26 @@ class StoreConformance:
             assert await store.get("k") is None
             assert await store.last("t") == 0
             assert await store.last("s") == 2
+
+    async def test_an_expectation_writes_nothing_and_conflicts_with_another_number(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            assert await store.commit(Expect("s", 0), Put("k", b"v"))
+            assert await store.commit(Append("s", b"a"), Expect("s", 1)) == (1, 0), "appends of the commit count"
+            assert await store.commit(Expect("s", 1)) == (0,)
+            for expected in (0, 2):
+                with pytest.raises(Conflict) as raised:
+                    await store.commit(Append("t", b"x"), Put("k", b"w"), Expect("s", expected))
+                assert (raised.value.what, raised.value.expected, raised.value.found) == ("s", expected, 1)
+            assert await store.last("t") == 0
+            row = await store.get("k")
+            assert row is not None
+            assert row.value == b"v"
+
+    async def test_an_expectation_wakes_no_follower(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store, store.follow("s") as records:
+            await store.commit(Expect("s", 0))
+            await store.commit(Append("s", b"a"))
+            assert await anext(aiter(records)) == Record(1, b"a")
 
     async def test_a_key_is_put_read_and_deleted(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:

@@ -9,10 +9,11 @@ from tests.engine.team.team_world import team_world
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.context.view.invariants import invariants
 from callboard.core.keys import agent_key, journal, mailbox
+from callboard.core.messaging.envelopes import sending
 from callboard.engine.recall import recall
 from callboard.ports.store import Fence, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, World, fault, say, use
-from callboard.types.records import AgentRow
+from callboard.types.records import AgentRow, Envelope
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +128,38 @@ async def test_mail_that_the_old_life_had_not_taken_reaches_the_new_one_once() -
         await team.team.begun("lead", 2)
         await team.quiet()
         assert texts(world).count("said while it was renewed") == 1
+
+
+class Crossing(MemoryStore):
+    """A sender writes to the old life just before the commit of the new one, and to the new life just after it."""
+
+    crossed = False
+
+    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
+        rows = [one for one in writes if isinstance(one, Put) and one.key == agent_key("s1", "lead")]
+        if not any(AgentRow.model_validate_json(one.value).incarnation == 2 for one in rows):
+            return await super().commit(*writes, fence=fence)
+        if not self.crossed:
+            self.crossed = True
+            await super().commit(sending("s1", crossing_mail(1, "the first")))
+        numbers = await super().commit(*writes, fence=fence)
+        await super().commit(sending("s1", crossing_mail(2, "the second")))
+        return numbers
+
+
+def crossing_mail(life: int, text: str) -> Envelope:
+    return Envelope(id=text, type="prompt", sender="person", recipient="lead", incarnation=life, content=text)
+
+
+async def test_mail_that_arrives_while_the_new_life_begins_keeps_its_order() -> None:
+    world = overflowing()
+    world.store = Crossing()
+    async with world.session() as team:
+        await overflow(team)
+        await renewed(team, "carry")
+        records = await world.store.read(mailbox("s1", "lead", 2))
+        ids = [Envelope.model_validate_json(record.data).id for record in records]
+        assert [each for each in ids if each.startswith("the ")] == ["the first", "the second"]
 
 
 class Dying(MemoryStore):

@@ -17,7 +17,7 @@ from typing import Literal
 from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.feed import Bells, Feed
-from callboard.ports.store import Append, Changes, Delete, Fence, Lease, LeaseHolder, Put, Record, Records, Row, Write
+from callboard.ports.store import Append, Changes, Delete, Expect, Fence, Lease, LeaseHolder, Put, Record, Records, Row, Write
 from callboard.types.errors import Conflict, Fenced, StoreDamaged, StoreFull
 
 CrashPoint = Literal["before", "after"]
@@ -61,6 +61,11 @@ class _Draft:
             case Delete():
                 self._set(write.key, None, write.expected)
                 return 0
+            case Expect():
+                last = self._last(write.stream)
+                if last != write.last:
+                    raise Conflict(write.stream, write.last, last)
+                return 0
 
     def merge(self) -> None:
         for stream, records in self.streams.items():
@@ -76,14 +81,16 @@ class _Draft:
         seen = self.ids.get(name) or self.contents.ids.get(name)
         if write.id is not None and seen is not None:
             return seen
-        drafted = self.streams.setdefault(write.stream, [])
-        last = len(self.contents.streams.get(write.stream, [])) + len(drafted)
+        last = self._last(write.stream)
         if write.expected is not None and write.expected != last:
             raise Conflict(write.stream, write.expected, last)
-        drafted.append(Record(last + 1, bytes(write.record)))
+        self.streams.setdefault(write.stream, []).append(Record(last + 1, bytes(write.record)))
         if write.id is not None:
             self.ids[name] = last + 1
         return last + 1
+
+    def _last(self, stream: str) -> int:
+        return len(self.contents.streams.get(stream, [])) + len(self.streams.get(stream, []))
 
     def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
         row = self.rows.get(key) or self.contents.rows.get(key)

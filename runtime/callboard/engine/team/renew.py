@@ -27,7 +27,7 @@ from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks.board import Holder
 from callboard.engine.recall import JournalGap, history, load_spec, recall, recall_readable, spec_digest
 from callboard.engine.runtime import Host
-from callboard.ports.store import Append, Put, Write
+from callboard.ports.store import Append, Expect, Put, Write
 from callboard.ports.store_reading import records_of
 from callboard.types import events as ev
 from callboard.types.errors import Conflict
@@ -109,7 +109,6 @@ def _past(state: AgentState, lost: JournalGap) -> AgentState:
 async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentState) -> None:
     """Begin the life after `state`, as its `renew` says. Does nothing if another process was faster."""
     carried = await _carried(host, state) if state.renew == "carry" else None
-    mail = await _mail_left(host, state, state.position)
     new = row.model_copy(
         update={
             "incarnation": row.incarnation + 1,
@@ -126,16 +125,21 @@ async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentStat
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
     writes += _journal(host, state, carried)
     writes += _held(host, state) if state.renew == "carry" else []
-    writes += moved(host.session, state.incarnation, (*state.mail, *mail))
-    try:
-        await host.commit(*writes)
-    except Conflict as lost:
-        await host.refresh(lost.what)  # another process was faster
+    stream = mailbox(host.session, row.name, state.incarnation)
+    while True:
+        # Asked first: mail that comes between the two is then an unexpected number, and is read again.
+        last = await host.ports.store.last(stream)
+        mail = await _mail_left(host, state, stream)
+        # No mail reaches the old life after this reading: moved by a later commit, it could arrive after newer mail of
+        # the same sender (test_mail_that_arrives_while_the_new_life_begins_keeps_its_order).
+        unread = [Expect(stream, last), *moved(host.session, state.incarnation, (*state.mail, *mail))]
+        try:
+            await host.commit(*writes, *unread)
+        except Conflict as lost:
+            if lost.what == stream:
+                continue
+            await host.refresh(lost.what)  # another process was faster
         return
-    # Mail that was sent to the old life between the reading above and the commit.
-    later = await _mail_left(host, state, max([state.position, *(envelope.seq for envelope in mail)]))
-    if later:
-        await host.commit(*moved(host.session, state.incarnation, later))
 
 
 async def _carried(host: Host, state: AgentState) -> Carried:
@@ -155,12 +159,11 @@ async def _carried(host: Host, state: AgentState) -> Carried:
     return made
 
 
-async def _mail_left(host: Host, state: AgentState, after: int) -> tuple[Envelope, ...]:
-    """Return the envelopes in the old mailbox after a position."""
-    stream = mailbox(host.session, state.me.name, state.incarnation)
+async def _mail_left(host: Host, state: AgentState, stream: str) -> tuple[Envelope, ...]:
+    """Return the envelopes in the old mailbox that its agent has not received."""
     envelopes: list[Envelope] = []
     while records := await records_of(
-        host.ports.store, stream, max([after, *(envelope.seq for envelope in envelopes)])
+        host.ports.store, stream, max([state.position, *(envelope.seq for envelope in envelopes)])
     ):
         envelopes += [read_envelope(record.data, stream, record.seq) for record in records]
     return tuple(envelopes)

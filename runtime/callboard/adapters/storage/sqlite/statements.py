@@ -12,7 +12,7 @@ import apsw
 
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
 from callboard.adapters.storage.sqlite.sql import run
-from callboard.ports.store import Append, Delete, Fence, Put, Record, Row, Write
+from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
 from callboard.types.errors import Conflict, Fenced
 
 _SEQ = (1 << SEQ_BITS) - 1
@@ -177,6 +177,11 @@ class Transaction:
             case Delete():
                 self._set(write.key, None, write.expected)
                 return 0
+            case Expect():
+                current = last(self.connection, write.stream)
+                if current != write.last:
+                    raise Conflict(write.stream, write.last, current)
+                return 0
 
     def _append(self, write: Append) -> int:
         number = stream_number(self.connection, write.stream)
@@ -187,10 +192,10 @@ class Transaction:
         # (test_an_id_seen_before_wins_over_an_expectation_so_a_commit_may_be_repeated).
         elif write.id is not None and (seen := self._seen(number, write.id)) is not None:
             return seen
-        last = last_seq(self.connection, number)
-        if write.expected is not None and write.expected != last:
-            raise Conflict(write.stream, write.expected, last)
-        seq = last + 1
+        current = last_seq(self.connection, number)
+        if write.expected is not None and write.expected != current:
+            raise Conflict(write.stream, write.expected, current)
+        seq = current + 1
         data = bytes(write.record)
         run(
             self.connection,
