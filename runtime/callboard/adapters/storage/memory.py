@@ -17,7 +17,20 @@ from typing import Literal
 from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.feed import Bells, Feed
-from callboard.ports.store import Append, Changes, Delete, Expect, Fence, Lease, LeaseHolder, Put, Record, Records, Row, Write
+from callboard.ports.store import (
+    Append,
+    Changes,
+    Delete,
+    Expect,
+    Fence,
+    Lease,
+    LeaseHolder,
+    Put,
+    Record,
+    Records,
+    Row,
+    Write,
+)
 from callboard.types.errors import Conflict, Fenced, StoreDamaged, StoreFull
 
 CrashPoint = Literal["before", "after"]
