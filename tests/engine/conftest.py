@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from callboard.testing.clock import VirtualLoop
+from callboard.testing.world import VirtualLoop
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -1,6 +1,6 @@
 """A session before it is hosted: trust in its workspace, its settings, its store, its row.
 
-`open.py` goes on from here. Nothing is written: a new session's row comes with its first records (`host.py`).
+`open.py` goes on from here. Nothing is written: a new session's row comes with its first records (`open.py`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """A session's world in memory: every port has its twin here or in `callboard.adapters.storage.memory`; nothing touches
-a file, a process or the network."""
+a file, a process or the network. `run_virtual` runs it on a virtual clock."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import selectors
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -26,7 +28,7 @@ from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
 from callboard.testing.scripts import ScriptedModel
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import ToolRefused
+from callboard.types.errors import ToolRefused, UsageError
 from callboard.types.records import Budget, Grant, Json, SessionRow
 from callboard.types.skills import PersonCommand, SkillText
 
@@ -277,3 +279,46 @@ class WorldSession:
         """The kinds of an agent's events, in order."""
         events = await events_of(self.world.store, f"j/{self.id}/{name}.{incarnation}")
         return [event.t for event in events]
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Selector that advances the clock instead of waiting for a timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:  # only another thread or process can wake this loop: there is no timer to jump to
+            return super().select(None)
+        self.passed += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Event loop whose time is that of its selector."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.passed
+
+
+def run_virtual(main: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Run `main(*args)` on a new event loop whose clock jumps over every wait, and return its result.
+
+    For code in memory: threads, processes and sockets are not awaited while a timer can be jumped to, so their timeouts
+    pass at once. `Rehearsal` uses none. On asyncio; under trio, use `trio.testing.MockClock` with
+    `autojump_threshold=0`. Raises the exceptions of `main`, and `UsageError` inside a running loop.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        options: dict[str, Any] = {"loop_factory": VirtualLoop}
+        return anyio.run(main, *args, backend="asyncio", backend_options=options)
+    raise UsageError("run_virtual makes an event loop of its own: call it from a test that is not async")

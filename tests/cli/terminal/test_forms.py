@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from callboard.cli.headless.approver import ClientApprover, field_words, question_of
 from callboard.cli.headless.client import ClientRefused
+from callboard.cli.headless.control import ClientApprover, field_words, question_of
 from callboard.cli.terminal.approver import PersonApprover, TakenBack, request_block
 from callboard.cli.terminal.terminal import Block
 from callboard.core.mcp.elicitation import fields_of, payload_of, read

@@ -26,7 +26,7 @@ from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Delete, Put
 from callboard.ports.tool import Tool
 from callboard.testing import HostedSession, Played, ScriptedModel, World, say, use
-from callboard.testing.clock import VirtualLoop
+from callboard.testing.world import VirtualLoop
 from callboard.types.events import ContextEdited
 from callboard.types.records import Json
 

@@ -18,7 +18,7 @@ from callboard.core.context.view.blocks import is_result
 from callboard.core.context.view.conversation import Conversation
 from callboard.ports.model import ModelRequest
 from callboard.testing import ScriptedModel, World, say, use
-from callboard.testing.clock import VirtualLoop
+from callboard.testing.world import VirtualLoop
 from callboard.types.events import ContextEdited, Event
 from callboard.types.messages import Edit
 from callboard.types.records import Json

@@ -30,8 +30,7 @@ from callboard.core.permissions.call_input import MODES, GivenCall, Misread, cal
 from callboard.core.permissions.explain import call_told
 from callboard.core.reports.decisions import Decision
 from callboard.sessions.handle import SessionHandle
-from callboard.sessions.inspect.policy import Explaining, InForce, in_force, tried
-from callboard.sessions.inspect.policy_lint import lint
+from callboard.sessions.inspect.policy import Explaining, InForce, in_force, lint, tried
 from callboard.types.errors import UsageError
 from callboard.types.records import SessionRule
 

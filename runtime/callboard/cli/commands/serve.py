@@ -21,9 +21,8 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Style, Terminal, block
-from callboard.sessions.serve import LogLine, Serving, WouldHost, would_host
+from callboard.sessions.serve import UPGRADED, LogLine, Serving, WouldHost, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
-from callboard.sessions.upgrade import UPGRADED, until_replaced
 from callboard.types.records import Json
 
 _STYLES: dict[str, Style] = {"trouble": "bad", "paused": "warn", "missed": "warn", "note": "dim"}

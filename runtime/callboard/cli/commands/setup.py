@@ -1,34 +1,37 @@
-"""`rehearse`, `demo`, `doctor`, `settings`: commands outside sessions."""
+"""`rehearse`, `demo`, `doctor`, `settings`: commands outside sessions.
+
+`doctor` checks the machine: what Callboard needs, what is missing, and what to do. It is read-only. It never calls the
+model service: it checks that a key exists, not that it works. It also checks MCP servers (a missing program, an unset
+variable) without starting any.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import platform
+import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import click
 
+from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.system.clock import SystemClock
-from callboard.cli.commands.doctor import (
-    Finding,
-    examine_folder,
-    examine_machine,
-    examine_sandbox,
-    examine_servers,
-    exit_code,
-    findings_block,
-)
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
 from callboard.cli.commands.output import notice_of, terminal_of
-from callboard.cli.terminal.terminal import block
+from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.listings import table
 from callboard.cli.views.rate import RESET, in_force, rate_words
-from callboard.config.settings import load_settings
+from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, standing
 from callboard.core.trust.claims import printable
 from callboard.engine.commands import stored_sessions
@@ -36,7 +39,10 @@ from callboard.engine.rate_limits.limiter import rates_of
 from callboard.sessions.compose import Notice, WorkspacePaths, damage_told, find_places, open_store
 from callboard.sessions.inspect.compat_report import compat_reports
 from callboard.sessions.inspect.health import troubles
-from callboard.types.errors import CallboardError
+from callboard.sessions.inspect.mcp_servers import ConfiguredServers, servers_of
+from callboard.sessions.sandbox import choice_of, try_launcher
+from callboard.types.errors import CallboardError, SettingsError
+from callboard.types.mcp import ServerEntry
 from callboard.types.rate_limits import RateNotice
 
 
@@ -213,3 +219,236 @@ async def _examine_store(places: WorkspacePaths, rates: list[RateNotice], notice
         return [Finding("store", "found", "sound"), *sessions]
     text = "damaged parts are set aside, everything else is read as before"
     return [Finding("store", "damaged", text, " -> ".join(damage)), *sessions]
+
+
+State = Literal["found", "missing", "newer", "damaged", "broken"]
+"""`missing`: Callboard works without it, less well. `newer`: an upgraded Callboard reads it. `damaged`: it
+works with what is left. `broken`: it does not work
+before this is fixed."""
+
+_STYLES: Mapping[State, Style] = {
+    "found": "good",
+    "missing": "warn",
+    "newer": "warn",
+    "damaged": "bad",
+    "broken": "bad",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check. `advice` says what to do if it fails."""
+
+    what: str
+    state: State
+    detail: str
+    advice: str = ""
+
+
+def findings_block(findings: Sequence[Finding]) -> Block:
+    """Return one line for each finding, with its advice below."""
+    width = max(len(finding.what) for finding in findings)
+    lines: list[Line] = []
+    for finding in findings:
+        lines.append(
+            Line(f"{finding.state:<8} {finding.what:<{width}}  {finding.detail}".rstrip(), _STYLES[finding.state])
+        )
+        if finding.state != "found" and finding.advice:
+            lines.append(Line(f"{'':<8} {'':<{width}}  -> {finding.advice}"))
+    return Block(tuple(lines))
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return 3 if something must be fixed first, otherwise 0."""
+    return 3 if any(finding.state == "broken" for finding in findings) else 0
+
+
+def examine_machine(environ: Mapping[str, str], workspace: Path) -> Iterator[Finding]:
+    """Check programs, credentials, terminal. Programs are searched only outside the workspace."""
+    version = platform.python_version()
+    fits: State = "found" if sys.version_info >= (3, 11) else "broken"
+    yield Finding("python", fits, version, "Python 3.11 or newer is needed")
+    for name, state, advice in _PROGRAMS:
+        yield _program(name, otherwise=state, advice=advice, environ=environ, workspace=workspace)
+    yield _key(environ)
+    yield _terminal(environ)
+
+
+def examine_folder(subject: str, folder: Path, advice: str) -> Finding:
+    """Check whether Callboard can write into a folder, or create it."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(subject, "broken", f"{folder} cannot be written", advice)
+    free = shutil.disk_usage(existing).free
+    if free < _ENOUGH:
+        return Finding(subject, "broken", f"{folder}: {free // 2**20} MB are free", "free some room on that disk")
+    return Finding(subject, "found", str(folder))
+
+
+_ENOUGH = 50 * 2**20
+_PROGRAMS: Sequence[tuple[str, State, str]] = (
+    ("git", "broken", "install git: worktrees and the demo need it"),
+    ("bash", "broken", "install bash: the shell tool runs commands in it"),
+    ("rg", "missing", "install ripgrep: it searches large trees faster"),
+)
+_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+
+
+def _program(name: str, *, otherwise: State, advice: str, environ: Mapping[str, str], workspace: Path) -> Finding:
+    path = _which(name, environ, workspace)
+    if path is None:
+        return Finding(name, otherwise, "not on PATH", advice)
+    try:
+        ran = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        return Finding(name, otherwise, f"{path} does not run: {failed}", advice)
+    return Finding(name, "found", (ran.stdout or ran.stderr).partition("\n")[0].strip()[:80])
+
+
+def _which(name: str, environ: Mapping[str, str], workspace: Path) -> str | None:
+    """Return the program's absolute path. Programs inside the workspace are not run."""
+    folders = [Path(folder) for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
+    outside = [
+        folder
+        for folder in folders
+        if folder.is_absolute() and not folder.resolve().is_relative_to(workspace.resolve())
+    ]
+    return shutil.which(name, path=os.pathsep.join(map(str, outside)))
+
+
+def _key(environ: Mapping[str, str]) -> Finding:
+    named = [name for name in _KEYS if environ.get(name)]
+    if named:
+        return Finding("key", "found", f"{named[0]} is set (not tried)")
+    advice = f"set {' or '.join(_KEYS)}; --model rehearsal:FILE and `callboard demo` need none"
+    return Finding("key", "missing", "no key for the model service", advice)
+
+
+def _terminal(environ: Mapping[str, str]) -> Finding:
+    kind = environ.get("TERM", "")
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        return Finding("terminal", "missing", "none here", "the prompt line needs one; `callboard run` does not")
+    if kind in {"", "dumb"}:
+        return Finding(
+            "terminal", "missing", f"TERM is {kind or 'not set'}", "set TERM for colours and the prompt line"
+        )
+    return Finding("terminal", "found", kind)
+
+
+def examine_sandbox(loaded: LoadedSettings, places: WorkspacePaths, environ: Mapping[str, str]) -> Finding:
+    """Determine the sandbox level for a session with a person and its gaps, and start a command at it."""
+    machine = examine(places.workspace, environ)
+    try:
+        choice = choice_of(loaded, machine, attended=True)
+    except SettingsError as error:
+        return Finding("sandbox", "broken", str(error), "docs/sandbox.md tells what each level needs")
+    if reason := anyio.run(try_launcher, places, loaded):
+        advice = "no command runs until this works; docs/sandbox.md tells what each level needs"
+        return Finding("sandbox", "broken", f"level {choice.level}: {reason}", advice)
+    alone = choice_of(loaded, machine, attended=False)
+    network = "the machine's network is open" if choice.network else _NETWORK[choice.level]
+    without = "; unattended runs execute no commands" if alone.refusal else ""
+    detail = f"level {choice.level}: {_WALLS[choice.level]}; {network}{without}"
+    reason = "" if choice.level >= 2 else f"{machine.reason(2) or 'sandbox.level is set'}. "
+    open_ = f"it does not stop: {_OPEN[choice.level]}"
+    if choice.level >= 2:
+        return Finding("sandbox", "found", f"{detail}; {open_}")
+    return Finding("sandbox", "missing", detail, f"{reason}{open_[0].upper()}{open_[1:]}")
+
+
+_WALLS = (
+    "commands run with your rights, without your keys, and are ended with all that they start",
+    "commands change their folder only and cannot read credentials (Landlock, seccomp)",
+    "commands change their folder only, see no home and no other process (bubblewrap)",
+    "commands change their folder only, see no home and no other process (bubblewrap)",
+)
+_NETWORK = (
+    "the machine's network is open",
+    "no network unless a command was approved with it",
+    "no network unless a command was approved with it",
+    "the allowed hosts, and those that a command was approved with",
+)
+_OPEN = (
+    "a command that was allowed from reading your files, changing them, using the network",
+    "writes to files of the workspace that other tools run (.git/hooks, .mcp.json); changes of permission bits outside",
+    "protected names in deeper folders; use of disk and processor within the limits; faults of the kernel",
+    "what is sent to allowed hosts; protected names in deeper folders; use of disk and processor; faults of the kernel",
+)
+
+
+_ADVICE: Mapping[str, str] = {
+    "npx": "install Node.js: it brings npx",
+    "npm": "install Node.js: it brings npm",
+    "node": "install Node.js",
+    "uvx": "install uv: it brings uvx",
+    "uv": "install uv",
+    "docker": "install docker, or another program that takes its commands",
+    "bunx": "install bun: it brings bunx",
+    "deno": "install deno",
+}
+_UNSET = re.compile(r"the variable (\w+) is not set")
+
+
+def examine_servers(workspace: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each server that cannot work, and one for the others; none if no server is configured."""
+    try:
+        servers = servers_of(workspace)
+    except CallboardError as error:
+        yield Finding("servers", "missing", str(error), "fix the file that it names")
+        return
+    refused = [str(note) for note in servers.configured.notes if note.verdict == "refused"]
+    for line in refused:
+        yield Finding("servers", "missing", line, "docs/mcp.md lists the fields of an entry")
+    well: list[str] = []
+    for entry in servers.configured.entries:
+        finding = _of(entry, servers, environ)
+        if finding is None:
+            well.append(entry.name)
+        else:
+            yield finding
+    if well:
+        text = f"{', '.join(well)} (not connected; `callboard mcp list --check` does)"
+        yield Finding("servers", "found", text)
+
+
+def _of(entry: ServerEntry, servers: ConfiguredServers, environ: Mapping[str, str]) -> Finding | None:
+    """Return the finding for a server; None if no problem is visible."""
+    state, reason = servers.state_of(entry.name)
+    subject = f"server {entry.name}"
+    if state == "untrusted":
+        return Finding(
+            subject, "missing", f"untrusted: {entry.path} brings it", "`callboard trust` shows it and decides"
+        )
+    if state == "off":
+        return Finding(subject, "found", f"off: {reason}")
+    if entry.transport == "stdio" and not _is_program(entry.command, servers.places.workspace, environ):
+        name = os.path.basename(entry.command)  # noqa: PTH119 - a word of a file, which may be no path at all
+        advice = _ADVICE.get(name, f"install it, or write its whole path in {entry.path}")
+        return Finding(subject, "missing", f"its program {entry.command!r} was not found", advice)
+    unset = _unset(entry.name, servers)
+    if unset:
+        return Finding(subject, "missing", f"{', '.join(unset)} not set", f"set what {entry.path} takes by ${{...}}")
+    return None
+
+
+def _is_program(command: str, workspace: Path, environ: Mapping[str, str]) -> bool:
+    if "/" in command:
+        return os.access(workspace / Path(command).expanduser(), os.X_OK)
+    return shutil.which(command, path=environ.get("PATH", os.defpath)) is not None
+
+
+def _unset(name: str, servers: ConfiguredServers) -> list[str]:
+    """Return the unset variables in its entry, from its notes."""
+    at = f"mcpServers.{name}"
+    matches = [_UNSET.search(note.reason) for note in servers.configured.notes if note.field == at]
+    return [match[1] for match in matches if match is not None]

@@ -23,9 +23,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import __version__
-from callboard.cli.headless.approver import ClientApprover
 from callboard.cli.headless.client import Client
-from callboard.cli.headless.control import Control
+from callboard.cli.headless.control import ClientApprover, Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of
 from callboard.cli.headless.json_result import Structured
 from callboard.cli.headless.options import ClientOptions

@@ -1,7 +1,6 @@
 """All slash commands by name, and the execution of a line that contains one. Output goes only through the terminal.
 
-The commands about requests, schedules, notes, and MCP servers are here; `team.py` has those about the session and its
-agents.
+Each command is a function of the conversation and the text after its name. `COMMANDS` has their names and helps.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from typing import Literal
 import anyio.to_thread
 
 from callboard.cli.repl.input import Say, submit
-from callboard.cli.slash import team
-from callboard.cli.slash.context import Here, SlashCommand, nothing_more, suggestion
+from callboard.cli.slash.context import Here, Leave, SlashCommand, Switch, living, nothing_more, suggestion
 from callboard.cli.terminal.plan_editor import approval, editable, keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, plain
+from callboard.cli.views.context import context_block, edits_block, undo_line
+from callboard.cli.views.cost import cost_block
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import listing, table
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
@@ -27,8 +27,13 @@ from callboard.cli.views.permission import read_always
 from callboard.cli.views.policy import made_lines, rules_table
 from callboard.cli.views.requests import details_of, find_request, request_page, requests_block
 from callboard.cli.views.schedules import cron_page
+from callboard.cli.views.status import sessions_table, status_block
+from callboard.cli.views.tasks import tasks_table
+from callboard.cli.views.team import team_table
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
 from callboard.core.approvals.session_rules import Always
+from callboard.core.keys import by_beginning
+from callboard.core.permissions.modes import selectable_modes
 from callboard.core.skills.substitution import unknown_command
 from callboard.ports.mcp import Servers
 from callboard.sessions.base import OpenSession
@@ -37,6 +42,146 @@ from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import CallboardError, ToolRefused, UsageError
 from callboard.types.mcp import ServerNow
 from callboard.types.records import Request
+
+_SOON = 0.5
+"""Seconds that the prompt line waits for the result of an undo; a later result is shown on the screen."""
+_SESSIONS = 15
+"""Most sessions that /resume lists."""
+
+
+async def team(console: Here, arguments: str) -> Block:
+    nothing_more(arguments, "/team")
+    return team_table(console.session.team())
+
+
+async def tasks(console: Here, arguments: str) -> Block:
+    nothing_more(arguments, "/tasks")
+    return tasks_table(console.session.tasks())
+
+
+async def clear(console: Here, arguments: str) -> Block:
+    nothing_more(arguments, "/clear")
+    await console.session.renew(carry=False)
+    return Block(())  # the screen says it, also on those of other processes
+
+
+async def status(console: Here, arguments: str) -> Block:
+    nothing_more(arguments, "/status")
+    return status_block(console.session, console.host)
+
+
+async def agents(console: Here, arguments: str) -> Block:
+    nothing_more(arguments, "/agents")
+    types = console.session.agent_types
+    if not types:
+        return block("another process hosts the session: callboard agents list", "dim")
+    width = max(map(len, types))
+    return Block(tuple(Line(f"{name:<{width}}  {shorten(first_line(about), 90)}") for name, about in types.items()))
+
+
+async def compact(console: Here, arguments: str) -> Block:
+    await console.session.command("compact", text=arguments)
+    return block("asked for a compaction", "dim", progress=True)
+
+
+async def new(console: Here, arguments: str) -> Block:
+    if arguments not in ("", "--carry"):
+        return block("/new, or /new --carry", "warn")
+    await console.session.renew(carry=bool(arguments))
+    return Block(())  # the screen says it, also on those of other processes
+
+
+async def stop(console: Here, arguments: str) -> Block:
+    if not arguments:
+        return block("name an agent: /stop NAME; /team lists them", "warn")
+    name = living(console, arguments)
+    if name == "lead":
+        return block(
+            "the lead ends with its session: ! stops its turn, /new starts a fresh conversation, /quit leaves", "warn"
+        )
+    await console.session.command("stop", to=name)
+    return block(f"asked {name} to stop", "dim")
+
+
+async def cost(console: Here, arguments: str) -> Block:
+    if arguments not in ("", "agent", "model"):
+        return block("/cost, or /cost model", "warn")
+    spending = await console.session.cost()
+    budgets = await console.session.budgets()
+    return cost_block(spending, "model" if arguments == "model" else "agent", budgets)
+
+
+async def context(console: Here, arguments: str) -> Block:
+    """Show an agent's context, or explain or undo its edits: `[AGENT]`, `explain [AGENT]` or `undo N... [AGENT]`."""
+    action, _, remaining = arguments.partition(" ")
+    if action == "explain":
+        agent = remaining.strip() or "lead"
+        return edits_block(await console.session.edits(agent), agent)
+    if action == "undo":
+        named = [word for word in remaining.split() if not word.isdecimal()]
+        edits = [int(word) for word in remaining.split() if word.isdecimal()]
+        agent = named[0] if named else "lead"
+        return Block((undo_line(await console.session.undo(edits, agent, _SOON), edits, agent),))
+    return context_block(await console.session.context(arguments or "lead"))
+
+
+async def model(console: Here, arguments: str) -> Block:
+    """Show or set the model: `[NAME]`."""
+    if not arguments:
+        others = [choice for choice in console.session.models_of() if choice != console.session.model_of()]
+        hint = f"; /model NAME chooses another one: {', '.join(others)}" if others else "; /model NAME chooses another"
+        return Block((Line(console.session.model_of(), "strong"), Line(f"  the lead's model{hint}", "dim")))
+    if len(arguments.split()) > 1:
+        return block("give one name: /model NAME", "warn")
+    if arguments == console.session.model_of():
+        return block(f"the lead already uses {arguments}", "dim")
+    await console.session.use_model(arguments)
+    return block(f"the lead uses {arguments} from its next call on", "good")
+
+
+async def mode(console: Here, arguments: str) -> Block:
+    """Show or set the permission mode: `[MODE]`."""
+    if not arguments:
+        others = [
+            choice
+            for choice in selectable_modes(may_bypass=console.session.may_bypass)
+            if choice != console.session.mode_of()
+        ]
+        hint = f"  the lead's permission mode; /mode MODE chooses another: {', '.join(others)}"
+        return Block((Line(console.session.mode_of(), "strong"), Line(hint, "dim")))
+    if len(arguments.split()) > 1:
+        return block("give one mode: /mode MODE", "warn")
+    if arguments == console.session.mode_of():
+        return block(f"the lead is already in the mode {arguments}", "dim")
+    chosen = await console.session.use_mode(arguments)
+    return block(f"the lead's next calls are judged in the mode {chosen}", "good")
+
+
+async def resume(console: Here, arguments: str) -> Block:
+    """List sessions or switch to one: `[ID]`. Raises `Switch`."""
+    rows = await console.session.sessions()
+    if not arguments:
+        listing = sessions_table(rows[:_SESSIONS])
+        hint = f"; {len(rows) - _SESSIONS} older ones: callboard sessions" if len(rows) > _SESSIONS else ""
+        arguments = f"this is {console.session.id}; /resume ID continues another one, and keeps this one{hint}"
+        return Block((*listing.lines, Line(arguments, "dim")))
+    ids = [row.id for row in rows]
+    matches = by_beginning(ids, arguments)
+    if len(matches) != 1:
+        problem = (
+            f"{arguments!r} matches {len(matches)} sessions"
+            if matches
+            else f"{arguments!r} is not a session of this workspace"
+        )
+        raise UsageError(f"{problem}.{suggestion(arguments, ids)} /resume lists them")
+    if matches[0] == console.session.id:
+        return block(f"this is session {matches[0]}", "dim")
+    raise Switch(matches[0])
+
+
+async def quit_(console: Here, arguments: str) -> Block:
+    raise Leave
+
 
 _NONE = "this session has no MCP servers: `callboard mcp add` configures one, for sessions that begin after it"
 
@@ -293,12 +438,12 @@ _LINES = (
 
 COMMANDS: Mapping[str, SlashCommand] = {
     "help": SlashCommand("[COMMAND]", "show this list, or one command", _help),
-    "status": SlashCommand("", "show session, folder, model, mode, sandbox and open work", team.status),
-    "team": SlashCommand("", "show the agents", team.team),
-    "agents": SlashCommand("", "list the agent types that the lead can start", team.agents),
+    "status": SlashCommand("", "show session, folder, model, mode, sandbox and open work", status),
+    "team": SlashCommand("", "show the agents", team),
+    "agents": SlashCommand("", "list the agent types that the lead can start", agents),
     "inbox": SlashCommand("[AGENT]", "show what waits for you, or the mail of an agent or of `all`", inbox),
     "trace": SlashCommand("ENVELOPE", "show where an envelope came from and what it caused", trace),
-    "tasks": SlashCommand("", "show the task board", team.tasks),
+    "tasks": SlashCommand("", "show the task board", tasks),
     "plans": SlashCommand("", "show the requests that wait for you, in full", plans),
     "show": SlashCommand("ID", "show a request in full, with its history", show),
     "approve": SlashCommand("ID [option N | mode MODE | always] [why]", "approve a plan or allow a tool call", approve),
@@ -309,18 +454,18 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "cron": SlashCommand("", "show the schedules", cron),
     "memory": SlashCommand("[NAME | forget NAME]", "list the notes that agents keep, show one, or delete one", memory),
     "mcp": SlashCommand("[connect | off NAME]", "show the MCP servers, connect one, or switch one off", mcp),
-    "compact": SlashCommand("[focus]", "summarize the lead's conversation now", team.compact),
-    "clear": SlashCommand("", "start an empty conversation; the old one is kept on disk", team.clear),
-    "new": SlashCommand("[--carry]", "start a fresh conversation; --carry: from a summary of this one", team.new),
-    "context": SlashCommand("[AGENT]", "show what fills a window; also: explain [AGENT], undo N [AGENT]", team.context),
-    "cost": SlashCommand("[model]", "show the cost of each agent, or of each model", team.cost),
-    "model": SlashCommand("[NAME]", "show the lead's model, or choose another", team.model),
+    "compact": SlashCommand("[focus]", "summarize the lead's conversation now", compact),
+    "clear": SlashCommand("", "start an empty conversation; the old one is kept on disk", clear),
+    "new": SlashCommand("[--carry]", "start a fresh conversation; --carry: from a summary of this one", new),
+    "context": SlashCommand("[AGENT]", "show what fills a window; also: explain [AGENT], undo N [AGENT]", context),
+    "cost": SlashCommand("[model]", "show the cost of each agent, or of each model", cost),
+    "model": SlashCommand("[NAME]", "show the lead's model, or choose another", model),
     "mode": SlashCommand(
         "[MODE]",
         "show the lead's permission mode, or choose another",
-        team.mode,
+        mode,
     ),
-    "resume": SlashCommand("[ID]", "list the sessions, or continue another one", team.resume),
-    "stop": SlashCommand("NAME", "ask an agent to stop", team.stop),
-    "quit": SlashCommand("", "leave; the session is kept", team.quit_),
+    "resume": SlashCommand("[ID]", "list the sessions, or continue another one", resume),
+    "stop": SlashCommand("NAME", "ask an agent to stop", stop),
+    "quit": SlashCommand("", "leave; the session is kept", quit_),
 }
