@@ -15,9 +15,9 @@ from callboard.ports.tool import Folders, ToolSpec
 from callboard.sessions.agent_specs import AgentTypes
 from callboard.sessions.compose import Chosen
 from callboard.testing import ScriptedModel
-from callboard.types.agent_spec import AgentSpec, ModelLimits, PermissionMode, PermissionRules
+from callboard.types.agent_spec import AgentSpec, ModelLimits, PermissionRules
 from callboard.types.errors import SettingsError
-from callboard.types.records import Cause, ToolCall
+from callboard.types.records import Cause, PermissionMode, ToolCall
 
 BASH = ToolSpec("bash", "", {}, "unknown")
 

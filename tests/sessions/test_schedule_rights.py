@@ -19,9 +19,9 @@ from callboard.engine.recall import events_of
 from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.testing import ScriptedModel, say, use
-from callboard.types.agent_spec import AgentSpec, PermissionMode, PermissionRules
+from callboard.types.agent_spec import AgentSpec, PermissionRules
 from callboard.types.events import AgentStarted, CallJudged
-from callboard.types.records import Cause, ToolCall
+from callboard.types.records import Cause, PermissionMode, ToolCall
 from callboard.types.schedules import Schedule, ScheduleRights
 
 BASH = ToolSpec("bash", "", {}, "unknown")

@@ -19,8 +19,7 @@ from callboard.core.tool_access import our_names
 from callboard.sdk.errors import NotTyped, UsageError
 from callboard.sdk.signatures import described
 from callboard.sdk.tools import AnyTool, FunctionTool
-from callboard.types.agent_spec import PermissionMode
-from callboard.types.records import Budget
+from callboard.types.records import Budget, PermissionMode
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 """Thinking effort requested from a model."""

@@ -27,9 +27,8 @@ from callboard.sessions.options import (
     SessionOptions,
     WorkspaceOptions,
 )
-from callboard.types.agent_spec import PermissionMode
 from callboard.types.hook_answers import MARKS
-from callboard.types.records import Budget
+from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
 
 Stage = Callable[..., object]

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict, Unpack
 from callboard.core.keys import short_id
 from callboard.core.scheduling.fields import FieldWrong, with_fields
 from callboard.sdk.errors import UsageError
-from callboard.types.agent_spec import PermissionMode
+from callboard.types.records import PermissionMode
 from callboard.types.schedules import Schedule
 
 

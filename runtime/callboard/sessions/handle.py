@@ -50,10 +50,10 @@ from callboard.sessions.person_actions import (
     write_rule_as_person,
 )
 from callboard.sessions.result import AgentSummary, summarise
-from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits, PermissionMode
+from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits
 from callboard.types.errors import PersonCanAct, UsageError
 from callboard.types.model_names import newest_of, without_long
-from callboard.types.records import AgentRow, Budget, Request, SessionRow, SessionRule, Task
+from callboard.types.records import AgentRow, Budget, PermissionMode, Request, SessionRow, SessionRule, Task
 from callboard.types.schedules import Schedule
 
 UNDO_WAIT = 5.0

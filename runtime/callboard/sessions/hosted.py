@@ -41,9 +41,9 @@ from callboard.sessions.result import (
     advice_after,
     outcome_of,
 )
-from callboard.types.agent_spec import AgentSpec, PermissionMode
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import LimitReached, ToolRefused, UsageError
-from callboard.types.records import Budget, SessionRow
+from callboard.types.records import Budget, PermissionMode, SessionRow
 from callboard.types.schedules import Schedule
 from callboard.types.settings import Settings
 from callboard.types.skills import PersonCommand

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.types.records import Budget, Json, Usage, Value
+from callboard.types.records import Budget, Json, PermissionMode, Usage, Value
 
-PermissionMode = Literal["plan", "dontAsk", "default", "acceptEdits", "sandboxed", "bypassPermissions"]
 BYPASS: PermissionMode = "bypassPermissions"
 READ_AS: Mapping[str, PermissionMode] = MappingProxyType({"manual": "default", "auto": "default"})
 """Modes of Claude Code and their equivalents: `manual` is another name of `default`; `auto` asks a classifier in Claude

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from callboard.types.agent_spec import PermissionMode
 from callboard.types.messages import ViewMessage
-from callboard.types.records import Json, ToolCall
+from callboard.types.records import Json, PermissionMode, ToolCall
 
 Origin = Literal["person", "schedule"]
 StartSource = Literal["startup", "resume", "clear", "compact"]

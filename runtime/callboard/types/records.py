@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Json = dict[str, Any]
 """A JSON object. It is never mutated after it becomes part of a value."""
+PermissionMode = Literal["plan", "dontAsk", "default", "acceptEdits", "sandboxed", "bypassPermissions"]
 
 
 class Value(BaseModel):

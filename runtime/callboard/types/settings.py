@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from callboard.types.agent_spec import READ_AS, ModelLimits, PermissionMode, PermissionRules, StageSpec
+from callboard.types.agent_spec import READ_AS, ModelLimits, PermissionRules, StageSpec
 from callboard.types.errors import UnknownModel
 from callboard.types.model_names import DEFAULT_MODEL, LONG_WINDOW, nearest_listed, resolve_alias, without_long
-from callboard.types.records import Budget, Json
+from callboard.types.records import Budget, Json, PermissionMode
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]

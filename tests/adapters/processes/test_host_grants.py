@@ -12,8 +12,8 @@ from callboard.adapters.tools.shell import Bash
 from callboard.core.permissions.modes import SANDBOX_NEEDED
 from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders
-from callboard.types.agent_spec import AgentSpec, PermissionMode
-from callboard.types.records import HostGrant, Json, ToolCall
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import HostGrant, Json, PermissionMode, ToolCall
 
 pytestmark = pytest.mark.anyio
 REGISTRY = "--registry https://r.example.org"

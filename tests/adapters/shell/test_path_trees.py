@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.adapters.shell.path_trees import matches
-from callboard.adapters.shell.paths import PathJudge
+from callboard.adapters.shell.paths import PathJudge, matches
 from callboard.core.permissions.values import LeftOut, PathQuery
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from callboard.adapters.git.premise import git_is_quiet
-from callboard.adapters.shell.paths import PathJudge, open_beneath, open_by_walking
+from callboard.adapters.shell.paths import PathJudge
+from callboard.adapters.system.regular_files import open_beneath, open_by_walking
 from callboard.core.permissions.values import PathQuery
 
 Opener = Callable[[int, str, int], int]

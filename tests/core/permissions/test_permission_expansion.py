@@ -17,8 +17,8 @@ from callboard.core.permissions import globs
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.sensitive_paths import is_secret
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Parsed, ProposedCall, Script, Simple
-from callboard.core.permissions.word_expansion import Arg, expand
+from callboard.core.permissions.values import AgentPolicy, Arg, CallFacts, Parsed, ProposedCall, Script, Simple
+from callboard.core.permissions.word_expansion import expand
 
 PARSER = BashParser()
 HOME = "/home/me"

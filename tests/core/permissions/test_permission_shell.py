@@ -16,10 +16,8 @@ from callboard.core.permissions import command_table as commands
 from callboard.core.permissions import programs
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call, only_reads
-from callboard.core.permissions.option_parser import ProgramWords
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Floor, ProposedCall, Verdict
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.values import AgentPolicy, Arg, CallFacts, Floor, ProgramWords, ProposedCall, Verdict
 
 CASES = Path(__file__).parent / "permission_cases"
 PARSER = BashParser()

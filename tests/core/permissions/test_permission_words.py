@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from callboard.adapters.shell.parser import BashParser
-from callboard.core.permissions.values import Script, Simple, Text, Word
-from callboard.core.permissions.word_expansion import HOLE, decode_ansi_c, expand
+from callboard.core.permissions.values import HOLE, Script, Simple, Text, Word
+from callboard.core.permissions.word_expansion import decode_ansi_c, expand
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="bash is not installed here")

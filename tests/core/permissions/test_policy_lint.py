@@ -11,7 +11,7 @@ from callboard.core.permissions import gitignore, rules
 from callboard.core.permissions.effects import ScriptPart, View
 from callboard.core.permissions.lint import LintFinding, WrittenRule, lint_rules, sample_of
 from callboard.core.permissions.rule_check import Kind
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.values import Arg
 
 
 def said(*texts: str) -> list[tuple[str, str]]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.permissions.git import config_is_quiet
 from callboard.core.trust.claims import (
     Brought,
     Claim,
@@ -26,7 +25,7 @@ from callboard.core.trust.claims import (
     settings_claims,
     skill_claims,
 )
-from callboard.core.trust.git_config import git_claims, git_settings
+from callboard.core.trust.git_config import config_is_quiet, git_claims, git_settings
 from callboard.core.trust.yaml_nodes import json_node, node_of, plain
 
 KINDS: tuple[ClaimKind, ...] = ("hook", "rule", "git")

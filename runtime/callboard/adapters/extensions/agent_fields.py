@@ -13,8 +13,8 @@ from callboard.adapters.extensions.claude_settings import UNTRUSTED
 from callboard.adapters.extensions.discovery import DiscoveryNote, Scope, word_list
 from callboard.adapters.extensions.yaml import YamlDocument
 from callboard.core.tool_access import our_names
-from callboard.types.agent_spec import READ_AS, PermissionMode
-from callboard.types.records import Budget
+from callboard.types.agent_spec import READ_AS
+from callboard.types.records import Budget, PermissionMode
 
 EFFORTS: tuple[Literal["low", "medium", "high", "xhigh", "max"], ...] = ("low", "medium", "high", "xhigh", "max")
 MEMORIES: tuple[Literal["user", "project", "local"], ...] = ("user", "project", "local")

@@ -47,9 +47,8 @@ from callboard.adapters.extensions.discovery import (
     withheld,
 )
 from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
-from callboard.types.agent_spec import PermissionMode
 from callboard.types.errors import SettingsError
-from callboard.types.records import Budget
+from callboard.types.records import Budget, PermissionMode
 
 AGENT_TYPE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _NO_NAME = re.compile(r"[^a-z0-9]+")

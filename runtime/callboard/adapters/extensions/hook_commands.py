@@ -33,8 +33,7 @@ from callboard.adapters.system.open_files import give_back
 from callboard.core.hooks.output import output_meaning
 from callboard.core.permissions.command_table import SHELLS, names
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import Floor, Function, Group, Node, Pipeline, Script, Simple, Unparsed
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.values import Arg, Floor, Function, Group, Node, Pipeline, Script, Simple, Unparsed
 from callboard.types.hook_answers import HandlerResult
 from callboard.types.records import Json
 

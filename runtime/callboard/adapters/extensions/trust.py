@@ -16,7 +16,7 @@ from pathlib import Path
 
 from callboard.adapters.extensions.discovery import body_after_front_matter, folders_above
 from callboard.adapters.extensions.yaml import Address, load_document, load_front_matter
-from callboard.adapters.shell.paths import open_beneath
+from callboard.adapters.system.regular_files import open_beneath
 from callboard.core.trust.claims import (
     Brought,
     Claim,

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from callboard.core.permissions.git import config_is_quiet
+from callboard.core.trust.git_config import config_is_quiet
 
 MOST_CONFIGURATION = 1_000_000
 MOST_INDEX = 64_000_000

@@ -1,29 +1,38 @@
-"""Resolution of paths as in the kernel, and opening of files without a race.
+"""Resolution of paths as in the kernel, and walks over all paths that a command reads.
 
 `PathJudge` answers the questions of the permission judge: it follows links, `..` and globs on the real file system, and
 says which of the known folders contains the result. Its answer can be outdated a moment later, so files are opened with
-`open_beneath`: the kernel itself then refuses to leave the folder, whatever was changed in between.
+`open_beneath` (`system/regular_files.py`): the kernel itself then refuses to leave the folder, whatever was changed in
+between.
+
+A walk goes over every name that a shell pattern could match, or over every file beneath a folder. It opens only files
+of ignore rules, and it is bounded: a walk that reaches its limit reports that.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
+import fnmatch
 import os
+import re
 import stat
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from callboard.adapters.git.premise import git_is_quiet, names_commit, tracked_paths
-from callboard.adapters.shell.path_trees import TooMany, Tracked, matches, tree_beneath
+from callboard.adapters.git.premise import git_is_quiet, in_repository, names_commit, tracked_paths
 from callboard.core.permissions import globs
 from callboard.core.permissions.gitignore import folded
-from callboard.core.permissions.hard_deny import critical, harmless_device
-from callboard.core.permissions.sensitive_paths import CLAUDE_LOADED, is_protected, is_secret
-from callboard.core.permissions.values import PathFact, PathQuery, Place
+from callboard.core.permissions.sensitive_paths import (
+    CLAUDE_LOADED,
+    claude_folders,
+    critical,
+    harmless_device,
+    is_protected,
+    is_secret,
+)
+from callboard.core.permissions.values import LeftOut, PathFact, PathQuery, Place
 
 MOST_MATCHES = 1_000
 
@@ -31,14 +40,12 @@ _LONGEST = 4_095
 _WORST: Sequence[Place] = ("inside", "readable", "protected", "settings", "secret", "outside", "malformed", "own")
 _OWN_PROCESS = ("/proc/", "/dev/fd/")
 """Paths that lead to different files in another process."""
-_SYS_OPENAT2 = 437
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_NO_SYMLINKS = 0x04
-_RESOLVE_BENEATH = 0x08
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
 _HOLDS_SECRETS = "its name is one of those that hold secrets"
+MOST_ENTRIES = 50_000
+"""Most entries of a tree that are searched for secrets and links out of it."""
+_IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
+_PLAIN_RULE = re.compile(r"/?[\w.*+-]+/?")
+_LARGEST_RULES = 100_000
 
 
 class PathJudge:
@@ -253,12 +260,6 @@ class PathJudge:
         return _within(folded(path), folded(folder)) if self.folds else _within(path, folder)
 
 
-def claude_folders(home: str, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the user's folders of settings for Claude Code, from the home and the environment."""
-    named = environment.get("CLAUDE_CONFIG_DIR", "")
-    return (Path(home, ".claude"), *([Path(named)] if named.startswith("/") else []))
-
-
 def _folds(folder: str) -> bool:
     """Return True if a folder's file system is case-insensitive; False if that is unknown."""
     other = folder.swapcase()
@@ -316,97 +317,173 @@ def _kind(path: str) -> int | None:
         raise
 
 
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+# Walks.
 
 
-def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, links: bool = True) -> int:
-    """Open a path beneath the folder with the descriptor `root_fd`, and return the new descriptor. `links`: follow
-    links that stay beneath it.
+class TooMany(Exception):
+    """A pattern has more matches than can be judged."""
 
-    No file outside the folder is ever opened, whatever links exist or appear in between. Anything except a regular file
-    or a folder is refused, without waiting for a pipe's other end. Raises OSError (`EXDEV` or `ELOOP`: it leads out;
-    `EINVAL`: not a file), ValueError for a NUL character.
-    """
-    if "\0" in relative:
-        raise ValueError("a path cannot hold a NUL character")
-    if relative.startswith("/"):
-        raise OSError(errno.EXDEV, "an absolute path leads out of the folder", relative)
-    # Opening a pipe would otherwise wait for its other end
-    # (test_pipes_are_refused_without_waiting_and_absolute_paths_too).
-    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    truncate = flags & os.O_TRUNC
-    resolve = _RESOLVE_BENEATH | (_RESOLVE_NO_MAGICLINKS if links else _RESOLVE_NO_SYMLINKS)
-    # One call of the kernel checks and opens, so that no link can be swapped in between
-    # (test_a_link_swapped_in_a_loop_never_shows_what_is_outside).
-    descriptor = _openat2(root_fd, relative, flags & ~os.O_TRUNC, mode, resolve=resolve)
-    if descriptor is None:
-        descriptor = open_by_walking(root_fd, relative, flags & ~os.O_TRUNC, mode)
+
+def matches(root: str, pattern: str, most: int) -> Iterator[str]:
+    """Yield every path that a shell pattern could match now, in the pattern's notation. Raises `TooMany`, OSError."""
+    start = "/" if pattern.startswith("/") else ""
+    paths = [start]
+    seen = 0
+    for segment in pattern.lstrip("/").split("/") if start else pattern.split("/"):
+        if not globs.is_pattern(segment):
+            paths = [_joined(path, globs.unescape(segment)) for path in paths]
+            continue
+        fits = globs.matcher(segment).fullmatch
+        dots = [name for name in (".", "..") if segment.startswith((".", "\\.", "[")) and fits(name)]
+        fresh: list[str] = []
+        for path in paths:
+            entries = _names(os.path.join(root, path) if path else root)  # noqa: PTH118 - as the kernel joins
+            seen += len(entries)
+            if seen > MOST_ENTRIES:
+                raise TooMany
+            fresh += [_joined(path, name) for name in (*dots, *entries) if name in dots or fits(name)]
+            if len(fresh) > most:
+                raise TooMany
+        paths = fresh
+    yield from (path for path in paths if os.path.lexists(os.path.join(root, path)))  # noqa: PTH118
+
+
+def _joined(path: str, name: str) -> str:
+    return path + name if not path or path.endswith("/") else f"{path}/{name}"
+
+
+def _names(folder: str) -> list[str]:
     try:
-        kind = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-            raise OSError(errno.EINVAL, "not a regular file", relative)
-        # Only now, when the file is known to be a regular one beneath the folder.
-        if truncate:
-            os.ftruncate(descriptor, 0)
+        return os.listdir(folder)  # noqa: PTH208 - names, not paths
     except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+        return []
 
 
-def open_folder(path: str) -> int:
-    """Return a descriptor of the folder at an absolute path without links. Raises OSError (`ELOOP`: a component is a
-    link)."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    top = os.open("/", flags)
-    try:
-        relative = path.lstrip("/") or "."
-        descriptor = _openat2(top, relative, flags, 0, resolve=_RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
-        return open_by_walking(top, relative, flags) if descriptor is None else descriptor
-    finally:
-        os.close(top)
+@dataclass(slots=True)
+class Tree:
+    """Contents beneath a folder that a command reads."""
+
+    paths: list[str] = field(default_factory=list[str])
+    """Files, folders and targets of links. Absolute."""
+    cut: bool = False
+    worst: tuple[str, str] | None = None
+    """A path that must not be read without asking, and its name in the tree."""
 
 
-def _openat2(
-    root_fd: int, relative: str, flags: int, mode: int, *, resolve: int = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
-) -> int | None:
-    """Return a descriptor, or None if the kernel has no such call."""
-    if not sys.platform.startswith("linux"):
-        return None
-    creates = bool(flags & os.O_CREAT)
-    # The kernel refuses a mode without O_CREAT (man 2 openat2).
-    how = _OpenHow(flags, mode if creates else 0, resolve)
-    for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
-        result = _LIBC.syscall(
-            ctypes.c_long(_SYS_OPENAT2),
-            ctypes.c_int(root_fd),
-            ctypes.c_char_p(os.fsencode(relative)),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
+Tracked = Callable[[], tuple[str, ...] | None]
+"""Function that returns the absolute paths that git tracks; None if that is unknown (`tracked_paths`)."""
+
+
+def tree_beneath(
+    folder: str, root: str, *, left_out: LeftOut, bad: Callable[[str, str], bool], tracked: Tracked
+) -> Tree:
+    """Return everything that a command reads beneath `folder`. `bad`: returns True if a path (real, as written) must
+    not be read."""
+    tree = Tree()
+    if left_out == "untracked" and (folder == "/" or in_repository(Path(root))):
+        _tracked(tree, folder, tracked(), bad)
+        return tree
+    ignored = _Ignored(root) if left_out == "ignored" else None
+    todo = [(folder, ignored.above(folder) if ignored else _Rules())]
+    while todo:
+        if len(tree.paths) >= MOST_ENTRIES:
+            tree.cut = True
+            return tree
+        at, rules = todo.pop()
+        rules = ignored.rules(at, rules) if ignored else rules
+        try:
+            with os.scandir(at) as scanned:
+                entries = list(scanned)
+        except OSError:
+            continue
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if ignored and ignored.skips(entry, rules, is_folder=is_folder):
+                continue
+            real = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+            tree.paths.append(real)
+            if tree.worst is None and bad(real, entry.path):
+                tree.worst = (real, entry.name)
+            if is_folder:
+                todo.append((entry.path, rules))
+    return tree
+
+
+def _tracked(tree: Tree, folder: str, paths: tuple[str, ...] | None, bad: Callable[[str, str], bool]) -> None:
+    if paths is None:
+        tree.cut = True
+        return
+    start = folder.rstrip("/") + "/"
+    for path in paths:
+        if path == folder or path.startswith(start):
+            tree.paths.append(path)
+            if tree.worst is None and bad(path, path):
+                tree.worst = (path, path.removeprefix(start))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Names that ignore files exclude, and names that they include again. A folder's rules apply beneath it."""
+
+    names: tuple[str, ...] = ()
+    """Patterns of names at any depth; with a final slash, of folders only."""
+    folder_names: tuple[str, ...] = ()
+    """Patterns of names in the folder itself."""
+    readmitted: tuple[re.Pattern[str], ...] = ()
+    """Patterns of names on the path to names that a negation includes again, hidden or not."""
+
+
+class _Ignored:
+    """The plain rules of ignore files, as ripgrep follows them. A rule that is not plain excludes nothing."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._in_repository = in_repository(Path(root))
+
+    def above(self, folder: str) -> _Rules:
+        """Return the rules of the folders from the workspace down to `folder`, without its own."""
+        rules = _Rules()
+        for at in reversed([at for at in Path(folder).parents if at.is_relative_to(self._root)]):
+            rules = self.rules(str(at), rules)
+        return rules
+
+    def rules(self, folder: str, above: _Rules) -> _Rules:
+        """Return the rules that apply in a folder: its own and those above it."""
+        names = list(above.names)
+        readmitted = list(above.readmitted)
+        folder_names = list[str]()
+        for file in _IGNORE_FILES:
+            if file == ".gitignore" and not self._in_repository:
+                continue
+            for line in _lines(f"{folder}/{file}"):
+                if line.startswith("!"):
+                    parts = line[1:].rstrip("/").split("/")
+                    segments = [part for part in parts if part and part != "**"] + ["*"] * (parts[-1] == "**")
+                    readmitted += [globs.matcher(part, dots=False) for part in segments]
+                elif _PLAIN_RULE.fullmatch(line) and "**" not in line:
+                    (folder_names if line.startswith("/") else names).append(line.lstrip("/"))
+        return _Rules(tuple(names), tuple(folder_names), tuple(readmitted))
+
+    def skips(self, entry: os.DirEntry[str], rules: _Rules, *, is_folder: bool) -> bool:
+        """Return True if ripgrep skips an entry: it is hidden, a link, or named by a plain rule."""
+        if entry.is_symlink():
+            return True
+        if any(pattern.fullmatch(entry.name) for pattern in rules.readmitted):
+            return False
+        return entry.name.startswith(".") or any(
+            fnmatch.fnmatchcase(entry.name, rule.rstrip("/"))
+            for rule in (*rules.names, *rules.folder_names)
+            if is_folder or not rule.endswith("/")
         )
-        if result >= 0:
-            return int(result)
-        code = ctypes.get_errno()
-        # EPERM: the system call filters of some containers refuse what they do not know.
-        if code in (errno.ENOSYS, errno.EPERM):
-            return None
-        if code not in (errno.EAGAIN, errno.EINTR):
-            raise OSError(code, os.strerror(code), relative)
-    raise OSError(errno.EAGAIN, "the path kept changing", relative)
 
 
-def open_by_walking(root_fd: int, relative: str, flags: int, mode: int = 0o600) -> int:
-    """Open component by component, following no link at all, for kernels without `openat2`."""
-    parts = [part for part in relative.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise OSError(errno.EXDEV, "a path with `..` is not walked", relative)
-    folder = os.dup(root_fd)
+def _lines(path: str) -> list[str]:
+    """Return the rules of an ignore file; empty if it cannot be read."""
     try:
-        for part in parts[:-1]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        return os.open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW, mode, dir_fd=folder)
-    finally:
-        os.close(folder)
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return []
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - one system call less
+            text = file.read(_LARGEST_RULES)
+    except (OSError, ValueError):
+        return []
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

@@ -48,8 +48,9 @@ from callboard.core.permissions.values import (
 )
 from callboard.ports.environment import PermissionQuery, Ruling
 from callboard.ports.tool import Folders
-from callboard.types.agent_spec import PermissionMode, PermissionRules
+from callboard.types.agent_spec import PermissionRules
 from callboard.types.errors import SettingsError
+from callboard.types.records import PermissionMode
 
 _Outcome = TypeVar("_Outcome")
 _ONE_PATH = frozenset({"read_file", "write_file", "edit_file", "todo_write", "load_skill", "compact"})

@@ -1,14 +1,17 @@
-"""Safe reading of files that others may have written: only regular files, never above a limit, and without waiting.
+"""Safe opening of files that others may have written: only regular files, without waiting, and without a race.
 
-Opening a FIFO waits for a writer, and opening a device may have effects. So the type is checked before the file is
-opened, and again on the open descriptor.
+Opening a FIFO waits for a writer, and opening a device may have effects. So `read_regular` checks the type before it
+opens the file, and again on the open descriptor. `open_beneath` opens a path relative to a folder: the kernel itself
+refuses to leave the folder, whatever was changed since the path was checked.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 
 _KINDS = (
@@ -18,6 +21,11 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISDIR, "a folder"),
 )
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class NotRegular(OSError):
@@ -58,3 +66,99 @@ def _check(path: str | Path, status: os.stat_result, most: int) -> None:
 
 def _too_large(path: str | Path, most: int) -> TooLarge:
     return TooLarge(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, links: bool = True) -> int:
+    """Open a path beneath the folder with the descriptor `root_fd`, and return the new descriptor. `links`: follow
+    links that stay beneath it.
+
+    No file outside the folder is ever opened, whatever links exist or appear in between. Anything except a regular file
+    or a folder is refused, without waiting for a pipe's other end. Raises OSError (`EXDEV` or `ELOOP`: it leads out;
+    `EINVAL`: not a file), ValueError for a NUL character.
+    """
+    if "\0" in relative:
+        raise ValueError("a path cannot hold a NUL character")
+    if relative.startswith("/"):
+        raise OSError(errno.EXDEV, "an absolute path leads out of the folder", relative)
+    # Opening a pipe would otherwise wait for its other end
+    # (test_pipes_are_refused_without_waiting_and_absolute_paths_too).
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    truncate = flags & os.O_TRUNC
+    resolve = _RESOLVE_BENEATH | (_RESOLVE_NO_MAGICLINKS if links else _RESOLVE_NO_SYMLINKS)
+    # One call of the kernel checks and opens, so that no link can be swapped in between
+    # (test_a_link_swapped_in_a_loop_never_shows_what_is_outside).
+    descriptor = _openat2(root_fd, relative, flags & ~os.O_TRUNC, mode, resolve=resolve)
+    if descriptor is None:
+        descriptor = open_by_walking(root_fd, relative, flags & ~os.O_TRUNC, mode)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise OSError(errno.EINVAL, "not a regular file", relative)
+        # Only now, when the file is known to be a regular one beneath the folder.
+        if truncate:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_folder(path: str) -> int:
+    """Return a descriptor of the folder at an absolute path without links. Raises OSError (`ELOOP`: a component is a
+    link)."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    top = os.open("/", flags)
+    try:
+        relative = path.lstrip("/") or "."
+        descriptor = _openat2(top, relative, flags, 0, resolve=_RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
+        return open_by_walking(top, relative, flags) if descriptor is None else descriptor
+    finally:
+        os.close(top)
+
+
+def _openat2(
+    root_fd: int, relative: str, flags: int, mode: int, *, resolve: int = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
+) -> int | None:
+    """Return a descriptor, or None if the kernel has no such call."""
+    if not sys.platform.startswith("linux"):
+        return None
+    creates = bool(flags & os.O_CREAT)
+    # The kernel refuses a mode without O_CREAT (man 2 openat2).
+    how = _OpenHow(flags, mode if creates else 0, resolve)
+    for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
+        result = _LIBC.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(root_fd),
+            ctypes.c_char_p(os.fsencode(relative)),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        if result >= 0:
+            return int(result)
+        code = ctypes.get_errno()
+        # EPERM: the system call filters of some containers refuse what they do not know.
+        if code in (errno.ENOSYS, errno.EPERM):
+            return None
+        if code not in (errno.EAGAIN, errno.EINTR):
+            raise OSError(code, os.strerror(code), relative)
+    raise OSError(errno.EAGAIN, "the path kept changing", relative)
+
+
+def open_by_walking(root_fd: int, relative: str, flags: int, mode: int = 0o600) -> int:
+    """Open component by component, following no link at all, for kernels without `openat2`."""
+    parts = [part for part in relative.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise OSError(errno.EXDEV, "a path with `..` is not walked", relative)
+    folder = os.dup(root_fd)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW, mode, dir_fd=folder)
+    finally:
+        os.close(folder)

@@ -19,8 +19,8 @@ from callboard.core.scheduling.history import upcoming
 from callboard.core.scheduling.permissions import none_more, schedule_id
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
-from callboard.types.agent_spec import PermissionMode
 from callboard.types.errors import ToolRefused
+from callboard.types.records import PermissionMode
 from callboard.types.schedules import Schedule, ScheduleRights
 
 _SCHEDULE = """\

@@ -20,7 +20,8 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
-from callboard.adapters.shell.paths import PathJudge, open_beneath, open_folder
+from callboard.adapters.shell.paths import PathJudge
+from callboard.adapters.system.regular_files import open_beneath, open_folder
 from callboard.core.permissions.gitignore import folded
 from callboard.core.permissions.values import PathQuery
 from callboard.ports.tool import Folders

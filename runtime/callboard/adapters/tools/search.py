@@ -33,8 +33,8 @@ import anyio.to_thread
 from pydantic import Field
 
 from callboard.adapters.processes.programs import ProgramResult, clean_environment, find_program, run_program
-from callboard.adapters.shell.paths import open_beneath
 from callboard.adapters.system import release
+from callboard.adapters.system.regular_files import open_beneath
 from callboard.adapters.tools.base import GivenTool, Input, failed
 from callboard.adapters.tools.globs import matcher
 from callboard.adapters.tools.roots import Grounds, ToolPath

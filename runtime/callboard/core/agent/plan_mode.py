@@ -15,8 +15,8 @@ from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plan_gate import SUBMIT, PlanGate
 from callboard.core.context.reminders import MODE
 from callboard.core.frozen import replace
-from callboard.types.agent_spec import PermissionMode
 from callboard.types.messages import Injection
+from callboard.types.records import PermissionMode
 
 _PLANNING = """\
 You are in plan mode: you only read. Changes and commands that could change something are refused, whoever asks for \

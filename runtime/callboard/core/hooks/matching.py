@@ -25,8 +25,9 @@ from typing import cast, get_args
 from callboard.core.hooks.merge import Matcher, Misfit, names_of, never_fits, read_matcher
 from callboard.core.hooks.tool_fields import from_compatible
 from callboard.core.permissions import rules
+from callboard.core.permissions.effects import Analysis
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
-from callboard.core.permissions.shell_effects import Analysis, analyse
+from callboard.core.permissions.shell_effects import analyse
 from callboard.core.permissions.values import Floor, Parsed, ProposedCall, Rule, Unparsed
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
 from callboard.types import hook_events as he

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from callboard.core.permissions.values import LeftOut, PathQuery
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.values import Arg, LeftOut, PathQuery
 
 Ease = Literal["mode", "rule", "bypass", "named", "person", "never"]
 Access = Literal["read", "write", "delete"]
@@ -197,3 +196,14 @@ def touch(access: Access, arg: Arg, ease: Ease = "mode", *, tree: bool = False) 
         return Does("L", f"a path that it would {access} is only known when it runs", "rule")
     text = arg.pattern if arg.glob else arg.text
     return Touch(access, PathQuery(text, glob=arg.glob, tree=tree), ease)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Effects of a script, and the facts needed to decide on it."""
+
+    parts: tuple[ScriptPart, ...]
+    queries: frozenset[PathQuery]
+    missing: tuple[str, ...]
+    """Literal scripts inside it that are not parsed yet."""
+    folders: tuple[str, ...] = ("",)

@@ -17,7 +17,9 @@ from callboard.core.permissions.judge import against
 from callboard.core.permissions.shell_effects import analyse
 from callboard.core.permissions.suggest_rules import propose
 from callboard.core.permissions.values import (
+    HOLE,
     AgentPolicy,
+    Arg,
     CallFacts,
     Decision,
     PathFact,
@@ -26,7 +28,6 @@ from callboard.core.permissions.values import (
     Unparsed,
     Verdict,
 )
-from callboard.core.permissions.word_expansion import HOLE, Arg
 
 UNKNOWN = "…"
 """Placeholder for text that is known only when the command runs."""

@@ -20,8 +20,8 @@ from itertools import takewhile, zip_longest
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import CODE_NAMES
 from callboard.core.permissions.effects import Does, Effect, GitIn, GitShows, Touch, read
-from callboard.core.permissions.option_parser import ProgramWords, end_of_options, names_long, operands, value_paths
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.option_parser import end_of_options, names_long, operands, value_paths
+from callboard.core.permissions.values import Arg, ProgramWords
 
 GIT_PREMISE = "git config"
 """Mark of the premise of letter G. It is lifted if the facts say that the configuration is quiet."""
@@ -83,14 +83,6 @@ _FIRST: Mapping[str, frozenset[str]] = {
 }
 """Subcommands that only list if their first word is one of these."""
 _SECRET_CONFIG = re.compile(r"(?i)extraheader|token|password|secret|credential|insteadof|url")
-_QUIET_KEY = re.compile(
-    r"core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol)"
-    r"|(?:remote|branch|submodule|user|init|push|pull|merge|rebase|color|advice|gc|fetch)\..*"
-    r"|extensions\.(?:noop|objectformat|refstorage)"
-)
-_LOUD_KEY = re.compile(
-    r"(?:submodule\..*\.update|remote\..*\.(?:uploadpack|receivepack|vcs|proxy|promisor|partialclonefilter)|merge\..*\.driver|gc\..*hook)"
-)
 
 
 def git_effects(command: ProgramWords) -> Iterator[Effect]:
@@ -239,32 +231,6 @@ def _searches_code(arguments: Sequence[Arg]) -> bool:
     """Return True if all paths after `--` are patterns of code files."""
     at = next((at for at, arg in enumerate(arguments) if arg.text == "--"), len(arguments))
     return bool(arguments[at + 1 :]) and all(CODE_NAMES.fullmatch(arg.text) for arg in arguments[at + 1 :])
-
-
-def config_is_quiet(text: str) -> bool:
-    """Return True if a repository's configuration file does not make git run, include or redirect anything."""
-    section = ""
-    for line in text.splitlines():
-        line = line.strip()
-        if not line or line[0] in "#;":
-            continue
-        if line.endswith("\\"):
-            return False
-        header = re.fullmatch(r'\[([A-Za-z0-9.-]+)(?:\s+"([^"\\]*)")?\]', line)
-        if header:
-            section = header[1].lower() + (f".{header[2]}" if header[2] is not None else "")
-            continue
-        key = re.match(r"([A-Za-z][A-Za-z0-9-]*)\s*(?:=|$)", line)
-        name = f"{section}.{key[1].lower()}" if key and section else ""
-        if not setting_is_quiet(name):
-            return False
-    return True
-
-
-def setting_is_quiet(name: str) -> bool:
-    """Return True if a setting of this name (section and key in lower case) does not make git run, include or redirect
-    anything."""
-    return bool(_QUIET_KEY.fullmatch(name)) and not _LOUD_KEY.fullmatch(name)
 
 
 MAGIC = re.compile(r":(?:\([^)]*\)|[/!^]+)")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from callboard.core.permissions.effects import Access, Does, Effect, ScriptPart, Touch
-from callboard.core.permissions.hard_deny import harmless_device
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.network import ANY, hosts_of, requested
+from callboard.core.permissions.sensitive_paths import harmless_device
 from callboard.core.permissions.values import AgentPolicy, CallFacts, PathFact, ProposedCall, Verdict
 from callboard.types.records import HostGrant, PathGrant
 

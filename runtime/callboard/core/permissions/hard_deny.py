@@ -6,18 +6,13 @@ removed. Destruction by path (deleting `/`, writing to a disk) is judged with th
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
 from callboard.core.permissions import command_table as table
 from callboard.core.permissions.effects import Does
-from callboard.core.permissions.option_parser import ProgramWords
-from callboard.core.permissions.values import Function, Group, Node, Pipeline, Script, Simple, Text, Word
+from callboard.core.permissions.values import Function, Group, Node, Pipeline, ProgramWords, Script, Simple, Text, Word
 
-_HARMLESS_DEVICES = re.compile(r"/dev/(?:null|zero|full|stdin|stdout|stderr|tty|fd/\d+|u?random)")
-_DEVICE_FOLDERS = re.compile(r"/dev/(?:shm|pts|tcp|udp)(?:/|$)|/dev/fd$")
-_KERNEL = re.compile(r"/(?:proc/sys|proc/sysrq-trigger|sys)(?:/|$)")
 _FORKERS = re.compile(r"perl|ruby|python[\d.]*")
 _FORKS = re.compile(
     r"(?s)(?:\bwhile\s*\(?\s*(?:1|[Tt]rue)\b|\bloop\s*(?:do\b|\{)|\bfor\s*\(\s*;\s*;\s*\)).*\bfork\b"
@@ -62,36 +57,6 @@ def _changes_power(base: str, texts: Sequence[str]) -> bool:
     if base == "sysctl":
         return any(t in ("-w", "--write", "-p", "--load", "--system") or t.startswith("-p") or "=" in t for t in texts)
     return False
-
-
-def harmless_device(path: str) -> bool:
-    """Return True if reading and writing this device changes nothing."""
-    return _HARMLESS_DEVICES.fullmatch(path) is not None
-
-
-def raw_device(path: str) -> bool:
-    """Return True if the path names a device for a disk, memory or a kernel switch."""
-    if _KERNEL.match(path):
-        return True
-    return path.startswith("/dev/") and not harmless_device(path) and not _DEVICE_FOLDERS.match(path)
-
-
-def critical(path: str, home: str, *, glob: bool = False) -> bool:
-    """Return True if deleting this absolute path, taken literally, would destroy the machine or a home directory."""
-    path = "/" + posixpath.normpath(path).lstrip("/")
-    if glob:
-        head, _, last = path.rpartition("/")
-        fixed = head if not re.search(r"[*?\[]", head) else re.split(r"/[^/]*[*?\[]", head)[0]
-        if not last.strip("*?[]!.") or fixed == "":
-            return critical(fixed or "/", home)
-        return False
-    parts = [part for part in path.split("/") if part]
-    home_parts = [part for part in posixpath.normpath(home).split("/") if part]
-    if not parts or parts == home_parts[: len(parts)]:
-        return True
-    if len(parts) == 2 and parts[0] in ("home", "Users"):
-        return True
-    return len(parts) == 1 and parts[0] in table.TOP_LEVEL
 
 
 def is_fork_bomb(script: Script) -> bool:

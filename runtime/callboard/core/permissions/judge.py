@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from callboard.core.messaging.authority import for_person, lacking
 from callboard.core.permissions import rules
-from callboard.core.permissions.effects import Does, Ease, Effect, GitIn, GitShows, Obeys, ScriptPart, Touch
+from callboard.core.permissions.effects import Analysis, Does, Ease, Effect, GitIn, GitShows, Obeys, ScriptPart, Touch
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.git import GIT_PREMISE
-from callboard.core.permissions.hard_deny import critical, harmless_device, raw_device
 from callboard.core.permissions.modes import SANDBOX_NEEDED
 from callboard.core.permissions.network import requested
 from callboard.core.permissions.rule_match import (
@@ -29,8 +28,8 @@ from callboard.core.permissions.rule_match import (
     folder_not_listed,
     shown_secrets,
 )
-from callboard.core.permissions.sensitive_paths import hard_to_see
-from callboard.core.permissions.shell_effects import Analysis, analyse
+from callboard.core.permissions.sensitive_paths import critical, hard_to_see, harmless_device, raw_device
+from callboard.core.permissions.shell_effects import analyse
 from callboard.core.permissions.values import (
     AgentPolicy,
     CallFacts,

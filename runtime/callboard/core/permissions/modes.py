@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import get_args
 
 from callboard.core.permissions.values import Mode
-from callboard.types.agent_spec import BYPASS, PermissionMode, PermissionRules
-from callboard.types.records import Cause
+from callboard.types.agent_spec import BYPASS, PermissionRules
+from callboard.types.records import Cause, PermissionMode
 
 CHAIN: tuple[Mode, ...] = ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions")
 """Modes by the calls that they allow without asking, the least permissive first; `sandboxed` is parallel to

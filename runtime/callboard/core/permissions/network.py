@@ -13,7 +13,7 @@ from typing import cast
 
 from callboard.core.permissions.command_table import NETWORK, names
 from callboard.core.permissions.effects import Does, ScriptPart
-from callboard.core.permissions.word_expansion import HOLE, Arg
+from callboard.core.permissions.values import HOLE, Arg
 
 ANY = "*"
 HOST = re.compile(r"(?:\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)(?::[0-9]{1,5})?")

@@ -7,19 +7,10 @@ from dataclasses import dataclass, field
 
 from callboard.core.permissions.command_table import CODE_NAMES, EVERY, ReadingProgram
 from callboard.core.permissions.effects import Does, Effect, read, write
-from callboard.core.permissions.values import LeftOut
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.values import Arg, LeftOut, ProgramWords
 
 WHOLE_FOLDER = read(Arg("."), tree=True, left_out="ignored")
 """Effect of ripgrep if no path is given and nothing is piped to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramWords:
-    """A program with its words, without wrappers."""
-
-    name: str
-    args: tuple[Arg, ...]
 
 
 def names_long(text: str, names: Sequence[str]) -> bool:

@@ -13,7 +13,6 @@ from callboard.core.permissions import command_table as table
 from callboard.core.permissions.effects import Does, Effect, Obeys, delete, read, write
 from callboard.core.permissions.hard_deny import never
 from callboard.core.permissions.option_parser import (
-    ProgramWords,
     end_of_options,
     has_option,
     names_long,
@@ -21,7 +20,7 @@ from callboard.core.permissions.option_parser import (
     reader_effects,
     value_paths,
 )
-from callboard.core.permissions.word_expansion import Arg
+from callboard.core.permissions.values import Arg, ProgramWords
 
 _AWK_UNSAFE = re.compile(r"system|getline|ENVIRON|ARG|PROCINFO|SYMTAB|[|@]|print(?s:.*)>")
 """Unsafe awk code. `>` is a comparison if no print precedes it; `||` is removed first."""

@@ -19,8 +19,7 @@ from callboard.core.permissions import gitignore
 from callboard.core.permissions.command_table import DELETING
 from callboard.core.permissions.effects import ScriptPart, Touch, View
 from callboard.core.permissions.gitignore import Anchors
-from callboard.core.permissions.values import CallFacts, ProposedCall, Rule
-from callboard.core.permissions.word_expansion import HOLE, Arg
+from callboard.core.permissions.values import HOLE, Arg, CallFacts, ProposedCall, Rule
 
 Match = Literal["yes", "maybe", "no"]
 

@@ -1,17 +1,20 @@
-"""Sensitive files: secrets, and files that other tools run or follow. Recognised by their names.
+"""Sensitive paths: secrets, files that other tools run or follow, devices, and folders that a machine needs.
 
-The lists follow the common practice of agent harnesses (git's internals, editors, package managers, hook managers,
-agents' settings). Names are compared without case, since some file systems ignore it.
+All are recognised by their names. The lists follow the common practice of agent harnesses (git's internals, editors,
+package managers, hook managers, agents' settings). Names of files that hold secrets or are protected are compared
+without case, since some file systems ignore it.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
-from callboard.core.permissions.command_table import names
+from callboard.core.permissions.command_table import TOP_LEVEL, names
 
 _SECRET = re.compile(
     r"\.env(?:\..+)?|\.envrc|.*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk)|id_(?:rsa|dsa|ecdsa|ed25519)(?:_.*)?"
@@ -43,6 +46,9 @@ CLAUDE_LOADED = (
     *(".mcp.json", "mcp.json", "launch.json", "keybindings.json"),
 )
 """Names that programs load from a `.claude` folder, of a workspace or of a person."""
+_HARMLESS_DEVICES = re.compile(r"/dev/(?:null|zero|full|stdin|stdout|stderr|tty|fd/\d+|u?random)")
+_DEVICE_FOLDERS = re.compile(r"/dev/(?:shm|pts|tcp|udp)(?:/|$)|/dev/fd$")
+_KERNEL = re.compile(r"/(?:proc/sys|proc/sysrq-trigger|sys)(?:/|$)")
 
 
 def is_secret(parts: Sequence[str]) -> bool:
@@ -71,3 +77,39 @@ def hard_to_see(text: str) -> str:
     direction, unusual whitespace, not a character), by its number; empty if there is none."""
     odd = (c for c in text if c != " " and unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
     return next((f"U+{ord(c):04X}" for c in odd), "")
+
+
+def claude_folders(home: str, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the user's folders of settings for Claude Code, from the home and the environment."""
+    named = environment.get("CLAUDE_CONFIG_DIR", "")
+    return (Path(home, ".claude"), *([Path(named)] if named.startswith("/") else []))
+
+
+def harmless_device(path: str) -> bool:
+    """Return True if reading and writing this device changes nothing."""
+    return _HARMLESS_DEVICES.fullmatch(path) is not None
+
+
+def raw_device(path: str) -> bool:
+    """Return True if the path names a device for a disk, memory or a kernel switch."""
+    if _KERNEL.match(path):
+        return True
+    return path.startswith("/dev/") and not harmless_device(path) and not _DEVICE_FOLDERS.match(path)
+
+
+def critical(path: str, home: str, *, glob: bool = False) -> bool:
+    """Return True if deleting this absolute path, taken literally, would destroy the machine or a home directory."""
+    path = "/" + posixpath.normpath(path).lstrip("/")
+    if glob:
+        head, _, last = path.rpartition("/")
+        fixed = head if not re.search(r"[*?\[]", head) else re.split(r"/[^/]*[*?\[]", head)[0]
+        if not last.strip("*?[]!.") or fixed == "":
+            return critical(fixed or "/", home)
+        return False
+    parts = [part for part in path.split("/") if part]
+    home_parts = [part for part in posixpath.normpath(home).split("/") if part]
+    if not parts or parts == home_parts[: len(parts)]:
+        return True
+    if len(parts) == 2 and parts[0] in ("home", "Users"):
+        return True
+    return len(parts) == 1 and parts[0] in TOP_LEVEL

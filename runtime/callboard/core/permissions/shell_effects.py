@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY, names
 from callboard.core.permissions.effects import (
+    Analysis,
     Does,
     Effect,
     GitIn,
@@ -34,25 +35,28 @@ from callboard.core.permissions.effects import (
     write,
 )
 from callboard.core.permissions.git import GIT_PREMISE, git_effects
-from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, raw_device, walk
-from callboard.core.permissions.option_parser import WHOLE_FOLDER, ProgramWords
+from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, walk
+from callboard.core.permissions.option_parser import WHOLE_FOLDER
 from callboard.core.permissions.programs import effects_of, likely_name, program_name
+from callboard.core.permissions.sensitive_paths import raw_device
 from callboard.core.permissions.values import (
+    HOLE,
+    Arg,
     Dynamic,
     Floor,
     Function,
     Group,
     Node,
     Parsed,
-    PathQuery,
     Pipeline,
+    ProgramWords,
     Redirect,
     Script,
     Simple,
     Unparsed,
     Word,
 )
-from callboard.core.permissions.word_expansion import HOLE, Arg, expand, literal
+from callboard.core.permissions.word_expansion import expand, literal
 from callboard.core.permissions.wrappers import (
     OTHERS,
     TRANSPARENT_FOR_ALLOW,
@@ -74,17 +78,6 @@ _SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "e
 _DUPLICATES = re.compile(r"\d+-?|-")
 _BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", ".", "source"))
 """Commands of the shell itself, which cannot be given by a path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """Effects of a script, and the facts needed to decide on it."""
-
-    parts: tuple[ScriptPart, ...]
-    queries: frozenset[PathQuery]
-    missing: tuple[str, ...]
-    """Literal scripts inside it that are not parsed yet."""
-    folders: tuple[str, ...] = ("",)
 
 
 def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor) -> Analysis:

@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from callboard.types.agent_spec import PermissionMode
-from callboard.types.records import Cause
+from callboard.types.records import Cause, PermissionMode
 
 Decision = Literal["allow", "ask", "deny"]
 Mode = PermissionMode
 EffectClass = Literal["read", "store", "reconcile", "attach", "unknown"]
 LeftOut = Literal["nothing", "ignored", "untracked"]
 Place = Literal["inside", "readable", "outside", "secret", "protected", "settings", "own", "malformed"]
+HOLE = "\0"
+"""A part of a word that only running code can resolve: no real word can contain this character."""
 
 
 # A shell script, as its grammar resolves it without running code.
@@ -127,6 +128,39 @@ class Unparsed:
 
 
 Parsed = Script | Unparsed
+
+
+# Words as a command receives them.
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """One word as a command receives it, as far as it is known."""
+
+    text: str
+    """Text of the word, with `HOLE` for unknown parts."""
+    glob: bool = False
+    pattern: str = ""
+    """For globs: the text as a pattern (`globs`), with a backslash before quoted characters."""
+    output_only: bool = False
+    """True if the unknown parts are outputs of commands, not variables."""
+    variable: bool = False
+    """True if a variable or a user's home was read for it, although its value is known well enough to deny."""
+    number: bool = False
+    """True if it is only `$?`, `$#` or `$$`: unknown, but one word of digits."""
+
+    @property
+    def known(self) -> bool:
+        """Return True if the text contains no hole."""
+        return HOLE not in self.text
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramWords:
+    """A program with its words, without wrappers."""
+
+    name: str
+    args: tuple[Arg, ...]
 
 
 # Paths.

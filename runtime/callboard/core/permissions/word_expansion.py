@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from callboard.core.permissions import globs
-from callboard.core.permissions.values import Dynamic, Text, Word
+from callboard.core.permissions.values import HOLE, Arg, Dynamic, Text, Word
 
-HOLE = "\0"
 NUMBER = "number"
 """Source of a `Dynamic` that is a number (`$?`, `$#`, `$$`)."""
 MOST_WORDS = 256
@@ -35,28 +34,6 @@ _ESCAPE = re.compile(
 _SEQUENCE = re.compile(r"([-+]?\d+|[a-zA-Z])\.\.([-+]?\d+|[a-zA-Z])(?:\.\.([-+]?\d+))?")
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*\+?=")
 _MOST_DIGITS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Arg:
-    """One word as a command receives it, as far as it is known."""
-
-    text: str
-    """Text of the word, with `HOLE` for unknown parts."""
-    glob: bool = False
-    pattern: str = ""
-    """For globs: the text as a pattern (`globs`), with a backslash before quoted characters."""
-    output_only: bool = False
-    """True if the unknown parts are outputs of commands, not variables."""
-    variable: bool = False
-    """True if a variable or a user's home was read for it, although its value is known well enough to deny."""
-    number: bool = False
-    """True if it is only `$?`, `$#` or `$$`: unknown, but one word of digits."""
-
-    @property
-    def known(self) -> bool:
-        """Return True if the text contains no hole."""
-        return HOLE not in self.text
 
 
 @dataclass(frozen=True, slots=True)

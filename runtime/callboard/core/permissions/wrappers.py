@@ -15,8 +15,8 @@ from callboard.core.permissions.command_table import HARMLESS_ASSIGNMENTS, names
 from callboard.core.permissions.effects import Does, Effect
 from callboard.core.permissions.hard_deny import name_of, walk
 from callboard.core.permissions.option_parser import names_long
-from callboard.core.permissions.values import Node, Redirect, Script, Simple
-from callboard.core.permissions.word_expansion import HOLE, Arg, expand, literal
+from callboard.core.permissions.values import HOLE, Arg, Node, Redirect, Script, Simple
+from callboard.core.permissions.word_expansion import expand, literal
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from zoneinfo import ZoneInfo
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.scheduling.cron import CronInvalid, parse_cron
 from callboard.core.scheduling.trigger import Once, parse_when
-from callboard.types.agent_spec import READ_AS, PermissionMode
-from callboard.types.records import Budget
+from callboard.types.agent_spec import READ_AS
+from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
 
 LONGEST_PROMPT = 100_000

@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from callboard.core.approvals.plan_gate import SUBMIT
 from callboard.core.permissions.modes import CHAIN, within
-from callboard.types.agent_spec import AgentSpec, PermissionMode, PermissionRules
+from callboard.types.agent_spec import AgentSpec, PermissionRules
+from callboard.types.records import PermissionMode
 from callboard.types.schedules import Schedule, ScheduleRights
 
 NOTHING_UNASKED = "Nothing"

@@ -11,12 +11,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from callboard.core.permissions.git import setting_is_quiet
 from callboard.core.trust.claims import Claim
 
 _HEADER = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?\]')
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
+_QUIET_KEY = re.compile(
+    r"core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol)"
+    r"|(?:remote|branch|submodule|user|init|push|pull|merge|rebase|color|advice|gc|fetch)\..*"
+    r"|extensions\.(?:noop|objectformat|refstorage)"
+)
+_LOUD_KEY = re.compile(
+    r"(?:submodule\..*\.update|remote\..*\.(?:uploadpack|receivepack|vcs|proxy|promisor|partialclonefilter)|merge\..*\.driver|gc\..*hook)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +131,29 @@ def _value(text: str) -> str:
             out += character
         position += 1
     return out
+
+
+def config_is_quiet(text: str) -> bool:
+    """Return True if a repository's configuration file does not make git run, include or redirect anything."""
+    section = ""
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line.endswith("\\"):
+            return False
+        header = re.fullmatch(r'\[([A-Za-z0-9.-]+)(?:\s+"([^"\\]*)")?\]', line)
+        if header:
+            section = header[1].lower() + (f".{header[2]}" if header[2] is not None else "")
+            continue
+        key = re.match(r"([A-Za-z][A-Za-z0-9-]*)\s*(?:=|$)", line)
+        name = f"{section}.{key[1].lower()}" if key and section else ""
+        if not setting_is_quiet(name):
+            return False
+    return True
+
+
+def setting_is_quiet(name: str) -> bool:
+    """Return True if a setting of this name (section and key in lower case) does not make git run, include or redirect
+    anything."""
+    return bool(_QUIET_KEY.fullmatch(name)) and not _LOUD_KEY.fullmatch(name)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
 from callboard.adapters.processes.sandbox.walls import unprivileged
-from callboard.adapters.shell.paths import claude_folders
 from callboard.adapters.system.regular_files import read_regular
+from callboard.core.permissions.sensitive_paths import claude_folders
 
 CREDENTIALS = (
     *(".ssh", ".aws", ".azure", ".gnupg", ".docker", ".kube", ".password-store", ".netrc", ".pgpass", ".my.cnf"),

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.shell.paths import open_folder
-from callboard.core.permissions.hard_deny import critical
+from callboard.adapters.system.regular_files import open_folder
+from callboard.core.permissions.sensitive_paths import critical
 from callboard.types.records import PathGrant
 
 
