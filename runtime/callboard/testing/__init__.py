@@ -8,9 +8,8 @@ def test_the_lead_looks_before_it_answers() -> None:
     assert_that(record).lead.called("weather", city="Oslo").ended_with("coat")
 """
 
-from callboard.testing.chaos import Survived, survive
 from callboard.testing.records import Called, Recorded, ThatAgent, ThatSession, assert_that, recorded
-from callboard.testing.rehearsing import Rehearsal, RehearsedSession, pretend
+from callboard.testing.rehearsing import Rehearsal, RehearsedSession, Survived, pretend, survive
 from callboard.testing.scripts import Played, ScenarioModel, ScriptedModel, fault, say, use
 from callboard.testing.world import AllowAll, MemoryArchive, NoLauncher, SeededDice, SteadyClock, World, run_virtual
 from callboard.testing.world import WorldSession as HostedSession

@@ -10,7 +10,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from callboard.cli.repl.completion import (
+from callboard.cli.repl.input import (
     MOST_SHOWN,
     CompletionChoice,
     CompletionNames,

@@ -7,8 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from callboard.cli.terminal.terminal import Block
-from callboard.cli.views.events import call_words, lines_of, mail_line, shorten
-from callboard.cli.views.tool_results import Detail, result_block
+from callboard.cli.views.events import Detail, call_words, lines_of, mail_line, result_block, shorten
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import Edit

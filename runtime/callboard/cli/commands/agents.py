@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
-from callboard.cli.commands.output import terminal_of
-from callboard.cli.commands.skills import tell_begun
+from callboard.cli.commands.output import tell_begun, terminal_of
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.listings import table

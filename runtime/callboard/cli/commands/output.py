@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 
 from callboard.cli.commands.options import Invocation
 from callboard.cli.terminal.terminal import Block, Terminal, block
+from callboard.core.trust.claims import printable
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import open_handle
 from callboard.sessions.inspect.resources import plain_row
@@ -68,3 +70,11 @@ def print_rows(
             terminal.record(json.dumps([record(row) for row in rows], indent=2))
         else:
             terminal.rows(as_table(rows))
+
+
+def tell_begun(invocation: Invocation, path: Path, *, person: bool) -> None:
+    """Print the path, and what to do before it takes effect. `person`: it is in the user's own folder."""
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block(printable(str(path)), "good"))
+        if not person:
+            terminal.terminal_print(block("edit it, then `callboard trust`: what a workspace brings waits for that"))

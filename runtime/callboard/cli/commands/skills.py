@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
-from callboard.cli.commands.output import terminal_of
-from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.commands.output import tell_begun, terminal_of
+from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.listings import table
 from callboard.core.trust.claims import printable
@@ -141,11 +141,3 @@ def _skill_lines(skill: SkillShown) -> Iterator[Line]:
     yield Line("")
     for text in skill.body.strip().splitlines():
         yield Line(printable(text))
-
-
-def tell_begun(invocation: Invocation, path: Path, *, person: bool) -> None:
-    """Print the path, and what to do before it takes effect. `person`: it is in the user's own folder."""
-    with terminal_of(invocation) as terminal:
-        terminal.rows(block(printable(str(path)), "good"))
-        if not person:
-            terminal.terminal_print(block("edit it, then `callboard trust`: what a workspace brings waits for that"))

@@ -27,9 +27,9 @@ from callboard.cli.headless.client import Client
 from callboard.cli.headless.control import ClientApprover, Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of
 from callboard.cli.headless.json_result import Structured
+from callboard.cli.headless.messages import ClientSpoken, EventsTold
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.stream_json import StreamJson
-from callboard.cli.headless.tool_names import ClientSpoken, EventsTold
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.signals import Leaving, ended_by, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal, block

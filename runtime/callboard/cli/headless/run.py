@@ -24,6 +24,7 @@ from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.signals import Leaving, ended_by, handle_signals, run_until_left
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.cli.views.requests import requests_block
+from callboard.cli.views.resume import kept_block
 from callboard.cli.views.status import attached_block
 from callboard.core.reports.metrics import together
 from callboard.core.reports.spending import usage_words
@@ -239,10 +240,11 @@ class HeadlessRun:
             lines = ["still open:", *(f"  {line}" for line in open_lines)]
             self._terminal.terminal_print(block("\n".join(lines), "warn"))
         if self._session is not None and code in {HANGUP, 130, 143}:
-            note = f"the session is kept: `callboard resume {self._session.id}` continues it"
             if isinstance(self._session, AttachedSession):
-                note = f"process {self._session.pid} goes on with the session"
-            self._terminal.terminal_print(block(note, "dim"))
+                note = block(f"process {self._session.pid} goes on with the session", "dim")
+            else:
+                note = kept_block(self._session.id)
+            self._terminal.terminal_print(note)
         if self._session is not None:
             self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))
 

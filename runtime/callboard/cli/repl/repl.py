@@ -10,9 +10,6 @@ The history of lines typed in this workspace is kept in a file between conversat
 An entry is a JSON string on its own line, so that an entry of several lines stays one. Several processes may append to
 one file: each entry is one write. If a file cannot be read or written, the history is lost, but the conversation
 continues.
-
-The status line shows the working agents, pending requests for the person, tokens and cost, and the next schedule. It
-does not draw.
 """
 
 from __future__ import annotations
@@ -20,19 +17,28 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import count
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
 from prompt_toolkit.history import History
 
-from callboard.cli.repl.completion import CompletionNames, Files, LineCompleter, around
-from callboard.cli.repl.input import Nothing, Shell, SlashLine, is_busy, lives_of, read_line, runs, submit
+from callboard.cli.repl.input import (
+    CompletionNames,
+    Files,
+    LineCompleter,
+    Nothing,
+    Shell,
+    SlashLine,
+    around,
+    is_busy,
+    lives_of,
+    read_line,
+    runs,
+    submit,
+)
 from callboard.cli.repl.line import Draft, LineInterrupted, PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
@@ -44,12 +50,11 @@ from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.plan_editor import edit_at
 from callboard.cli.terminal.signals import TWICE, Leaving, handle_end, run_until_left
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.status import at_work, attached_block, lives_words, rate_waits, setting_words, waiting_words
+from callboard.cli.views.resume import opened_block
+from callboard.cli.views.status import StatusLine, at_work, attached_block, setting_words
 from callboard.core.permissions.modes import next_mode
-from callboard.core.reports.spending import cost_words, usage_words
-from callboard.core.scheduling import next_wake
 from callboard.sessions.attached import Attach, AttachedSession, opened
 from callboard.sessions.base import OpenSession
 from callboard.sessions.options import (
@@ -62,7 +67,6 @@ from callboard.sessions.options import (
 from callboard.sessions.result import RunEnd
 from callboard.types.errors import CallboardError
 from callboard.types.records import Request
-from callboard.types.schedules import Schedule
 
 _ECHOED = 12
 """Most lines of a sent text that are shown again; the person already knows a long paste."""
@@ -111,8 +115,7 @@ class Repl:
             self._screen.redraw = self._line.redraw
             self._screen.attach(session, asks=approver.asks)
             approver.attach(session)
-            text = f"{setting_words(session)}\nsession {session.id}; /help lists the commands"
-            self._terminal.terminal_print(block(text, "dim"))
+            self._terminal.terminal_print(opened_block(setting_words(session), session.id))
             if isinstance(session, AttachedSession):
                 self._terminal.terminal_print(attached_block(session, session.pid))
                 self._screen.note_at_work(at_work(session))
@@ -418,72 +421,3 @@ def entries(data: bytes, *, cut: bool = False) -> list[str]:
 
 def _row(entry: str) -> bytes:
     return json.dumps(entry).encode() + b"\n"
-
-
-_NAME = 20
-_BETWEEN = " | "
-
-
-@dataclass(frozen=True, slots=True)
-class StatusPart:
-    """Part of the status line. `rank`: rank 0 is dropped last. `short`: shown instead before the part is dropped."""
-
-    text: str
-    rank: int
-    short: str = ""
-
-
-class StatusLine:
-    """Texts of the line below; the next times are recomputed only when a schedule has changed."""
-
-    def __init__(self, session: OpenSession) -> None:
-        self._session = session
-        self._for: Sequence[Schedule] = ()
-        self._next: tuple[float, str] | None = None
-
-    def text(self, doing: Sequence[str], width: int) -> str:
-        """Return the line, at most `width` columns. `doing`: the work of each agent."""
-        session = self._session
-        rows = self._session.schedules()
-        if rows != self._for:
-            self._for = rows
-            self._next = next_of(rows)
-        usage = session.usage()
-        parts = [
-            *(StatusPart(agent, rank) for agent, rank in zip(doing, count(3), strict=False)),
-            StatusPart(f"mode {session.mode_of()}", 1),
-            StatusPart(lives_words(session), 50),
-            StatusPart(waiting_words(session), 0),
-            *(StatusPart(wait, 2) for wait in rate_waits(session)),
-            StatusPart(usage_words(usage), 60, short=cost_words(usage)),
-            StatusPart(next_words(self._next, time.time()), 70),
-        ]
-        return fitted(parts, width)
-
-
-def fitted(parts: Sequence[StatusPart], width: int) -> str:
-    """Return the parts in one line. If they are wider than `width` columns, shorten and drop whole parts, the highest
-    rank first; only a last part that is too wide by itself is cut."""
-    visible = [StatusPart(plain(part.text).replace("\n", " "), part.rank, part.short) for part in parts if part.text]
-    while len(visible) > 1 and columns(_BETWEEN.join(part.text for part in visible)) > width:
-        last = max(visible, key=lambda part: (bool(part.short), part.rank))
-        at = visible.index(last)
-        visible[at : at + 1] = [StatusPart(last.short, last.rank)] if last.short else []
-    return shorten(_BETWEEN.join(part.text for part in visible), width)
-
-
-def next_of(rows: Sequence[Schedule]) -> tuple[float, str] | None:
-    """Return the next slot of all schedules, as unix seconds, and the schedule's name; None if none will fire."""
-    slots = [(at, row.name or row.id) for row in rows if (at := next_wake(row)) is not None]
-    return min(slots, default=None)
-
-
-def next_words(slot: tuple[float, str] | None, now: float) -> str:
-    """Return `next 09:00 standup`, in this machine's time; with the day if it is not today."""
-    if slot is None:
-        return ""
-    at, name = slot
-    then = datetime.fromtimestamp(at).astimezone()
-    today = datetime.fromtimestamp(now).astimezone().date()
-    when = f"{then:%H:%M}" if then.date() == today else f"{then:%a %d %b %H:%M}"
-    return f"next {'now' if at <= now else when} {shorten(name, _NAME)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -16,17 +16,18 @@ import anyio.to_thread
 from callboard.cli.repl.input import Say, submit
 from callboard.cli.slash.context import Here, Leave, SlashCommand, Switch, living, nothing_more, suggestion
 from callboard.cli.terminal.plan_editor import approval, editable, keep_text
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block, plain
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.context import context_block, edits_block, undo_line
 from callboard.cli.views.cost import cost_block
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import listing, table
+from callboard.cli.views.listings import listing
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
 from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.cli.views.permission import read_always
 from callboard.cli.views.policy import made_lines, rules_table
 from callboard.cli.views.requests import details_of, find_request, request_page, requests_block
 from callboard.cli.views.schedules import cron_page
+from callboard.cli.views.servers import NO_SERVERS, states_block, tools_count
 from callboard.cli.views.status import sessions_table, status_block
 from callboard.cli.views.tasks import tasks_table
 from callboard.cli.views.team import team_table
@@ -40,7 +41,6 @@ from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.memory import MemoryInspector, NoteSelection, open_memory
 from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import CallboardError, ToolRefused, UsageError
-from callboard.types.mcp import ServerNow
 from callboard.types.records import Request
 
 _SOON = 0.5
@@ -183,13 +183,10 @@ async def quit_(console: Here, arguments: str) -> Block:
     raise Leave
 
 
-_NONE = "this session has no MCP servers: `callboard mcp add` configures one, for sessions that begin after it"
-
-
 async def mcp(console: Here, arguments: str) -> Block:
     servers = console.session.servers
     if servers is None:
-        return block(_NONE, "dim")
+        return block(NO_SERVERS, "dim")
     action, _, name = arguments.partition(" ")
     if not action:
         return states_block(servers.now())
@@ -203,19 +200,7 @@ async def _do(servers: Servers, action: str, name: str) -> Block:
         now = await (servers.connect(name) if action == "connect" else servers.switch_off(name))
     except ToolRefused as refused:
         return block(str(refused), "warn")
-    return block(f"{now.name} is {now.state}, {_count(now)}", "good" if now.state == "connected" else "dim")
-
-
-def states_block(servers: Sequence[ServerNow]) -> Block:
-    """Return a line for each server, with the reason if it is not available."""
-    rows = [[now.name, now.state, _count(now), str(len(now.prompts)), str(len(now.resources))] for now in servers]
-    lines = list(table(["SERVER", "STATE", "TOOLS", "PROMPTS", "RESOURCES"], rows, _NONE).lines)
-    lines += [Line(plain(f"{now.name}: {now.why}"), "warn") for now in servers if now.why]
-    return Block(tuple(lines))
-
-
-def _count(now: ServerNow) -> str:
-    return f"{len(now.tools)} tool{'s' if len(now.tools) != 1 else ''}"
+    return block(f"{now.name} is {now.state}, {tools_count(now)}", "good" if now.state == "connected" else "dim")
 
 
 async def memory(console: Here, arguments: str) -> Block:

@@ -12,9 +12,8 @@ from datetime import datetime
 from typing import Protocol
 
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
-from callboard.cli.views.events import answer_words, budget_block, call_words, lines_of, mail_line
+from callboard.cli.views.events import Detail, answer_words, budget_block, call_words, lines_of, mail_line, result_block
 from callboard.cli.views.permission import denial, denial_line, is_denial, unanswered
-from callboard.cli.views.tool_results import Detail, result_block
 from callboard.core.recovery.retry_policy import odd_stop
 from callboard.core.replies import ReplyText
 from callboard.core.reports.spending import usage_words

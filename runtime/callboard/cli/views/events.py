@@ -4,17 +4,23 @@ A retry, a fire, a compaction and an envelope between agents have one line each.
 and the text that ends a turn are shown in full. Only single lines are progress, which `--quiet` hides. Text is
 shortened only for the screen.
 
+The result of a tool call has one line, then a few lines of its changes or of the end of its output. Its detail is
+`brief` on a screen on which nobody types (one line, so that a log stays a log), `folded` on the prompt line, and
+`whole` there with `--verbose`. Omitted lines are counted.
+
 It does not print, keep state or colour: a line has the name of a style.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from callboard.cli.terminal.terminal import Block, Line, Style, block, char_columns, plain
+from callboard.cli.views.resume import resumed_block
 from callboard.core.budgets.tree import exhausted, used_up
 from callboard.core.call_words import input_words
+from callboard.core.keys import count_words
 from callboard.types.events import (
     AgentCrashed,
     AgentResumed,
@@ -48,6 +54,7 @@ from callboard.types.events import (
     TaskHeld,
     TasksReminded,
     TodosSet,
+    ToolFinished,
     TurnEnded,
     WaitBegan,
 )
@@ -64,7 +71,7 @@ _SILENT_MAIL = frozenset({"prompt", "command", "scheduled", "plan_approval_reque
 
 
 def lines_of(agent: str, event: Event) -> Block | None:
-    """Return the lines of an event; None if it has none. For a finished call see `tool_results.result_block`."""
+    """Return the lines of an event; None if it has none. For a finished call see `result_block`."""
     teller = _TELLERS.get(type(event))
     return None if teller is None else teller(agent, event)
 
@@ -142,7 +149,7 @@ def _started(agent: str, event: AgentStarted) -> Block | None:
 
 
 def _resumed(agent: str, event: AgentResumed) -> Block:
-    return _progress(agent, "goes on where it was")
+    return resumed_block(agent)
 
 
 def _crashed(agent: str, event: AgentCrashed) -> Block:
@@ -408,3 +415,84 @@ _TELLERS: Mapping[type[Any], Callable[[str, Any], Block | None]] = {
     ReactAsked: _react,
     Interrupted: _interrupted,
 }
+
+
+Detail = Literal["brief", "folded", "whole"]
+
+DIFF_LINES = 8
+LAST_LINES = 3
+WHOLE_LINES = 400
+"""Most lines of a change, of a command's output, and with `--verbose`."""
+_INDENT = "    "
+_LAST = frozenset({"bash", "task_output"})
+"""Tools whose last lines are the most useful ones."""
+
+
+def result_block(agent: str, event: ToolFinished, call: ToolCall | None, detail: Detail = "folded") -> Block:
+    """Return a finished call, as progress, which `--quiet` hides."""
+    text = plain(text_of(event.content))
+    style: Style = "bad" if event.is_error else "dim"
+    name = call_words(call) if call else event.call
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    below = () if detail == "brief" else tuple(_below(call.name if call else "", text, detail))
+    head = _head(lines, call.name if call else "", len(below), style)
+    return Block((Line(f"{name} => {head}", style, agent), *below), progress=True)
+
+
+def diff_lines(text: str, most: int = DIFF_LINES) -> list[Line]:
+    """Return the changed lines of a unified diff, coloured; omitted lines are counted. Empty if it has none."""
+    lines = text.split("\n")
+    begin = next((at for at, line in enumerate(lines) if line.startswith("@@ ")), None)
+    if begin is None:
+        return []
+    hunks = lines[begin:]
+    changed = [line for line in hunks if line[:1] in ("+", "-")]
+    visible = [Line(f"{_INDENT}{shorten(line, WIDTH)}", "good" if line[0] == "+" else "bad") for line in changed[:most]]
+    return [*visible, *_omitted_line(len(changed) - len(visible))]
+
+
+def counted(text: str) -> str:
+    """Return `+3 -1` of a unified diff; empty if it has no changes."""
+    lines = text.split("\n")
+    begin = next((at for at, line in enumerate(lines) if line.startswith("@@ ")), len(lines))
+    signs = [line[:1] for line in lines[begin:]]
+    added = signs.count("+")
+    removed = signs.count("-")
+    return f"+{added} -{removed}" if added or removed else ""
+
+
+def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
+    """Return the first line of the result and a count of the others; also the last line, if no line is shown below."""
+    if not lines:
+        return "(nothing)"
+    first = shorten(lines[0], WIDTH)
+    if tool == "edit_file" and below:
+        return counted("\n".join(lines)) or first
+    if len(lines) == 1:
+        return first
+    if below:
+        return (
+            count_words(len(lines), "line")
+            if tool in _LAST
+            else f"{first} … {count_words(len(lines) - 1, 'more line')}"
+        )
+    between = f" … {count_words(len(lines) - 2, 'line')} … " if len(lines) > 2 else " / "
+    return f"{first}{between}{shorten(lines[-1], WIDTH)}"
+
+
+def _below(tool: str, text: str, detail: Detail) -> list[Line]:
+    lines = [line.rstrip() for line in text.strip("\n").split("\n")]
+    if detail == "whole":
+        changes = diff_lines(text, WHOLE_LINES) if tool == "edit_file" else []
+        visible = [Line(f"{_INDENT}{line}", "dim") for line in lines[:WHOLE_LINES]] if len(lines) > 1 else []
+        return changes or [*visible, *_omitted_line(len(lines) - WHOLE_LINES)]
+    if tool in ("edit_file", "write_file"):
+        return diff_lines(text)
+    last = [line for line in lines if line.strip()]
+    if tool in _LAST and len(last) > 1:
+        return [Line(f"{_INDENT}{shorten(line, WIDTH)}", "dim") for line in last[-LAST_LINES:]]
+    return []
+
+
+def _omitted_line(count: int) -> list[Line]:
+    return [Line(f"{_INDENT}… {count} more {'line' if count == 1 else 'lines'}", "dim")] if count > 0 else []

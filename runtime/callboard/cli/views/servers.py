@@ -18,6 +18,7 @@ from callboard.types.records import Json
 
 _STATES: Mapping[ServerState, str] = {"waiting": "on"}
 _HIDDEN = "..."
+NO_SERVERS = "this session has no MCP servers: `callboard mcp add` configures one, for sessions that begin after it"
 
 
 def servers_table(servers: ConfiguredServers, checked: Mapping[str, ServerNow]) -> Block:
@@ -157,3 +158,16 @@ def _visible_value(value: str) -> str:
 
 def _names_a_variable(value: object) -> bool:
     return isinstance(value, str) and value.startswith("${") and value.endswith("}") and ":-" not in value
+
+
+def states_block(servers: Sequence[ServerNow]) -> Block:
+    """Return a line for each server, with the reason if it is not available."""
+    rows = [[now.name, now.state, tools_count(now), str(len(now.prompts)), str(len(now.resources))] for now in servers]
+    lines = list(table(["SERVER", "STATE", "TOOLS", "PROMPTS", "RESOURCES"], rows, NO_SERVERS).lines)
+    lines += [Line(plain(f"{now.name}: {now.why}"), "warn") for now in servers if now.why]
+    return Block(tuple(lines))
+
+
+def tools_count(now: ServerNow) -> str:
+    """Return `2 tools`."""
+    return f"{len(now.tools)} tool{'s' if len(now.tools) != 1 else ''}"

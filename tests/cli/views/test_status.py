@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from callboard.cli.repl.repl import StatusPart, fitted, next_of, next_words
+from callboard.cli.views.status import StatusPart, fitted, next_of, next_words
 from callboard.types.schedules import Schedule
 
 NOON = datetime(2026, 12, 1, 12, 0).astimezone().timestamp()

@@ -1,0 +1,24 @@
+"""Texts of a resume: what it prints for each agent and at the prompt line, and how a run that is left is resumed. Pure.
+
+The requests that were already pending are shown by `WaitingShown` in `cli/headless/run.py`, or asked at the prompt line.
+"""
+
+from __future__ import annotations
+
+from callboard.cli.terminal.terminal import Block, Line, block
+
+
+def resumed_block(agent: str) -> Block:
+    """Return the line of an agent that another process hosted before, as progress."""
+    return Block((Line("goes on where it was", "dim", agent),), progress=True)
+
+
+def opened_block(settings: str, session: str) -> Block:
+    """Return the first lines of the prompt line, for a new session and a resumed one. `settings`: folder, model, mode
+    and sandbox. `session`: its id."""
+    return block(f"{settings}\nsession {session}; /help lists the commands", "dim")
+
+
+def kept_block(session: str) -> Block:
+    """Return how to resume the session with this id, for a run that was left before its end."""
+    return block(f"the session is kept: `callboard resume {session}` continues it", "dim")
