@@ -1,4 +1,4 @@
-"""Texts of a resume: what it prints for each agent and at the prompt line, and how a run that is left is resumed. Pure.
+"""Texts of a resume: the lines for each agent and of the prompt line, and how to resume a run that was left. Pure.
 
 The requests that were already pending are shown by `WaitingShown` in `cli/headless/run.py`, or asked at the prompt line.
 """
