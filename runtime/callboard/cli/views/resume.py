@@ -1,6 +1,6 @@
 """Texts of a resume: the lines for each agent and of the prompt line, and how to resume a run that was left. Pure.
 
-The requests that were already pending are shown by `WaitingShown` in `cli/headless/run.py`, or asked at the prompt line.
+`WaitingShown` in `cli/headless/run.py` shows the requests that were pending already; the prompt line asks them.
 """
 
 from __future__ import annotations
