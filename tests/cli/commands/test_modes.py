@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.cli.commands.command import Command
 from tests.cli.repl.screen import Screen
 from tests.simulation.processes import AtTerminal
 
+from callboard.cli.commands.options import PERMISSION_MODES
 from callboard.cli.repl.line import TOO_SOON
+from callboard.types.agent_spec import READ_AS, PermissionMode
 
 PLAN = """
 agents:
@@ -117,3 +120,8 @@ def test_leaving_an_attached_screen_at_a_question_answers_nothing(command: Comma
     assert after == request, "still pending, with no word more in its history"
     assert command.here("approve", request["id"]).code == 0
     assert host.end() == 0
+
+
+def test_the_option_offers_every_mode() -> None:
+    """The options are imported for `--help`, before the types: they name the modes themselves."""
+    assert set(PERMISSION_MODES) == {*get_args(PermissionMode), *READ_AS}

@@ -6,7 +6,7 @@ Each option takes effect, or is reported on stderr with the reason why not. A wr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import click
@@ -138,23 +138,6 @@ def not_heeded(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _key(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
-
-
-def split_list(texts: Iterable[str]) -> tuple[str, ...]:
-    """Split names or rules at commas or blanks, except inside brackets."""
-    names: list[str] = []
-    for text in texts:
-        depth = 0
-        word = ""
-        for char in text:
-            depth = max(depth + (char == "(") - (char == ")"), 0)
-            if depth or not (char == "," or char.isspace()):
-                word += char
-            else:
-                names.append(word)
-                word = ""
-        names.append(word)
-    return tuple(word for word in names if word)
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:

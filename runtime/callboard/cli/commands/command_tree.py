@@ -18,9 +18,8 @@ from typing import Any
 
 import click
 
-from callboard.cli.commands.options import EVERYWHERE
+from callboard.cli.commands.options import EVERYWHERE, PERMISSION_MODES
 from callboard.cli.commands.root import cli
-from callboard.types.agent_spec import READ_AS
 
 _BY_NAME: Mapping[str, str] = MappingProxyType(
     {
@@ -34,7 +33,6 @@ _BY_NAME: Mapping[str, str] = MappingProxyType(
     }
 )
 _BY_METAVAR: Mapping[str, str] = MappingProxyType({"FILE": "file", "PATH": "file"})
-_MODES = ["default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermissions", *READ_AS]
 
 
 def shape() -> str:
@@ -78,7 +76,7 @@ def _kind(param: click.Parameter, path: str) -> str | list[str]:
     if isinstance(param.type, click.Path):
         return "dir" if not param.type.file_okay else "file"
     if param.name == "permission_mode":
-        return _MODES
+        return list(PERMISSION_MODES)
     if param.name == "name" and path.startswith("team "):
         return "agent"
     return _BY_NAME.get(param.name or "") or _BY_METAVAR.get(param.metavar or "", "text")

@@ -14,9 +14,16 @@ from typing import Any, cast
 
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
+from callboard.cli.commands.options import (
+    Invocation,
+    as_json,
+    everywhere,
+    flags_of,
+    permission_options,
+    refuse_tools,
+    with_plugins,
+)
 from callboard.cli.commands.output import notice_of, terminal_of
-from callboard.cli.commands.run import MODES, flags_of
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.servers import call_block, entry_block, entry_json, server_json, servers_table, test_block
 from callboard.sessions.inspect.mcp_servers import (
@@ -204,18 +211,7 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
 @click.option("--http", default="", metavar="HOST:PORT", help="Serve this machine over HTTP instead of stdio.")
 @click.option("--may-approve", is_flag=True, help="Let the client approve, reject and answer in your name.")
 @click.option("--model", metavar="NAME", help="Model of new sessions; rehearsal:FILE needs no key.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
-@click.option(
-    "--allowed-tools",
-    "--allowedTools",
-    "allow",
-    multiple=True,
-    metavar="RULE",
-    help="Allow calls that match without asking.",
-)
-@click.option(
-    "--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse calls that match."
-)
+@permission_options
 @click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
 @click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of one session in dollars.")
 @click.option("--trust", is_flag=True, help="Trust the workspaces: use their hooks, agents, servers and settings.")

@@ -1,11 +1,14 @@
-"""Options of every command, and those that are refused inside a tool call. Imports only click."""
+"""Options of every command, those that several commands share, and those that are refused inside a tool call.
+
+Imports only click, because `--help` imports it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -79,6 +82,38 @@ def with_servers(command: Command) -> Command:
     return click.option("--mcp-config", multiple=True, metavar="JSON|FILE", help=text)(strict(command))
 
 
+PERMISSION_MODES = (
+    *("default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermissions"),
+    *("manual", "auto"),
+)
+"""Values of `--permission-mode`: the modes, then the names of Claude Code for `default`. A test compares them with
+`types.agent_spec`, which takes long to import."""
+_MODE = click.option(
+    "--permission-mode", type=click.Choice(PERMISSION_MODES), help="How to decide calls that no rule decides."
+)
+
+
+def permission_options(command: Command) -> Command:
+    """Add `--permission-mode`, `--allowed-tools` and `--disallowed-tools`, which `flags_of` turns into settings."""
+    deny = click.option(
+        *("--disallowed-tools", "--disallowedTools", "deny"),
+        multiple=True,
+        metavar="RULE",
+        help="Refuse calls that match.",
+    )
+    return _MODE(_allowing("--allowed-tools", "--allowedTools")(deny(command)))
+
+
+def permission_grants(command: Command) -> Command:
+    """Add `--permission-mode` and `--allowed-tools`, for a command whose program sets what is refused."""
+    return _MODE(_allowing("--allowed-tools")(command))
+
+
+def _allowing(*names: str) -> Callable[[Command], Command]:
+    text = "Allow calls that match without asking."
+    return click.option(*names, "allow", multiple=True, metavar="RULE", help=text)
+
+
 def taking_over(command: Command) -> Command:
     """Add `--take-over`, `--wait` and `--force`: host a session that another process hosts."""
     options = (
@@ -99,6 +134,43 @@ def taking_over(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+_SETTINGS = {
+    "permission_mode": "permission.mode",
+    "allow": "permission.allow",
+    "deny": "permission.deny",
+    "max_turns": "limits.steps",
+    "max_seconds": "limits.seconds",
+}
+"""Options that are settings for this session, by their dotted names."""
+
+
+def flags_of(values: Mapping[str, Any]) -> dict[str, object]:
+    """Return the settings that options set. Zero is a value; options that were not given are left out."""
+    settings = {name: values.get(option) for option, name in _SETTINGS.items()}
+    return {
+        name: list(split_list(cast("tuple[str, ...]", value))) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value is not None and value != ()
+    }
+
+
+def split_list(texts: Iterable[str]) -> tuple[str, ...]:
+    """Split names or rules at commas or blanks, except inside brackets."""
+    names: list[str] = []
+    for text in texts:
+        depth = 0
+        word = ""
+        for char in text:
+            depth = max(depth + (char == "(") - (char == ")"), 0)
+            if depth or not (char == "," or char.isspace()):
+                word += char
+            else:
+                names.append(word)
+                word = ""
+        names.append(word)
+    return tuple(word for word in names if word)
 
 
 def refuse_tools(action: str, *, service: bool = False) -> None:

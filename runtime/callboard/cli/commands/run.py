@@ -19,8 +19,18 @@ import click
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_claude
 from callboard.adapters.extensions.hook_fields import HookOrigin
 from callboard.adapters.extensions.hooks import HookEntry, load_hooks
-from callboard.cli.commands.client_options import client_options, json_object, not_heeded, split_list
-from callboard.cli.commands.options import Invocation, everywhere, refuse_tools, taking_over, with_plugins, with_servers
+from callboard.cli.commands.client_options import client_options, json_object, not_heeded
+from callboard.cli.commands.options import (
+    Invocation,
+    everywhere,
+    flags_of,
+    permission_options,
+    refuse_tools,
+    split_list,
+    taking_over,
+    with_plugins,
+    with_servers,
+)
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.prompt_input import read_prompt
 from callboard.cli.headless.initialize import agents_of
@@ -46,8 +56,6 @@ from callboard.sessions.options import (
 from callboard.types.agent_spec import READ_AS
 from callboard.types.errors import UsageError
 
-MODES = ("default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermissions", *READ_AS)
-
 
 @click.command()
 @click.argument("prompt", required=False)
@@ -55,18 +63,7 @@ MODES = ("default", "acceptEdits", "plan", "dontAsk", "sandboxed", "bypassPermis
 @click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Continue this session.")
 @click.option("--carry", is_flag=True, help="With -c or -r: start a fresh conversation from a summary of the old one.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
-@click.option(
-    "--allowed-tools",
-    "--allowedTools",
-    "allow",
-    multiple=True,
-    metavar="RULE",
-    help="Allow calls that match without asking.",
-)
-@click.option(
-    "--disallowed-tools", "--disallowedTools", "deny", multiple=True, metavar="RULE", help="Refuse calls that match."
-)
+@permission_options
 @click.option("--append-system-prompt", "appended", metavar="TEXT", help="Add this to the lead's instructions.")
 @click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
 @click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of the session in dollars.")
@@ -155,26 +152,6 @@ def talk(invocation: Invocation, /, **values: Any) -> int:
     with terminal_of(invocation) as terminal:
         attach = "never" if options.identity.take_over is not None else "if hosted"
         return repl.run_repl(options, terminal, verbose=invocation.verbose, attach=attach)
-
-
-_SETTINGS = {
-    "permission_mode": "permission.mode",
-    "allow": "permission.allow",
-    "deny": "permission.deny",
-    "max_turns": "limits.steps",
-    "max_seconds": "limits.seconds",
-}
-"""SessionOptions that are settings for this session, by their dotted names."""
-
-
-def flags_of(values: Mapping[str, Any]) -> dict[str, object]:
-    """Return the settings that options set. Zero is a value; options that were not given are left out."""
-    settings = {name: values.get(option) for option, name in _SETTINGS.items()}
-    return {
-        name: list(split_list(cast("tuple[str, ...]", value))) if isinstance(value, tuple) else value
-        for name, value in settings.items()
-        if value is not None and value != ()
-    }
 
 
 def _tell(notes: Sequence[str], terminal: Terminal) -> None:

@@ -22,9 +22,15 @@ from typing import Any
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
+from callboard.cli.commands.options import (
+    Invocation,
+    as_json,
+    everywhere,
+    permission_grants,
+    refuse_tools,
+    with_plugins,
+)
 from callboard.cli.commands.output import notice_of, terminal_of
-from callboard.cli.commands.run import MODES
 from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.screen import Screen
@@ -56,8 +62,7 @@ def workflow() -> None:
 @click.option("--arg", "args", multiple=True, metavar="K=V", help="Argument of the workflow: text or JSON; repeatable.")
 @click.option("--id", "run_id", metavar="ID", help="Id of this run.")
 @click.option("--model", metavar="NAME", help="The session's model; rehearsal:FILE and cassette:FILE need no key.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
-@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow calls that match without asking.")
+@permission_grants
 @click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of its agents in dollars.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
@@ -87,8 +92,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 @click.argument("run_id", metavar="ID", required=False)
 @click.option("--from", "place", metavar="FILE:NAME", help="Current place of the workflow, if it has moved.")
 @click.option("--redo", multiple=True, metavar="STEP", help="Run this step again; repeatable.")
-@click.option("--permission-mode", type=click.Choice(MODES), help="How to decide calls that no rule decides.")
-@click.option("--allowed-tools", "allow", multiple=True, metavar="RULE", help="Allow calls that match without asking.")
+@permission_grants
 @click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of its agents in dollars.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
