@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from callboard.adapters.extensions.hook_commands import CommandHandler
-from callboard.adapters.extensions.hook_fields import HookOrigin, HttpLimits, OnlyIf
-from callboard.adapters.extensions.hook_http import HttpHandler
+from callboard.adapters.extensions.hook_fields import HookOrigin, HttpHandler, HttpLimits, OnlyIf
 from callboard.adapters.extensions.hooks import (
     WITHOUT_MOMENT,
     HooksRead,

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from tests.adapters.extensions.hook_server import says, serving
 
-from callboard.adapters.extensions.hook_http import HttpHandler
+from callboard.adapters.extensions.hook_fields import HttpHandler
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.types.hook_answers import Ask, Deny, HandlerResult, PreToolUse, Rewrite
 from callboard.types.records import ToolCall

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from callboard.adapters.mcp.schema_fix import sound
+from callboard.adapters.mcp.tools import sound
 
 REPAIRED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"a": {"type": "no such type", "description": "d"}}, {"a": {"description": "d"}}),

@@ -12,7 +12,7 @@ import pytest
 from tests.adapters.mcp.mcp_world import RAW, raw
 
 from callboard.adapters.extensions.trust import read_brought
-from callboard.adapters.mcp.headers import headers_of
+from callboard.adapters.mcp.connection import headers_of
 from callboard.adapters.mcp.manager import Manager
 from callboard.adapters.mcp.session import ServerFailed
 from callboard.adapters.mcp.starting import digests_of, words_away

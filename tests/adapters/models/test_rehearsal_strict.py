@@ -20,8 +20,13 @@ from tests.adapters.models.rehearsal_requests import (
 )
 
 from callboard.adapters.models.rehearsal.api import CATALOGUE, redact
-from callboard.adapters.models.rehearsal.strict import CheckContext, check_headers, check_request
-from callboard.adapters.models.rehearsal.strict_turns import calls_digest, thinking_marks
+from callboard.adapters.models.rehearsal.strict import (
+    CheckContext,
+    calls_digest,
+    check_headers,
+    check_request,
+    thinking_marks,
+)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ import pytest
 from tests.adapters.processes.cage import Cage, build, machine, need
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.failures import explain
 from callboard.adapters.processes.sandbox.ground import find_ground
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.proxy import ProxyRefused, Target, find_address, is_allowed, read_head
-from callboard.adapters.processes.sandbox.sandbox import Reach, Sandbox, SandboxLevel, choose
+from callboard.adapters.processes.sandbox.sandbox import Reach, Sandbox, SandboxLevel, choose, explain
 from callboard.ports.tool import Finished
 from callboard.types.records import HostGrant
 

@@ -20,7 +20,8 @@ import anyio.abc
 import pytest
 from tests.warm import PIPE, STDERR, Process
 
-from callboard.adapters.storage.sqlite import SqliteStore, doorbell, open_store
+from callboard.adapters.storage import feed
+from callboard.adapters.storage.sqlite import SqliteStore, open_store
 from callboard.adapters.storage.sqlite.store import started
 from callboard.ports.store import Append, LeaseHolder
 
@@ -147,7 +148,7 @@ async def test_a_kill_inside_any_system_call_loses_nothing(tmp_path: Path, call:
 @pytest.fixture
 def bells_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by himself: who hears anything was rung."""
-    monkeypatch.setattr(doorbell, "LOOK_SECONDS", 10_000.0)
+    monkeypatch.setattr(feed, "LOOK_SECONDS", 10_000.0)
 
 
 @pytest.mark.usefixtures("bells_only")
@@ -204,7 +205,7 @@ async def test_a_bell_whose_name_was_swept_away_while_nobody_followed_still_hear
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread sleeps without an end then: to wake it must not need the name."""
-    monkeypatch.setattr(doorbell, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(feed, "LOOK_SECONDS", 0.02)
     here, there = await open_store(tmp_path / "s"), await open_store(tmp_path / "s")
     await hears(here, there)
     await anyio.sleep(0.2)  # the last look is over: it sleeps until somebody follows again

@@ -13,8 +13,7 @@ from tests.adapters.shell.outside_world import OutsideWorld, text_of
 
 from callboard.adapters.processes.launcher import find_process
 from callboard.adapters.processes.pids import is_same
-from callboard.adapters.tools.background import background_tools
-from callboard.adapters.tools.shell import shell_tools
+from callboard.adapters.tools.shell import background_tools, shell_tools
 from callboard.ports.tool import BackgroundTask
 from callboard.types.events import BackgroundEnded, BackgroundStarted
 

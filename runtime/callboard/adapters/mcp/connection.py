@@ -12,28 +12,34 @@ A server in the client of a headless run: its messages pass through the client's
 
 `bridged` returns streams like those of the SDK's own transports. Each message is carried in a separate task, so that a
 long call does not delay others.
+
+A remote server gets the headers of its entry, and those that its `headersHelper` prints.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from callboard.adapters.mcp.capabilities import ServerCapabilities, offer_of
-from callboard.adapters.mcp.headers import headers_of
 from callboard.adapters.mcp.session import ServerFailed, Wire, first_of, handshake
+from callboard.adapters.mcp.starting import folder_of
 from callboard.adapters.mcp.stdio import tell
 from callboard.adapters.mcp.tools import CallInFlight
-from callboard.adapters.mcp.transports import ConnectionObservations, Place, Streams, remote, stdio
+from callboard.adapters.mcp.transports import ConnectionObservations, Place, Streams, prepare, remote, stdio
+from callboard.adapters.processes.programs import find_program, run_program
 from callboard.core.mcp import limits as limiting
-from callboard.core.mcp.limits import McpLimits, wait_before_start
+from callboard.core.mcp.limits import HELPER, McpLimits, wait_before_start
 from callboard.core.mcp.results import ResultContent, answer_of, one_line
 from callboard.ports.mcp import Bridge
 from callboard.ports.notifier import Notifier
@@ -50,6 +56,8 @@ LEAVING = 2.0
 """Most seconds for notifying a remote server of the end of the session."""
 SETTLE = 0.5
 """Seconds for which changes of a list are collected before it is read again."""
+MOST_BYTES = 100_000
+"""Most bytes of a helper's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,3 +477,44 @@ async def _carry_one(bridge: Bridge, sent: SessionMessage, into: Into) -> None:
         data = types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client did not carry it: {error}")
         back = types.JSONRPCError(jsonrpc="2.0", id=message.id, error=data)
     await into.send(SessionMessage(back))
+
+
+# Headers of a remote server
+
+
+async def headers_of(entry: ServerEntry, place: Place) -> Mapping[str, str]:
+    """Return the headers for one connection; the helper's win. Raises `ServerFailed` if the helper returns none."""
+    if not entry.headers_helper:
+        return entry.headers
+    return entry.headers | await _helped(entry, place)
+
+
+async def _helped(entry: ServerEntry, place: Place) -> dict[str, str]:
+    extra = {"CLAUDE_CODE_MCP_SERVER_NAME": entry.name, "CLAUDE_CODE_MCP_SERVER_URL": entry.url}
+    shell = find_program("sh", place.workspace, place.environment.get("PATH"))
+    if shell is None:
+        raise ServerFailed("its headersHelper needs `sh`, which was not found on PATH")
+    try:
+        environment = await anyio.to_thread.run_sync(prepare, entry, place)
+    except ToolRefused as refused:
+        raise ServerFailed(str(refused)) from None
+    folder = folder_of(entry, place.workspace, place.empty)
+    ran = await run_program(
+        [shell, "-c", f'cd -- "$1" && {{ {entry.headers_helper}\n}}', "sh", str(folder)],
+        environment | extra,
+        timeout=HELPER,
+        most=MOST_BYTES,
+    )
+    if ran.timed_out:
+        raise ServerFailed(f"its headersHelper took longer than {HELPER:g} s")
+    if ran.code != 0:
+        raise ServerFailed(f"its headersHelper failed (exit {ran.code}): {one_line(ran.err.decode(errors='replace'))}")
+    try:
+        headers: Any = json.loads(ran.out)
+    except ValueError:
+        headers = None
+    if not isinstance(headers, dict) or not all(
+        isinstance(value, str) for value in cast("dict[str, Any]", headers).values()
+    ):
+        raise ServerFailed("its headersHelper printed no JSON object of texts")
+    return cast("dict[str, str]", headers)

@@ -3,13 +3,25 @@
 A feed never polls. It reads from its position until nothing is left and then waits; each commit rings the bells of the
 streams and keys that it changed. A ring may be spurious, and several rings count as one: new data is always read from
 the store and never carried by the ring. So a lost or spurious ring can delay a reader, but never give it wrong data.
+
+A `Doorbell` carries rings between processes that share a store: a datagram socket for each, in the store's `run`
+folder. A datagram names the streams and keys that changed; their content is read from the store. Rings may get lost (a
+full queue, a file system without sockets), so while a reader follows, the listener asks once a second for a check of
+the store. The folder belongs to the store and is not $XDG_RUNTIME_DIR, which a scheduled process lacks: all processes
+must find the same one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import selectors
+import socket
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from anyio.lowlevel import checkpoint
@@ -20,6 +32,12 @@ T = TypeVar("T")
 
 Fetch = Callable[[int], Awaitable[tuple[Sequence[T], int]]]
 """Position -> the items after it, and the next position."""
+EVERYTHING = b"*"
+LOOK_SECONDS = 1.0
+_LARGEST = 16_384  # bytes of names in one ring; more than that rings for everything
+_LONGEST_PATH = 100  # bytes; the kernel takes 107 (man 7 unix)
+_FULL_QUEUE = 8  # rings found at once; the kernel holds 10 or more before it drops one
+_SETTLED_SECONDS = 0.1  # a folder may change twice within one tick of its time stamp
 
 
 class Feed(AsyncIterator[T], Generic[T]):
@@ -111,3 +129,139 @@ def _take_out(sleeper: T, table: dict[str, set[T]]) -> None:
         table[name].discard(sleeper)
         if not table[name]:
             del table[name]
+
+
+class Doorbell:
+    """Rings other processes, and calls `rung(names)` in its thread when it is rung (`None`: anything may have changed).
+
+    `look()` is called once a second while a reader follows, as set by `listen`.
+    """
+
+    def __init__(self, folder: Path, rung: Callable[[set[str] | None], None], look: Callable[[], None]) -> None:
+        self._folder = folder
+        self._rung = rung
+        self._look = look
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        # Non-blocking: the queue of a stopped process is full, and would stop every writer.
+        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        # its thread is woken by a pair of its own: the socket's name may be swept away, or never have been there
+        self._wakes, self._woken = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for channel in (self._socket, self._wakes, self._woken):
+            channel.setblocking(False)
+        self._directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._name = f"{os.getpid()}-{os.urandom(4).hex()}.sock"  # two containers on one folder may have equal pids
+        self._bound = False
+        self._listening = self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._others: tuple[str, ...] = ()
+        self._others_at = -1
+
+    def listen(self, active: bool) -> None:
+        """Set whether a reader follows. The first time, the socket gets its name and the thread starts."""
+        self._listening = active
+        if not active or self._stopped:
+            return
+        if self._thread is None:
+            with contextlib.suppress(OSError):  # no sockets on this file system, or no room: the looks remain
+                self._socket.bind(self._address(self._name))
+                self._bound = True
+            self._thread = threading.Thread(target=self._run, name="callboard-store-doorbell", daemon=True)
+            self._thread.start()
+        else:
+            self._nudge()
+
+    def ring(self, streams: Iterable[str], keys: Iterable[str]) -> None:
+        """Tell the other processes what changed. Never blocks, and never raises for a process that is gone."""
+        others = self._registered()
+        if not others:
+            return
+        names = [f"s{stream}" for stream in streams] + [f"k{key}" for key in keys]
+        message = "\0".join(names).encode("utf-8", "surrogatepass")
+        if len(message) > _LARGEST or any("\0" in name for name in names):
+            message = EVERYTHING
+        for other in others:
+            self._send(message, other)
+
+    def close(self) -> None:
+        """Remove the socket's name and end the thread. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._nudge()
+        if self._thread is not None:
+            self._thread.join()
+        if self._bound:
+            (self._folder / self._name).unlink(missing_ok=True)
+        for channel in (self._socket, self._out, self._wakes, self._woken):
+            channel.close()
+        os.close(self._directory)
+
+    def _address(self, name: str) -> str:
+        path = str(self._folder / name)
+        if len(os.fsencode(path)) <= _LONGEST_PATH:
+            return path
+        # A socket's path may have 107 bytes. Through the open folder any folder is reached
+        # (test_a_folder_with_a_very_long_path_has_a_doorbell_too).
+        return f"/proc/self/fd/{self._directory}/{name}"
+
+    def _registered(self) -> tuple[str, ...]:
+        """Return the socket names of other processes; the folder is read again only after it changed."""
+        try:
+            changed_at = self._folder.stat().st_mtime_ns
+            if changed_at != self._others_at:
+                settled = time.time_ns() - changed_at > _SETTLED_SECONDS * 1e9
+                names = {path.name for path in self._folder.iterdir() if path.suffix == ".sock"}
+                self._others = tuple(names - {self._name})
+                self._others_at = changed_at if settled else -1
+        except OSError:
+            return ()  # the folder is gone: nobody can be rung, and the looks remain
+        return self._others
+
+    def _send(self, message: bytes, other: str) -> None:
+        try:
+            self._out.sendto(message, self._address(other))
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):  # its process is dead; another one may have swept it up already
+                # Killed processes leave their names (test_sockets_of_the_dead_are_swept_up).
+                (self._folder / other).unlink()
+        except OSError:
+            return  # its queue is full, so it wakes anyway, or it just left
+
+    def _nudge(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # nudged often enough already
+            self._wakes.send(b"")
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._socket, selectors.EVENT_READ)
+            ready.register(self._woken, selectors.EVENT_READ)
+            looked = time.monotonic()
+            while not self._stopped:
+                # Without followers it sleeps until it is woken: an idle process costs nothing.
+                wait = max(0.0, looked + LOOK_SECONDS - time.monotonic()) if self._listening else None
+                ready.select(wait)
+                self._receive(self._woken)
+                self._hear(self._receive(self._socket))
+                if not self._listening:
+                    looked = time.monotonic()
+                elif time.monotonic() - looked >= LOOK_SECONDS:
+                    looked = time.monotonic()
+                    # Rings can get lost, and the folder's names can be deleted
+                    # (test_a_follower_hears_even_where_the_doorbell_is_broken).
+                    self._look()
+
+    def _receive(self, bell: socket.socket) -> list[bytes]:
+        """Return all waiting datagrams, up to a limit; remaining ones wake the thread again."""
+        rings: list[bytes] = []
+        with contextlib.suppress(BlockingIOError):
+            while len(rings) < 10 * _FULL_QUEUE:
+                rings.append(bell.recv(2 * _LARGEST))
+        return rings
+
+    def _hear(self, rings: list[bytes]) -> None:
+        if EVERYTHING in rings or len(rings) >= _FULL_QUEUE:
+            self._rung(None)
+            return
+        names = {name for ring in rings if ring for name in ring.decode("utf-8", "surrogatepass").split("\0")}
+        if names:
+            self._rung(names)

@@ -28,7 +28,7 @@ from callboard.adapters.models.rehearsal.replies import (
     say,
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario, Step
-from callboard.adapters.models.rehearsal.strict_turns import calls_digest, thinking_marks
+from callboard.adapters.models.rehearsal.strict import calls_digest, thinking_marks
 
 _PLACEHOLDER = re.compile(r"\$(\$?)\{(\w+)\}")
 _SHOWN = 300

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import cast
 
 from callboard.adapters.models.rehearsal.api import redact, sign, tool_use_id
-from callboard.adapters.models.rehearsal.strict_turns import fold_turns
+from callboard.adapters.models.rehearsal.strict import fold_turns
 from callboard.adapters.models.rehearsal.tokens import BLOCK_TOKENS, block_tokens, estimate, output_tokens
 
 Json = dict[str, object]

@@ -34,18 +34,16 @@ import apsw
 from anyio import to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from callboard.adapters.storage.feed import Bells, Feed, Fetch
-from callboard.adapters.storage.sqlite import health, opening, statements
-from callboard.adapters.storage.sqlite.doorbell import Doorbell
+from callboard.adapters.storage.feed import Bells, Doorbell, Feed, Fetch
+from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
-from callboard.adapters.storage.sqlite.health import DamageReport
+from callboard.adapters.storage.sqlite.opening import DamageReport
 from callboard.adapters.storage.sqlite.patience import ObstacleWait, Patience, Tell
 from callboard.adapters.storage.sqlite.place import open_lock, sync_folder, try_lock
 from callboard.adapters.storage.sqlite.schema import connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.threads import Readers, Soon, run_soon, soon_here
-from callboard.adapters.storage.sqlite.write_lock import WriteLock
-from callboard.adapters.storage.sqlite.writer import Hooks, Writer
+from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
 
@@ -210,8 +208,8 @@ class SqliteStore:
 
     async def check(self) -> tuple[DamageReport, ...]:
         """Read everything, set aside values that fail their checksum, and return all damage. As slow as the disk."""
-        for damage in await self._ask(lambda connection: list(health.scan(connection))):
-            await self._writer.do(health.set_aside(damage))
+        for damage in await self._ask(lambda connection: list(opening.scan(connection))):
+            await self._writer.do(opening.set_aside(damage))
         await self._retell()
         return self._damage
 
@@ -245,7 +243,7 @@ class SqliteStore:
         try:
             return await self._readers.do(look)
         except statements.Damage as damage:
-            await self._writer.do(health.set_aside(damage))
+            await self._writer.do(opening.set_aside(damage))
             await self._retell()
             raise ValueDamaged(
                 f"{damage.what} in {self._folder} failed its checksum and was set aside (table damaged). "
@@ -256,7 +254,7 @@ class SqliteStore:
             raise translated(error, self._folder) from error
 
     async def _retell(self) -> None:
-        self._damage = await self._readers.do(lambda connection: health.reports(connection, self._folder))
+        self._damage = await self._readers.do(lambda connection: opening.reports(connection, self._folder))
 
     @asynccontextmanager
     async def _feeding(
