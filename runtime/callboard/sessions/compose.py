@@ -304,14 +304,13 @@ def all_tools(
     """Return every tool of the runtime. `types`: agent types and when to use each, for the model. `unread`: rules that
     deny reading files or ask about it. `memories`: the notes, which only `write` allows to change."""
     from callboard.adapters.tools.board import board_tools
-    from callboard.adapters.tools.control import control_tools
+    from callboard.adapters.tools.control import control_tools, skill_tools
     from callboard.adapters.tools.cron import cron_tools
     from callboard.adapters.tools.files import file_tools
     from callboard.adapters.tools.memory import note_tools
     from callboard.adapters.tools.plan import plan_tools
     from callboard.adapters.tools.search import search_tools
     from callboard.adapters.tools.shell import background_tools, shell_tools
-    from callboard.adapters.tools.skills import skill_tools
     from callboard.adapters.tools.team import team_tools
     from callboard.adapters.tools.todo import todo_tools
     from callboard.adapters.tools.worktrees import worktree_tools

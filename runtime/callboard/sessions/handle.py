@@ -15,8 +15,8 @@ from typing import Literal, get_args
 import anyio
 
 from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.git.surroundings import WorkspaceSurroundings
 from callboard.adapters.system.clock import SystemClock
-from callboard.adapters.system.environment import WorkspaceSurroundings
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved

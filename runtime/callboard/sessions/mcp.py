@@ -121,6 +121,7 @@ def _configured(prepared: PreparedSession, options: McpOptions, files: Extension
 
 def _manager(prepared: PreparedSession, options: McpOptions, configured: Configured) -> Running:
     """Return the manager of the servers. Importing the SDK takes half a second, so this runs in a thread."""
+    from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
     from callboard.adapters.mcp.manager import Manager
     from callboard.adapters.mcp.starting import digests_of
     from callboard.adapters.mcp.transports import Place
@@ -135,7 +136,13 @@ def _manager(prepared: PreparedSession, options: McpOptions, configured: Configu
     digests = digests_of(configured.entries, places.workspace, brought)
     return Manager(
         (*bridged, *configured.entries),
-        Place(places.workspace, os.environ, places.session_data(prepared.row.id) / "servers", digests),
+        Place(
+            places.workspace,
+            os.environ,
+            places.session_data(prepared.row.id) / "servers",
+            digests,
+            runs_workspace_code=starts_workspace_code,
+        ),
         limits=limits_of(os.environ, prepared.loaded.settings.mcp),
         held=configured.held,
         bridges=options.bridges,

@@ -32,12 +32,12 @@ from callboard.adapters.extensions.plugins import read_plugins
 from callboard.adapters.extensions.prompt import Guidance, WorkspacePrompts
 from callboard.adapters.extensions.skills import SkillChoices, SkillLibrary, SkillUses
 from callboard.adapters.git.memory import MemoryWorktrees
+from callboard.adapters.git.surroundings import WorkspaceSurroundings
 from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse_rules
 from callboard.adapters.system.archive import FileArchive, make_private
 from callboard.adapters.system.clock import SystemClock, SystemDice
-from callboard.adapters.system.environment import WorkspaceSurroundings
 from callboard.adapters.system.folder_watch import Watches
 from callboard.adapters.system.logs import EventLog, LogFile, log_file, log_metrics, logging_beside, logging_to
 from callboard.adapters.tools.roots import Grounds

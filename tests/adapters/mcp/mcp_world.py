@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from tests.adapters.tools.tool_world import ToolWorld
 
+from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.mcp.manager import Manager
 from callboard.adapters.mcp.transports import Place
 from callboard.core.mcp.limits import McpLimits
@@ -136,7 +137,12 @@ async def servers(
 ) -> AsyncGenerator[McpWorld]:
     """Run these servers, connected or failed, for a block."""
     told = dict(os.environ) if environment is None else environment
-    manager = Manager(entries, Place(folder, told, folder.parent / f"{folder.name}-logs"), limits=limits, held=held)
+    manager = Manager(
+        entries,
+        Place(folder, told, folder.parent / f"{folder.name}-logs", runs_workspace_code=starts_workspace_code),
+        limits=limits,
+        held=held,
+    )
     async with manager.running():
         await manager.ready()
         yield McpWorld(manager, folder)

@@ -187,13 +187,15 @@ def test_nothing_of_a_server_is_left_when_the_session_is_killed(workspace: Path)
         f"""
         import anyio, os
         from pathlib import Path
+        from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
         from callboard.adapters.mcp.manager import Manager
         from callboard.adapters.mcp.transports import Place
         from tests.adapters.mcp.mcp_world import raw
         async def main():
             where = Path({str(workspace)!r})
             entry = raw("a", "parent", "stubborn", env={{"MARK": str(where)}})
-            manager = Manager([entry], Place(where, dict(os.environ), where / "logs"))
+            place = Place(where, dict(os.environ), where / "logs", runs_workspace_code=starts_workspace_code)
+            manager = Manager([entry], place)
             async with manager.running():
                 await manager.ready()
                 print(manager.now()[0].state, flush=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.adapters.mcp.mcp_world import RAW, raw
 
+from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.extensions.trust import read_brought
 from callboard.adapters.mcp.connection import headers_of
 from callboard.adapters.mcp.manager import Manager
@@ -51,7 +52,9 @@ async def started(workspace: Path, entry: ServerEntry, *, path: str | None = Non
     environment = {**os.environ, "PATH": path or os.environ["PATH"]}
     digests = digests_of([entry], workspace, None) if pinned else None
     manager = Manager(
-        [entry], Place(workspace, environment, workspace.parent / "logs", digests), limits=McpLimits(start=8)
+        [entry],
+        Place(workspace, environment, workspace.parent / "logs", digests, runs_workspace_code=starts_workspace_code),
+        limits=McpLimits(start=8),
     )
     async with manager.running():
         await manager.ready()
@@ -95,7 +98,10 @@ async def test_a_script_that_was_changed_since_it_was_trusted_is_not_started(wor
     plant(workspace, "server.py")
     now = digests_of([entry], workspace, brought)
     assert now == digests
-    manager = Manager([entry], Place(workspace, dict(os.environ), workspace.parent / "logs", now))
+    manager = Manager(
+        [entry],
+        Place(workspace, dict(os.environ), workspace.parent / "logs", now, runs_workspace_code=starts_workspace_code),
+    )
     async with manager.running():
         await manager.ready()
         server = manager.now()[0]
@@ -119,7 +125,16 @@ async def test_a_server_of_a_changed_recipe_is_not_started(workspace: Path, scop
         (workspace / "Makefile").write_text(recipe)
         if name:
             (workspace / name).write_text(evil)
-        manager = Manager([entry], Place(workspace, dict(os.environ), workspace.parent / "logs", digests))
+        manager = Manager(
+            [entry],
+            Place(
+                workspace,
+                dict(os.environ),
+                workspace.parent / "logs",
+                digests,
+                runs_workspace_code=starts_workspace_code,
+            ),
+        )
         async with manager.running():
             await manager.ready()
             server = manager.now()[0]
@@ -133,7 +148,7 @@ async def test_a_helper_of_headers_prefers_nothing_of_the_workspace(workspace: P
     environment = {**os.environ, "PATH": f"{workspace}/bin:{os.environ['PATH']}"}
     command = "python3 -c 'import json; print(json.dumps(dict(A=\"b\")))'"
     entry = ServerEntry("far", "http", "run", "a test", url="http://127.0.0.1:9/", headers_helper=command)
-    place = Place(workspace, environment, workspace.parent / "logs", {})
+    place = Place(workspace, environment, workspace.parent / "logs", {}, runs_workspace_code=starts_workspace_code)
     assert await headers_of(entry, place) == {"A": "b"}
     own = replace(entry, headers_helper="./helper.sh", scope="workspace")
     digests = digests_of([own], workspace, None)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from callboard.adapters.processes.systemd import callboard_command, run_tool
 from callboard.adapters.shell.parser import find_shfmt
-from callboard.adapters.system.systemd import callboard_command, run_tool
 
 SCENARIO = "agents: {lead: [{reply: hello}]}\n"
 

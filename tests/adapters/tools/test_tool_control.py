@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.adapters.tools.tool_world import MemorySkills, ToolWorld
 
-from callboard.adapters.tools.control import control_tools
+from callboard.adapters.tools.control import control_tools, skill_tools
 from callboard.adapters.tools.cron import cron_tools
-from callboard.adapters.tools.skills import skill_tools
 from callboard.core import keys as names
 from callboard.core.approvals.requests import digest_of
 from callboard.ports.store import Put

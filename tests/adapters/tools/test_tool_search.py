@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.adapters.shell.outside_world import ENVIRONMENT, OutsideWorld, text_of
 
 from callboard.adapters.tools import search
-from callboard.adapters.tools.globs import expand_braces, matcher
 from callboard.adapters.tools.search import Grep, Searcher, search_tools
 from callboard.adapters.tools.walking import read_rules
+from callboard.core.path_globs import expand_braces, matcher
 from callboard.ports.tool import Tool
 from callboard.types.errors import ToolRefused
 

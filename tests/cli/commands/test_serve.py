@@ -20,7 +20,7 @@ from tests.simulation.processes import no_traceback, started, until
 from tests.simulation.serving import new_session, one_shot, stand_of
 
 from callboard.adapters.processes.pids import started_at
-from callboard.adapters.system.systemd import MARK, Unit, quoted
+from callboard.adapters.processes.systemd import MARK, Unit, quoted
 from callboard.core.keys import serving_key
 from callboard.ports.store import Delete, Put
 from callboard.sessions.inspect.serving import firing

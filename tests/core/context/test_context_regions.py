@@ -8,9 +8,9 @@ import pytest
 from tests.core.context.context_histories import STATE, Session, call, png, result, said, text
 from tests.core.context.context_stages import began, wanted, worked
 
-from callboard.core.context.pipeline import check_pipeline, next_stage
-from callboard.core.context.presets import PRESETS
+from callboard.core.context.pipeline import next_stage
 from callboard.core.context.stage_input import Situation, failed_at, still_failed
+from callboard.core.context.stages.registry import PRESETS, check_pipeline
 from callboard.core.context.stages.summarize_regions import NAME, region_edits
 from callboard.core.context.summary.folding import is_summary, text_of
 from callboard.core.context.view.blocks import is_result

@@ -26,8 +26,8 @@ import structlog
 from callboard.adapters.extensions.discovery import LARGEST_FILE, DiscoveryNote
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.adapters.system.regular_files import open_beneath, open_folder
-from callboard.adapters.tools.globs import matcher
 from callboard.core.context.project_instructions import digest_of, includes_in, instructions, only_includes
+from callboard.core.path_globs import matcher
 from callboard.core.permissions.sensitive_paths import is_secret
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SettingsError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from callboard.adapters.extensions.yaml import load_front_document
-from callboard.adapters.tools.roots import clear_part, part_name, put_in, read_in
+from callboard.adapters.system.regular_files import clear_part, part_name, put_in, read_in
 from callboard.core.memory.note import INDEX, MOST, Note, digest_of, faults_of, indexed, merged, named, note_of, text_of
 from callboard.core.memory.secrets import refusal
 from callboard.types.errors import SettingsError, ToolRefused

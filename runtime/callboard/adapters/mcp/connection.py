@@ -498,7 +498,7 @@ async def _helped(entry: ServerEntry, place: Place) -> dict[str, str]:
         environment = await anyio.to_thread.run_sync(prepare, entry, place)
     except ToolRefused as refused:
         raise ServerFailed(str(refused)) from None
-    folder = folder_of(entry, place.workspace, place.empty)
+    folder = folder_of(entry, place.workspace, place.empty, runs_workspace_code=place.runs_workspace_code)
     ran = await run_program(
         [shell, "-c", f'cd -- "$1" && {{ {entry.headers_helper}\n}}', "sh", str(folder)],
         environment | extra,

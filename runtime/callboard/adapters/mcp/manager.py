@@ -1,6 +1,6 @@
 """The servers of a session: the port `Servers`, on the official SDK.
 
-    manager = Manager(entries, Place(workspace, environment, logs))
+    manager = Manager(entries, Place(workspace, environment, logs, runs_workspace_code=starts_workspace_code))
     async with manager.running():
         await manager.ready()
         manager.tools()["mcp__time__get_current_time"]

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.processes.programs import environment_outside, is_within
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.trust.claims import Brought, hash_of, named_files, recipe_files
 from callboard.types.errors import ToolRefused
 from callboard.types.mcp import ServerEntry
 
+RunsWorkspaceCode = Callable[[str, Path, Path], bool]
+"""(command, folder, workspace) -> True if files of the workspace determine the code that the command runs there."""
 LARGEST_SCRIPT = 16_000_000
 _CODE = re.compile(r".*\.(?:py|pyz|js|mjs|cjs|ts|mts|cts|sh|bash|rb|pl|php|jar|lua|wasm)")
 _ELSEWHERE = frozenset({"pnpx", "pnpm", "bunx", "bun", "yarn"})
@@ -96,10 +97,10 @@ def words_away(entry: ServerEntry, empty: Path) -> list[str]:
     return argv
 
 
-def folder_of(entry: ServerEntry, workspace: Path, empty: Path) -> Path:
+def folder_of(entry: ServerEntry, workspace: Path, empty: Path, *, runs_workspace_code: RunsWorkspaceCode) -> Path:
     """Return the folder in which a server, or its `headersHelper`, starts: the workspace, unless the program needs
     nothing there and would prefer packages from there."""
     if entry.headers_helper:
-        prefers = starts_workspace_code(entry.headers_helper, workspace, workspace) and not code_of(entry, workspace)
+        prefers = runs_workspace_code(entry.headers_helper, workspace, workspace) and not code_of(entry, workspace)
         return empty if prefers else workspace
     return empty if Path(entry.command).name in _ELSEWHERE else workspace

@@ -28,7 +28,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from callboard.adapters.mcp.starting import check_code, environment_away, folder_of, words_away
+from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
 from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
 from callboard.adapters.processes.pids import kill_session, reap
 from callboard.adapters.processes.programs import clean_environment
@@ -54,6 +54,8 @@ class Place:
     """Folder for servers' standard error."""
     digests: Mapping[str, str] | None = None
     """Trusted digests of the workspace's files that servers run: other files are not run. None: no check."""
+    runs_workspace_code: RunsWorkspaceCode = field(kw_only=True)
+    """Function that finds out whether files of the workspace determine the code that a `headersHelper` runs."""
 
     @property
     def empty(self) -> Path:
@@ -118,7 +120,7 @@ async def stdio(
     environment = await anyio.to_thread.run_sync(prepare, entry, place)
     program = program_of(entry.command, place.workspace, environment["PATH"])
     log = place.logs / f"{_file_name(entry.name)}.log"
-    folder = folder_of(entry, place.workspace, place.empty)
+    folder = folder_of(entry, place.workspace, place.empty, runs_workspace_code=place.runs_workspace_code)
     started = start(program, words_away(entry, place.empty), folder=folder, environment=environment, log=log)
     seen.log = log
     try:
@@ -202,7 +204,7 @@ def prepare(entry: ServerEntry, place: Place) -> dict[str, str]:
     if place.digests is not None:
         check_code(entry, place.workspace, place.digests)
     place.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = folder_of(entry, place.workspace, place.empty)
+    folder = folder_of(entry, place.workspace, place.empty, runs_workspace_code=place.runs_workspace_code)
     own = {"CLAUDE_PROJECT_DIR": str(place.workspace), "PWD": str(folder)}
     return environment_away(clean_environment(place.environment), entry, place.workspace) | own | entry.env
 

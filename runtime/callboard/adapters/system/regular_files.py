@@ -1,14 +1,17 @@
-"""Safe opening of files that others may have written: only regular files, without waiting, and without a race.
+"""Safe reading and writing of files that others may have written: only regular files, without waiting, and without a race.
 
 Opening a FIFO waits for a writer, and opening a device may have effects. So `read_regular` checks the type before it
 opens the file, and again on the open descriptor. `open_beneath` opens a path relative to a folder: the kernel itself
-refuses to leave the folder, whatever was changed since the path was checked.
+refuses to leave the folder, whatever was changed since the path was checked. `read_in` and `put_in` read and write a
+file of an open folder, and follow no link.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -162,3 +165,57 @@ def open_by_walking(root_fd: int, relative: str, flags: int, mode: int = 0o600) 
         return os.open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW, mode, dir_fd=folder)
     finally:
         os.close(folder)
+
+
+def read_in(folder: int, name: str, most: int) -> tuple[bytes, int] | None:
+    """Return content and mode of a file in an open folder; None if there is no file.
+
+    Raises OSError (`EINVAL`: not a regular file; `EFBIG`: more than `most` bytes).
+    """
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content, stat.S_IMODE(status.st_mode)
+
+
+def part_name(name: str, call: str) -> str:
+    """Return the name of the partial file of a call, by which a repair of the call finds it after a kill."""
+    return f".{name[:100]}.{hashlib.sha256(call.encode()).hexdigest()[:12]}.part"
+
+
+def clear_part(folder: int, part: str) -> None:
+    """Remove the partial file that a killed process left. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part, dir_fd=folder)
+
+
+def put_in(folder: int, name: str, content: bytes, *, mode: int | None, part: str) -> None:
+    """Write this content to `name` in an open folder: atomic, durable, with the mode preserved.
+
+    It is written as `part` first. A link of that name is replaced, never followed. Raises OSError.
+    """
+    clear_part(folder, part)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(part, flags, 0o666, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - there is a descriptor and no path
+            file.write(content)
+            file.flush()
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(part, dir_fd=folder)
+        raise
+    os.fsync(folder)

@@ -34,18 +34,9 @@ from typing import BinaryIO, TypeVar
 import anyio.to_thread
 from pydantic import Field
 
+from callboard.adapters.system.regular_files import clear_part, part_name, put_in, read_in
 from callboard.adapters.tools.base import GivenTool, Input, failed
-from callboard.adapters.tools.roots import (
-    Grounds,
-    ToolPath,
-    clear_part,
-    folder_of,
-    opened,
-    part_name,
-    put_in,
-    read_in,
-    telling,
-)
+from callboard.adapters.tools.roots import Grounds, ToolPath, folder_of, opened, telling
 from callboard.core.messaging.envelopes import rearmed
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused

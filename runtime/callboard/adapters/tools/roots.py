@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import stat
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -223,60 +221,6 @@ def _enter(folder: int, name: str, *, make: bool) -> int:
     except FileExistsError:
         pass  # somebody else made it just now
     return os.open(name, _FOLDER, dir_fd=folder)
-
-
-def read_in(folder: int, name: str, most: int) -> tuple[bytes, int] | None:
-    """Return content and mode of a file in an open folder; None if there is no file.
-
-    Raises OSError (`EINVAL`: not a regular file; `EFBIG`: more than `most` bytes).
-    """
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
-        return None
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    return content, stat.S_IMODE(status.st_mode)
-
-
-def part_name(name: str, call: str) -> str:
-    """Return the name of the partial file of a call, by which a repair of the call finds it after a kill."""
-    return f".{name[:100]}.{hashlib.sha256(call.encode()).hexdigest()[:12]}.part"
-
-
-def clear_part(folder: int, part: str) -> None:
-    """Remove the partial file that a killed process left. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(part, dir_fd=folder)
-
-
-def put_in(folder: int, name: str, content: bytes, *, mode: int | None, part: str) -> None:
-    """Write this content to `name` in an open folder: atomic, durable, with the mode preserved.
-
-    It is written as `part` first. A link of that name is replaced, never followed. Raises OSError.
-    """
-    clear_part(folder, part)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(part, flags, 0o666, dir_fd=folder)
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - there is a descriptor and no path
-            file.write(content)
-            file.flush()
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        os.unlink(part, dir_fd=folder)
-        raise
-    os.fsync(folder)
 
 
 _SAID = {

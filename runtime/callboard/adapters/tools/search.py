@@ -36,9 +36,9 @@ from callboard.adapters.processes.programs import ProgramResult, clean_environme
 from callboard.adapters.system import release
 from callboard.adapters.system.regular_files import open_beneath
 from callboard.adapters.tools.base import GivenTool, Input, failed
-from callboard.adapters.tools.globs import matcher
 from callboard.adapters.tools.roots import Grounds, ToolPath
 from callboard.adapters.tools.walking import MOST_FILES, FoundFile, Walk, WalkCancelled
+from callboard.core.path_globs import matcher
 from callboard.core.permissions.rule_match import is_left_out, readable_rules, rules_on_reading
 from callboard.core.permissions.values import Rule
 from callboard.ports.tool import CallContext, Tool, ToolOutcome

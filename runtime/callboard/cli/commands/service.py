@@ -14,7 +14,7 @@ import anyio
 import click
 import platformdirs
 
-from callboard.adapters.system.systemd import (
+from callboard.adapters.processes.systemd import (
     Unit,
     callboard_command,
     is_ours,

@@ -12,6 +12,7 @@ from typing import cast
 
 import anyio
 
+from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.mcp.manager import Manager
 from callboard.adapters.mcp.transports import Place
 from callboard.core.mcp.limits import limits_of
@@ -95,7 +96,7 @@ async def _call(
 
 def _manager(servers: ConfiguredServers, names: Sequence[str], logs: Path) -> Manager:
     entries = [entry for entry in servers.configured.entries if entry.name in names]
-    place = Place(servers.places.workspace, dict(os.environ), logs)
+    place = Place(servers.places.workspace, dict(os.environ), logs, runs_workspace_code=starts_workspace_code)
     limits = limits_of(os.environ, servers.settings)
     return Manager(entries, place, limits=limits, held=servers.configured.held)
 

@@ -6,15 +6,14 @@ large results that the model has not seen could be written to files instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.custom import StageRefusal, ask_own, is_own
 from callboard.core.context.stages.edits import Batch
 from callboard.core.context.stages.last_resort import newest_alone
-from callboard.core.context.stages.registry import BEHIND, CHOICES, DEFAULTS, LISTED, STAGES, SUMMARIES, Found
+from callboard.core.context.stages.registry import DEFAULTS, STAGES, SUMMARIES, Found
 from callboard.core.context.stages.summarize_all import request_fields, summary_size
 from callboard.core.context.summary.folding import split, tail_start
 from callboard.core.context.view.conversation import Conversation, edited, held
@@ -27,7 +26,6 @@ BREAKER = 3
 
 _ENOUGH = 70
 """Percentage of the view (or of the budget, if that is less) to which a refused view is reduced if possible."""
-_FROM_HERE = frozenset({"force", "alone"})
 _PERSIST_EACH = StageSpec(stage="persist_large_results", params={"trigger": "each"})
 _IMAGES = StageSpec(stage="drop_old_images")
 _OLD_IMAGES = StageSpec(stage="drop_old_images", params={"force": True})
@@ -52,11 +50,6 @@ class StageCall:
     counts as tried, and the person gets a message."""
     prepares: bool = False
     """True if this makes room for a stage that runs right afterwards, before the model call."""
-
-
-def check_pipeline(specs: Sequence[StageSpec]) -> list[str]:
-    """Return the errors of a pipeline, for a person to read; empty if it is valid."""
-    return [problem for number, spec in enumerate(specs) for problem in _problems(number, spec)]
 
 
 def next_stage(
@@ -183,37 +176,3 @@ def _without_summary(conv: Conversation, budget: int, situation: Situation) -> S
             edits += result
     dropped = any(edit.kind == "dropped" for edit in edits)
     return StageCall(stage, edits=tuple(edits), transcript=dropped) if edits else None
-
-
-def _problems(number: int, spec: StageSpec) -> Iterator[str]:
-    where = f"pipeline[{number}]"
-    if spec.stage in BEHIND:
-        yield f"{where}: `{spec.stage}` stands behind every pipeline and is not listed"
-        return
-    if is_own(spec.stage):
-        return  # its parameters are its own, and whether it is there is seen when it is loaded
-    if spec.stage not in DEFAULTS:
-        yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(LISTED)}"
-        return
-    defaults = {name: value for name, value in DEFAULTS[spec.stage].items() if name not in _FROM_HERE}
-    for name, value in spec.params.items():
-        if name not in defaults:
-            yield f"{where}.{name}: `{spec.stage}` has no such parameter; it has {', '.join(defaults)}"
-        elif wrong := _wrong(name, value, defaults[name]):
-            yield f"{where}.{name}: {wrong}, not {value!r}"
-
-
-def _wrong(name: str, value: Any, default: Any) -> str:
-    """Return the valid values of a parameter if its value is invalid; otherwise empty."""
-    if name in CHOICES:
-        return "" if value in CHOICES[name] else f"must be one of {', '.join(CHOICES[name])}"
-    if isinstance(default, str):
-        return "" if isinstance(value, str) and value.strip() else "must be a text"
-    if isinstance(default, tuple):
-        names = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
-        return "" if all(isinstance(entry, str) for entry in names) else "must be a list of names"
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "must be true or false"
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        return "must be a number, 0 or more"
-    return "must be a whole number" if isinstance(default, int) and not isinstance(value, int) else ""

@@ -41,8 +41,8 @@ NOT_HELD = "The cassette holds no result of this call, and a replay runs no tool
 
 
 @dataclass(frozen=True)
-class RecordedTool:
-    """A tool that runs; its changes to its agent are recorded. Its result is an event, recorded by the course."""
+class TapedTool:
+    """A tool, and the tape of its results."""
 
     tool: Tool
     tape: Tape
@@ -53,6 +53,11 @@ class RecordedTool:
 
     def key(self, tool_input: Json, folders: Folders) -> str:
         return self.tool.key(tool_input, folders)
+
+
+@dataclass(frozen=True)
+class RecordedTool(TapedTool):
+    """A tool that runs; its changes to its agent are recorded. Its result is an event, recorded by the course."""
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         return await self.tool.prepare(tool_input, context)
@@ -72,18 +77,8 @@ class RecordedTool:
 
 
 @dataclass(frozen=True)
-class ReplayedTool:
+class ReplayedTool(TapedTool):
     """A tool that does not run: its recorded outcome is returned."""
-
-    tool: Tool
-    tape: Tape
-
-    @property
-    def spec(self) -> ToolSpec:
-        return self.tool.spec
-
-    def key(self, tool_input: Json, folders: Folders) -> str:
-        return self.tool.key(tool_input, folders)
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         """Do nothing."""
@@ -104,19 +99,10 @@ class ReplayedTool:
 
 
 @dataclass(frozen=True)
-class ReplayedStoreTool:
+class ReplayedStoreTool(TapedTool):
     """A tool that changes the session's rows: it does so in its recorded order, and returns the recorded text."""
 
-    tool: Tool
-    tape: Tape
     course: DeliveryOrder
-
-    @property
-    def spec(self) -> ToolSpec:
-        return self.tool.spec
-
-    def key(self, tool_input: Json, folders: Folders) -> str:
-        return self.tool.key(tool_input, folders)
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         return await self.tool.prepare(tool_input, context)

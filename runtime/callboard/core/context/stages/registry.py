@@ -14,17 +14,23 @@ they meet, nothing is cut. Pins, earlier summaries and the person's texts in the
 
 It follows every pipeline. If the droppable messages would not bring the view under the budget, nothing is dropped
 (unless the service has refused the view).
+
+`PRESETS`: named pipelines, stages with parameters, each of which a custom list can change. `economic` is the default.
+The numbers of `progressive`, `micro` and `regional` are those of the systems that made these compositions known, so
+that measurements compare like with like. Only the summary after the regions of `regional` is an addition: otherwise
+summaries of regions would fill the window.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.clear_results import CLEAR, clear_old_results
+from callboard.core.context.stages.custom import is_own
 from callboard.core.context.stages.economic import ECONOMIC, economic
 from callboard.core.context.stages.last_resort import IMAGES, NEWEST, drop_old_images, persist_newest
 from callboard.core.context.stages.persist_results import PERSIST, persist_large_results
@@ -47,11 +53,59 @@ from callboard.core.context.summary.folding import (
 from callboard.core.context.view.blocks import is_result
 from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.invariants import pins
+from callboard.types.agent_spec import StageSpec
 from callboard.types.messages import Edit, Placed, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
 
 TRUNCATE: Mapping[str, Any] = MappingProxyType({"down_to": 0.7, "force": False})
 """`down_to`: share of the budget. `force` is set by the pipeline: the service has refused the view."""
+PRESETS: Mapping[str, tuple[StageSpec, ...]] = MappingProxyType(
+    {
+        "economic": (
+            StageSpec(stage="persist_large_results"),
+            StageSpec(stage="economic"),
+            StageSpec(stage="summarize_all"),
+        ),
+        "progressive": (
+            StageSpec(stage="persist_large_results"),
+            StageSpec(stage="snip_middle"),
+            StageSpec(
+                stage="clear_old_results",
+                params={
+                    "keep": 3,
+                    "keep_of": "all",
+                    "left_alone": 120,
+                    "mark": "[Earlier result compacted; run again if needed.]",
+                    "over": 0.0,
+                    "at_least": 0.0,
+                },
+            ),
+            StageSpec(stage="summarize_all", params={"over_chars": 50_000, "at_least": 0.2, "resummarize": "allow"}),
+        ),
+        "micro": (
+            StageSpec(
+                stage="clear_old_results",
+                params={
+                    "keep": 3,
+                    "keep_of": "answered",
+                    "preserve_tools": ["read_file"],
+                    "left_alone": 100,
+                    "mark": "[Previous: used NAME]",
+                    "over": 0.0,
+                    "at_least": 0.0,
+                },
+            ),
+            StageSpec(stage="summarize_all", params={"over_tokens": 50_000, "at_least": 0.2, "resummarize": "allow"}),
+        ),
+        "regional": (
+            StageSpec(stage="persist_large_results", params={"trigger": "fit", "each": 10_000}),
+            StageSpec(stage="summarize_regions", params={"at_least": 0.1}),
+            StageSpec(stage="summarize_all", params={"over": 0.9, "at_least": 0.2, "resummarize": "allow"}),
+        ),
+    }
+)
+DEFAULT_PIPELINE = PRESETS["economic"]
+_FROM_HERE = frozenset({"force", "alone"})
 
 
 def truncate_oldest(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
@@ -237,3 +291,42 @@ LISTED = tuple(name for name in STAGES if name not in BEHIND)
 
 SUMMARIES = frozenset({"summarize_regions", "summarize_all", "react"})
 """Stages that are not run after too many failed summaries."""
+
+
+def check_pipeline(specs: Sequence[StageSpec]) -> list[str]:
+    """Return the errors of a pipeline, for a person to read; empty if it is valid."""
+    return [problem for number, spec in enumerate(specs) for problem in _problems(number, spec)]
+
+
+def _problems(number: int, spec: StageSpec) -> Iterator[str]:
+    where = f"pipeline[{number}]"
+    if spec.stage in BEHIND:
+        yield f"{where}: `{spec.stage}` stands behind every pipeline and is not listed"
+        return
+    if is_own(spec.stage):
+        return  # its parameters are its own, and whether it is there is seen when it is loaded
+    if spec.stage not in DEFAULTS:
+        yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(LISTED)}"
+        return
+    defaults = {name: value for name, value in DEFAULTS[spec.stage].items() if name not in _FROM_HERE}
+    for name, value in spec.params.items():
+        if name not in defaults:
+            yield f"{where}.{name}: `{spec.stage}` has no such parameter; it has {', '.join(defaults)}"
+        elif wrong := _wrong(name, value, defaults[name]):
+            yield f"{where}.{name}: {wrong}, not {value!r}"
+
+
+def _wrong(name: str, value: Any, default: Any) -> str:
+    """Return the valid values of a parameter if its value is invalid; otherwise empty."""
+    if name in CHOICES:
+        return "" if value in CHOICES[name] else f"must be one of {', '.join(CHOICES[name])}"
+    if isinstance(default, str):
+        return "" if isinstance(value, str) and value.strip() else "must be a text"
+    if isinstance(default, tuple):
+        names = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
+        return "" if all(isinstance(entry, str) for entry in names) else "must be a list of names"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "must be true or false"
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return "must be a number, 0 or more"
+    return "must be a whole number" if isinstance(default, int) and not isinstance(value, int) else ""

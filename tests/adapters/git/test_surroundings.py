@@ -8,7 +8,7 @@ import pytest
 from tests.adapters.git.test_git import plain
 from tests.adapters.shell.outside_world import ENVIRONMENT
 
-from callboard.adapters.system.environment import WorkspaceSurroundings
+from callboard.adapters.git.surroundings import WorkspaceSurroundings
 from callboard.types.agent_spec import AgentSpec
 
 pytestmark = pytest.mark.anyio
