@@ -1,4 +1,4 @@
-"""Safe reading and writing of files that others may have written: only regular files, without waiting, and without a race.
+"""Safe reading and writing of files that others may write too: only regular files, without waiting, and without a race.
 
 Opening a FIFO waits for a writer, and opening a device may have effects. So `read_regular` checks the type before it
 opens the file, and again on the open descriptor. `open_beneath` opens a path relative to a folder: the kernel itself
