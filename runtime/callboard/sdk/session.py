@@ -35,9 +35,10 @@ from callboard.sdk.results import Result, TypedResult, result_of, retry_prompt
 from callboard.sdk.streams import Relay, Stream
 from callboard.sdk.workflows.decorator import WorkflowFunction, go_on, run_workflow
 from callboard.sdk.workflows.journal import find_row, load_journal, rows_of
-from callboard.sessions.attached import Attach, AttachedSession, opened
+from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
 from callboard.sessions.hosted import HostedSession
+from callboard.sessions.open import Attach, opened
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.result import AgentSummary, RunEnd
 from callboard.types.errors import Conflict, heart_of

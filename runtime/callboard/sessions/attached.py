@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -41,11 +40,10 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import WorkspacePaths, find_places, open_store
 from callboard.sessions.lease import host_died
-from callboard.sessions.open import open_session
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
 from callboard.sessions.result import DONE, FAILED, RunEnd, advice_after, outcome_of
-from callboard.types.errors import SessionHosted, SessionUnreadable, UsageError, heart_of
+from callboard.types.errors import SessionUnreadable, UsageError, heart_of
 from callboard.types.events import EnvelopeReceived
 from callboard.types.records import AgentRow, HostRow, Request, SessionRow
 from callboard.types.skills import PersonCommand
@@ -329,30 +327,3 @@ async def _following(session: AttachedSession, holder: LeaseHolder) -> AsyncGene
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
         raise heart_of(failed) from failed
-
-
-Attach = Literal["never", "if hosted", "only"]
-"""Handling of a session that another process may host: host it or fail, host or follow it, follow it or fail."""
-
-
-def opened(
-    attach: Attach, options: SessionOptions, observers: Sequence[Observer], approvers: Sequence[Approver]
-) -> AbstractAsyncContextManager[OpenSession]:
-    """Return the session, hosted or followed as `attach` says."""
-    ways = {"never": open_session, "if hosted": open_or_attach, "only": open_attached}
-    return ways[attach](options, observers=observers, approvers=approvers)
-
-
-@asynccontextmanager
-async def open_or_attach(
-    options: SessionOptions, *, observers: Sequence[Observer] = (), approvers: Sequence[Approver] = ()
-) -> AsyncGenerator[OpenSession]:
-    """Host a session, or follow it if another process hosts it. Raises the exceptions of `open_session`."""
-    async with AsyncExitStack() as stack:
-        try:
-            hosted = open_session(options, observers=observers, approvers=approvers)
-            session: OpenSession = await stack.enter_async_context(hosted)
-        except SessionHosted:
-            attached = open_attached(options, observers=observers, approvers=approvers)
-            session = await stack.enter_async_context(attached)
-        yield session

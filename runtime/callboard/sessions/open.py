@@ -1,4 +1,6 @@
-"""Opening a session that this process hosts: read from top to bottom, one part after the other.
+"""Opening a session: hosted by this process, or followed if another process hosts it (`opened`).
+
+Read `open_session` from top to bottom, one part after the other.
 
     async with open_session(options, observers=[...]) as session:
         await session.say("Fix the failing test")
@@ -18,6 +20,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -60,6 +63,8 @@ from callboard.ports.store import Lease, Put, Row, Store
 from callboard.ports.tool import Tool
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.sessions.agent_specs import AgentTypes
+from callboard.sessions.attached import open_attached
+from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import (
     all_tools,
     damaged_rows,
@@ -89,9 +94,12 @@ from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import heart_of
+from callboard.types.errors import SessionHosted, heart_of
 from callboard.types.records import Envelope, HostRow, SessionRow
 from callboard.types.settings import Settings
+
+Attach = Literal["never", "if hosted", "only"]
+"""Handling of a session that another process may host: host it or fail, host or follow it, follow it or fail."""
 
 
 @asynccontextmanager
@@ -154,6 +162,29 @@ async def open_session(
         stack.callback(lambda: log_metrics(row.id, {agent.name: agent.metrics for agent in session.team()}))
         async with run_supervisor(team, wiring, host_row, launcher, definitions=definitions, servers=servers.manager):
             yield session
+
+
+def opened(
+    attach: Attach, options: SessionOptions, observers: Sequence[Observer], approvers: Sequence[Approver]
+) -> AbstractAsyncContextManager[OpenSession]:
+    """Return the session, hosted or followed as `attach` says."""
+    ways = {"never": open_session, "if hosted": open_or_attach, "only": open_attached}
+    return ways[attach](options, observers=observers, approvers=approvers)
+
+
+@asynccontextmanager
+async def open_or_attach(
+    options: SessionOptions, *, observers: Sequence[Observer] = (), approvers: Sequence[Approver] = ()
+) -> AsyncGenerator[OpenSession]:
+    """Host a session, or follow it if another process hosts it. Raises the exceptions of `open_session`."""
+    async with AsyncExitStack() as stack:
+        try:
+            hosted = open_session(options, observers=observers, approvers=approvers)
+            session: OpenSession = await stack.enter_async_context(hosted)
+        except SessionHosted:
+            attached = open_attached(options, observers=observers, approvers=approvers)
+            session = await stack.enter_async_context(attached)
+        yield session
 
 
 def _open_log(prepared: PreparedSession, options: HostingOptions) -> AbstractContextManager[LogFile]:

@@ -40,8 +40,8 @@ from callboard.cli.headless.run import Headless, Output, run_headless
 from callboard.cli.terminal.keyboard import person_is_there
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.core.tool_access import our_names
-from callboard.sessions.attached import Attach
 from callboard.sessions.lease import TakeOver
+from callboard.sessions.open import Attach
 from callboard.sessions.options import (
     ExtensionOptions,
     HostingOptions,

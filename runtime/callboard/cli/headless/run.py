@@ -29,10 +29,11 @@ from callboard.cli.views.status import attached_block
 from callboard.core.reports.metrics import together
 from callboard.core.reports.spending import usage_words
 from callboard.ports.environment import Answer, Approver, Observer
-from callboard.sessions.attached import Attach, AttachedSession, opened
+from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession, left_end
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.resources import plain_row
+from callboard.sessions.open import Attach, opened
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import DONE, LIMIT, TIME_LIMIT, RunEnd
 from callboard.types.agent_spec import AgentSpec

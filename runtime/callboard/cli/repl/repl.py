@@ -55,8 +55,9 @@ from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.resume import opened_block
 from callboard.cli.views.status import StatusLine, at_work, attached_block, setting_words
 from callboard.core.permissions.modes import next_mode
-from callboard.sessions.attached import Attach, AttachedSession, opened
+from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
+from callboard.sessions.open import Attach, opened
 from callboard.sessions.options import (
     HostingOptions,
     IdentityOptions,

@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from pydantic import BaseModel, ValidationError
@@ -31,11 +31,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
 from callboard.core.keys import DATABASE, by_beginning, host_lease, workflow_key
-from callboard.ports.store import Append, Put, Store
+from callboard.ports.store import Append, Put, Store, Write
 from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChanged
 from callboard.sdk.signatures import adapter_of, faults_of
 from callboard.sessions.compose import Notice, find_places, open_store
-from callboard.sessions.hosted import HostedSession
 from callboard.types.records import Json
 from callboard.types.workflows import StepKind, WorkflowNoted, WorkflowRow
 
@@ -46,11 +45,23 @@ def digest_of(*parts: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+class JournalledSession(Protocol):
+    """Session that holds the journals of its workflows: `HostedSession`, whose process has the lease."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    async def commit(self, *writes: Write) -> None: ...
+
+
 class FlowJournal:
     """Journal of one run. Only the session's host writes it."""
 
     def __init__(
-        self, session: HostedSession, row: WorkflowRow, records: Sequence[WorkflowNoted], revision: int
+        self, session: JournalledSession, row: WorkflowRow, records: Sequence[WorkflowNoted], revision: int
     ) -> None:
         self._here = session
         self.row = row
@@ -150,7 +161,7 @@ def _below(step: str, dropped: str) -> bool:
     return step == dropped or step.startswith(f"{dropped}/") or step.startswith(f"{dropped}[")
 
 
-async def load_journal(session: HostedSession, workflow: str) -> FlowJournal | None:
+async def load_journal(session: JournalledSession, workflow: str) -> FlowJournal | None:
     """Return the journal of a run; None if there is none yet."""
     row = await session.store.get(workflow_key(session.id, workflow))
     if row is None or row.value is None:
