@@ -115,6 +115,11 @@ ASKS = (
     *("git stash show", "git stash show stash@{0}", "git stash show -u"),
     *("git diff blob src/a.py", "git diff blob -- src/a.py", "git diff blob ./src/a.py"),
     *("git grep tops blob -- '*.py'", "git grep -e tops note -- '*.py'", "git grep -n tops blob HEAD -- '*.py'"),
+    *("git -C src grep tops ..", "git -C src grep tops -- ':/'", "git -C src grep tops HEAD -- ../config"),
+    *("git -C src grep tops -- '*.py' ':(top)outer'", "git -C src grep --cached -e tops HEAD:config"),
+    *("git -C src grep tops -- 'x*/../../config'", "git -C src grep tops -- ':(literal)..'"),
+    *("git diff -- 'src/x*/../../config'", "git log -p -- src/../config", "git diff HEAD -- src/leads/../config"),
+    *("git diff src/../config", "git diff -- . ':!src/../.env' ':!config' ':!outer'", "git diff -- *.py"),
     *("git for-each-ref --format='%(raw)'", "git for-each-ref --format '%(*raw)'", "git tag --format='%(raw)'"),
     *("git show $(git rev-parse HEAD)", "git cat-file -p HEAD", "git cat-file blob HEAD:.env", "git --no-pager diff"),
 )
@@ -185,6 +190,8 @@ RUN = (
     ),
     *("git diff main feature -- src", "git diff main..HEAD -- src", "git diff -S foo HEAD -- src"),
     *("git grep src -- '*.py'", "git grep -n -A 3 src HEAD~1 main -- '*.py'", "git grep -e src HEAD -- '*.py'"),
+    *("git -C src grep tops", "git -C src grep -n tops HEAD -- a.py"),
+    *("git -C src grep tops -- ../src ':!x'", "git diff -- src/*.py"),
     *("git for-each-ref --format='%(refname) %(raw:size)'", "git tag --format='%(refname)'", "git log -s blob"),
     *("git diff-tree -p HEAD -- src", "git diff-index --name-only HEAD", "git diff-files", "git whatchanged"),
     *("git status", "git status -s", "git status --short --branch", "git status -uno", "git cat-file -t HEAD"),
@@ -341,6 +348,33 @@ def test_two_folders_outside_a_repository_are_compared_with_the_secrets_in_them(
         (tmp_path / name).write_text(SECRET)
     assert judged("git diff a b", tmp_path).decision == "ask"
     assert judged("git diff b c", tmp_path).decision == "allow"
+    for command in ("git diff [ab]", "git diff -- [ab] ", "git diff - a", "git diff b/../a c"):
+        assert judged(command, tmp_path).decision == "ask", command
+
+
+def test_a_search_of_untracked_files_asks_where_only_git_finds_its_folder(plain: Path) -> None:
+    (plain / ".env").write_text(SECRET)
+    for paths in ("':/'", "':(top)'", "'x*/../../'"):
+        command = f"git -C src grep --untracked {SECRET} -- {paths}"
+        assert SECRET in printed(command, plain)
+        assert judged(command, plain).decision == "ask", command
+    assert judged(f"git -C src grep --untracked {SECRET} -- ':!x'", plain).decision == "allow"
+
+
+def test_a_path_that_git_shortens_and_the_kernel_follows_asks(root: Path) -> None:
+    (root / "leads").symlink_to("outer/inner")
+    try:
+        assert SECRET in printed("git diff HEAD -- leads/../config", root)
+        assert judged("git diff HEAD -- leads/../config", root).decision == "ask"
+        assert judged("cd leads && git diff -- :/ ':!../.env' ':!../config' ':!../outer'", root).decision == "ask"
+    finally:
+        (root / "leads").unlink()
+
+
+def test_a_password_in_the_configuration_asks(plain: Path) -> None:
+    for key in ("sendemail.smtppass", "imap.pass", "http.proxy", "http.cookieFile", "hub.oauthtoken"):
+        assert judged(f"git config {key}", plain).decision == "ask", key
+    assert judged("git config user.name", plain).decision == "allow"
 
 
 def test_an_object_by_its_id_may_be_the_content_of_any_file(root: Path) -> None:

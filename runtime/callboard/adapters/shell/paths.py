@@ -380,9 +380,11 @@ def tree_beneath(
     """Return everything that a command reads beneath `folder`. `bad`: returns True if a path (real, as written) must
     not be read."""
     tree = Tree()
-    if left_out == "untracked" and (folder == "/" or in_repository(Path(root))):
+    if left_out == "untracked" and in_repository(Path(root)):
         _tracked(tree, folder, tracked(), bad)
         return tree
+    if left_out == "untracked" and folder == "/":
+        folder = root  # outside a repository git compares any two folders, and no other
     ignored = _Ignored(root) if left_out == "ignored" else None
     todo = [(folder, ignored.above(folder) if ignored else _Rules())]
     while todo:

@@ -15,7 +15,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile, zip_longest
+from itertools import dropwhile, takewhile, zip_longest
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import CODE_NAMES
@@ -82,7 +82,7 @@ _FIRST: Mapping[str, frozenset[str]] = {
     "remote": frozenset(("get-url",)),
 }
 """Subcommands that only list if their first word is one of these."""
-_SECRET_CONFIG = re.compile(r"(?i)extraheader|token|password|secret|credential|insteadof|url")
+_SECRET_CONFIG = re.compile(r"(?i)extraheader|token|pass|oauth|secret|credential|insteadof|url|proxy|cookie")
 
 
 def git_effects(command: ProgramWords) -> Iterator[Effect]:
@@ -202,8 +202,12 @@ def _of_option(subcommand: str, arg: Arg, arguments: Sequence[Arg]) -> Iterator[
     if text.startswith("--") and names_long(text, _BAD_LONG) and text not in _GOOD_LONG:
         yield Does("X", f"`git {subcommand} {text}` runs a program, writes a file, or reads what its input names")
     if text.startswith("--") and names_long(text, ("no-index", "untracked")) and subcommand in ("grep", "diff"):
-        yield from (read(a, tree=True) for a in operands(arguments) or (Arg("."),))
-        yield from (read(Arg("."), tree=True) for _ in range(subcommand == "grep"))
+        words = operands(arguments) or [Arg(".")]
+        yield from (read(a, tree=True) for a in words)
+        if subcommand == "grep":
+            yield read(Arg("."), tree=True)
+            if any(_folder_of(a) is None and not EXCLUDES.match(a.text) for a in words):
+                yield Does("O", f"`git grep {text}` may search folders that only git finds")
     if subcommand == "grep" and re.match(r"-[A-Za-z]*O", text):
         yield Does("X", "`git grep -O` runs a pager")
     if "%G" in text or "(signature" in text:
@@ -230,7 +234,12 @@ _NAMES_ONLY = frozenset(("ls-files", "ls-tree", "status", "check-ignore", "check
 def _searches_code(arguments: Sequence[Arg]) -> bool:
     """Return True if all paths after `--` are patterns of code files."""
     at = next((at for at, arg in enumerate(arguments) if arg.text == "--"), len(arguments))
-    return bool(arguments[at + 1 :]) and all(CODE_NAMES.fullmatch(arg.text) for arg in arguments[at + 1 :])
+    return bool(arguments[at + 1 :]) and all(_is_code(arg) for arg in arguments[at + 1 :])
+
+
+def _is_code(arg: Arg) -> bool:
+    """Return True if a path can only match files of code. The shell may expand `*.py` to `:!x.py`, which is not one."""
+    return CODE_NAMES.fullmatch(arg.text) is not None and not (arg.glob and arg.text.startswith(("*", "?", "[")))
 
 
 MAGIC = re.compile(r":(?:\([^)]*\)|[/!^]+)")
@@ -309,7 +318,7 @@ def content_shown(subcommand: str, arguments: Sequence[Arg]) -> GitShows | None:
         named = arg_words and (arg_words[0].text in _NO_FILE or all(_names_file(arg) for arg in arg_words[1:]))
         return None if named and len(arg_words) > 1 else GitShows("cat-file")
     if subcommand == "grep":
-        return _of_objects(subcommand, *_searched(arguments))
+        return _found_in(arguments)
     if subcommand == "stash" and arguments and arguments[0].text == "show":
         return GitShows(subcommand) if _stash_prints([arg.text for arg in arg_words]) else None
     return _compared(subcommand, arg_words)
@@ -377,6 +386,21 @@ def _unsure_names(text: str, *, trees: bool) -> Iterator[str]:
     name = re.sub(r"@\{[^{}]*\}$", "", name)
     if name not in ("", "HEAD", "@"):
         yield name
+
+
+def _found_in(arguments: Sequence[Arg]) -> GitShows | None:
+    """Return the content that `git grep` can print of objects, and beyond its own folder."""
+    objects, ended = _searched(arguments)
+    paths = list[str]()
+    for arg in (*objects, *arguments[end_of_options(arguments) + 1 :]):
+        if EXCLUDES.match(arg.text) or ("." in arg.text and _is_code(arg)):
+            continue
+        folder = None if _names_file(arg) else _folder_of(arg)
+        if folder is None:
+            return GitShows("grep")
+        paths.append(folder or ".")
+    named = _named_objects(objects, ended)
+    return GitShows("grep", tuple(paths), restricted=True, objects=named) if paths or named else None
 
 
 def _searched(arguments: Sequence[Arg]) -> tuple[list[Arg], bool]:
@@ -493,28 +517,41 @@ def _left_out(arg: Arg) -> str:
     """Return the path that `:!PATH` excludes; empty for any other word."""
     match = EXCLUDES.match(arg.text)
     path = arg.text[match.end() :] if match else ""
-    return "" if arg.glob or any(globs.is_pattern(part) for part in path.split("/")) or "\\" in path else path
+    parts = path.split("/")
+    # Git takes `..` for the folder above in the name; a folder that is a link lies elsewhere.
+    unsure = arg.glob or ".." in parts or any(globs.is_pattern(part) for part in parts) or "\\" in path
+    return "" if unsure else path
 
 
 def _place(arg: Arg) -> str | None:
     """Return the folder or file that contains a git path; empty for code only, None for everything."""
-    if CODE_NAMES.fullmatch(arg.text) and "." in arg.text:
+    if "." in arg.text and _is_code(arg):
         return ""
-    if arg.glob or arg.text.startswith(":") or not arg.text:
+    return None if arg.glob else _folder_of(arg) or None
+
+
+def _folder_of(arg: Arg) -> str | None:
+    """Return the folder or file that a git path begins with; empty for the current folder, None if it can be any."""
+    if arg.text.startswith(":") or not arg.text or _climbs(arg.text):
         return None
-    return "/".join(_plain_parts(arg.text)) or None
+    if arg.glob and arg.text.startswith(("*", "?", "[")):
+        return None
+    parts = takewhile(lambda part: not globs.is_pattern(part) and "\\" not in part, arg.text.split("/"))
+    return "/".join(parts)
 
 
-def _plain_parts(text: str) -> Iterator[str]:
-    for part in text.split("/"):
-        if globs.is_pattern(part) or "\\" in part:
-            return
-        yield part
+def _climbs(path: str) -> bool:
+    """Return True if a name precedes `..`. Git removes both, also where the name is a pattern or a link."""
+    parts = (part for part in path.split("/") if part not in ("", "."))
+    return ".." in dropwhile(lambda part: part == "..", parts)
 
 
 def _is_pattern(arg: Arg) -> bool:
     """Return whether git may take a word without `--` before it for a pattern of paths, or for options of one."""
-    return arg.glob or arg.text.startswith(":") or "\\" in arg.text or globs.is_pattern(_IN_BRACES.sub("", arg.text))
+    text = arg.text
+    return (
+        arg.glob or text.startswith(":") or "\\" in text or _climbs(text) or globs.is_pattern(_IN_BRACES.sub("", text))
+    )
 
 
 def _within_commit(arg: Arg) -> str:
