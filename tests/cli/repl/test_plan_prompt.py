@@ -11,7 +11,7 @@ import pytest
 from tests.cli.views.plan_rows import decided, plan, said
 
 from callboard.cli.repl.line import folded
-from callboard.cli.repl.questions import Questions, Stopped
+from callboard.cli.repl.repl import Questions, Stopped
 from callboard.cli.slash.context import Here
 from callboard.cli.slash.registry import perform
 from callboard.cli.terminal.approver import (

@@ -1,7 +1,7 @@
 """Prompt line: a person talks to the lead while the team works, and is asked one question at a time.
 
 Output of agents appears above the line; draft and cursor stay unchanged. A question replaces the line, and the draft is
-restored after it.
+restored after it. Questions wait in order (`Questions`); the caller that asks interprets the answer.
 
 It requires a terminal (otherwise use `callboard run`), and does nothing that `Session` cannot do.
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -36,19 +37,18 @@ from callboard.cli.repl.input import (
     is_busy,
     lives_of,
     read_line,
+    run_line,
     runs,
     submit,
 )
 from callboard.cli.repl.line import Draft, LineInterrupted, PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
-from callboard.cli.repl.questions import Questions, Stopped
-from callboard.cli.repl.shell_command import run_line
 from callboard.cli.slash.context import Here, Leave, Switch
 from callboard.cli.slash.registry import COMMANDS, perform
-from callboard.cli.terminal.approver import PersonApprover
+from callboard.cli.terminal.approver import PersonApprover, TakenBack
 from callboard.cli.terminal.keyboard import PersonGate
-from callboard.cli.terminal.plan_editor import edit_at
+from callboard.cli.terminal.plan_editor import Edit, edit_at, editable, keep_text
 from callboard.cli.terminal.signals import TWICE, Leaving, handle_end, run_until_left
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.events import first_line, shorten
@@ -66,7 +66,7 @@ from callboard.sessions.options import (
     WorkspaceOptions,
 )
 from callboard.sessions.result import RunEnd
-from callboard.types.errors import CallboardError
+from callboard.types.errors import CallboardError, UsageError
 from callboard.types.records import Request
 
 _ECHOED = 12
@@ -422,3 +422,136 @@ def entries(data: bytes, *, cut: bool = False) -> list[str]:
 
 def _row(entry: str) -> bytes:
     return json.dumps(entry).encode() + b"\n"
+
+
+Asked = Callable[[str, Callable[[], bool]], Awaitable[str | None]]
+"""Function that reads the answer after this text (`PromptLine.ask`)."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised at Ctrl-C at a question. It is not an answer: the question is repeated until it is answered or
+    withdrawn."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """Question in the queue. `answer` is set when it was typed; `gone` when it is no longer needed."""
+
+    block: Block
+    prompt: str
+    taken_back: TakenBack
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: str | None = None
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def gone(self) -> bool:
+        return self.over.is_set()
+
+
+@dataclass(slots=True)
+class _Editing:
+    """Plan in the queue that the person chose to edit. `gone` as above."""
+
+    plan: Request
+    done: anyio.Event = field(default_factory=anyio.Event)
+    text: str | UsageError = ""
+    gone: bool = False
+
+
+class Questions:
+    """Queue of questions. `call` interrupts the line that is being typed, so that its reader checks the queue."""
+
+    def __init__(self, terminal: Terminal, prompt: Asked, call: Callable[[], None], edit: Edit) -> None:
+        self._terminal = terminal
+        self._asked_line = prompt
+        self._call = call
+        self._edit = edit
+        self._queue: deque[_Question | _Editing] = deque()
+        self._asked: _Question | None = None
+
+    def __len__(self) -> int:
+        """Return the number of waiting questions; the one being asked is not counted."""
+        return len(self._queue)
+
+    async def ask(self, page: Block, prompt: str, taken_back: TakenBack) -> str | None:
+        """Ask a question when its turn comes, and return the typed line. When cancelled, it shows the reason."""
+        question = _Question(page, prompt, taken_back)
+        self._queue.append(question)
+        if self._asked is None:
+            self._call()
+        try:
+            await question.answered.wait()
+        finally:
+            question.over.set()
+            if self._asked is question:
+                self._call()
+        return question.answer
+
+    async def edit_in_turn(self, plan: Request) -> str:
+        """Return the plan's text as the person saved it: the editor opens before the next question is asked."""
+        editing = _Editing(plan)
+        self._queue.appendleft(editing)
+        if self._asked is None:
+            self._call()
+        try:
+            await editing.done.wait()
+        finally:
+            editing.gone = True
+        if isinstance(editing.text, UsageError):
+            raise editing.text
+        return editing.text
+
+    async def serve(self) -> None:
+        """Put the next question, or open the editor for it. Raises what the line raises, `LineInterrupted` excepted."""
+        next_one = self._queue.popleft()
+        if isinstance(next_one, _Question):
+            await self._put(next_one)
+        elif not next_one.gone:
+            await self._have_edited(next_one)
+
+    async def _have_edited(self, editing: _Editing) -> None:
+        """Open a plan in the editor and pass the text to the caller that requested it. If the request is no longer
+        open, tell the person where the text is saved."""
+        plan = editing.plan
+        try:
+            editing.text = await self._edit(plan)
+        except UsageError as failed:
+            editing.text = failed
+        editing.done.set()
+        if editing.gone and isinstance(editing.text, str) and editing.text.strip() != editable(plan).strip():
+            text = f"{plan.id} is not asked any more. {keep_text(plan, editing.text)}"
+            self._terminal.terminal_print(block(text, "warn"))
+
+    async def _put(self, question: _Question) -> None:
+        if question.gone:
+            return
+        self._asked = question
+        self._terminal.terminal_print(question.block)
+        self._terminal.flush()
+        try:
+            question.answer = await self._typed(question)
+        except LineInterrupted:
+            self._terminal.terminal_print(block(f"({question.taken_back()})", "dim"))
+            return
+        except (EOFError, KeyboardInterrupt) as key:  # leaving, or stopping: neither is an answer
+            self._terminal.terminal_print(block(f"{question.prompt}(not answered)", "dim"))
+            self._queue.appendleft(question)
+            if isinstance(key, EOFError):
+                raise
+            raise Stopped from key
+        finally:
+            self._asked = None
+        self._terminal.terminal_print(block(f"{question.prompt}{question.answer or 'no'}", "strong"))
+        question.answered.set()
+
+    async def settled(self, seconds: float) -> None:
+        """Wait, at most `seconds`, until the next question is withdrawn: the turn that asks it is being stopped."""
+        if self._queue and isinstance(self._queue[0], _Question):
+            with anyio.move_on_after(seconds):
+                await self._queue[0].over.wait()
+
+    async def _typed(self, question: _Question) -> str:
+        while (typed := await self._asked_line(question.prompt, lambda: question.gone)) is None:
+            self._terminal.terminal_print(block("that came too soon to be an answer; once more, please", "warn"))
+        return typed
