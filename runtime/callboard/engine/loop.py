@@ -318,7 +318,7 @@ class AgentRuntime:
     def begun(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""
         self.since[operation] = Since(self.host.clock.now(), self.host.awake.now())
-        self.host.on_operation(self.name, self.row.incarnation, operation)
+        self.host.listeners.on_operation(self.name, self.row.incarnation, operation)
 
     async def _wait(self, until: float | None) -> None:
         resting = all(operation.kind == "bg" for operation in self.operations)

@@ -173,9 +173,25 @@ class Ports:
     """Rate limiter shared by all sessions of the process with the same key; None: the session has its own."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """Functions that hear of what happens in a session. `Team` names all of them in one place."""
+
+    inform: Callable[[HookEvent], None] = field(default=lambda event: None)
+    """Notify hooks without waiting for them."""
+    caller_of: Callable[[str], Caller] = field(default=lambda name: Caller(name=name))
+    """Function that returns an agent, by name, in the form for hooks."""
+    on_event: Sequence[Callable[[str, Event], None]] = ()
+    """Called in this order with each recorded event of an agent."""
+    on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
+    """Called with the kind and the name of a row that changed."""
+    on_operation: Callable[[str, int, Operation], None] = field(default=lambda name, incarnation, operation: None)
+    """Called when an operation of this life starts."""
+
+
 @dataclass(slots=True)
 class Host:
-    """Shared state of a session. `on_change` is called when a row changed; the supervisor sets it."""
+    """Shared state of a session."""
 
     session: str
     ports: Ports
@@ -227,16 +243,8 @@ class Host:
         default_factory=dict[tuple[str, int], dict[str, tuple[ToolCall, str]]]
     )
     """(name, incarnation) -> call id -> the call and the path that it reads or changes, for the newest reply."""
-    inform: Callable[[HookEvent], None] = field(default=lambda event: None)
-    """Notify hooks without waiting for them."""
-    caller_of: Callable[[str], Caller] = field(default=lambda name: Caller(name=name))
-    """Function that returns an agent, by name, in the form for hooks."""
-    on_event: Callable[[str, Event], None] = field(default=lambda agent, event: None)
-    on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
-    on_operation: Callable[[str, int, Operation], None] = field(default=lambda name, incarnation, operation: None)
-    """Called when an operation of this life starts."""
-    on_course: Callable[[str, Event], None] = field(default=lambda agent, event: None)
-    """Called with the same events, to follow the fires of schedules."""
+    listeners: Listeners = field(init=False, default=Listeners())
+    """Listeners of the supervisor, which needs this object first: see `listen`."""
 
     def __post_init__(self) -> None:
         self.awake = AwakeTime(self.ports.clock)
@@ -381,8 +389,8 @@ class Host:
         agent = holder.open_block()
         for observer in self.ports.observers:
             observer.on_event(agent, seq, event)
-        self.on_event(agent, event)
-        self.on_course(agent, event)
+        for handle in self.listeners.on_event:
+            handle(agent, event)
 
     def streamed(self, holder: AgentLockHolder, delta: Delta) -> None:
         """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock."""
@@ -396,8 +404,12 @@ class Host:
         for observer in self.ports.observers:
             observer.on_delta(agent, Delta("notice", text))
 
+    def listen(self, listeners: Listeners) -> None:
+        """Report to these from now on. The supervisor calls it once, before the session is read."""
+        self.listeners = listeners
+
     def _row_changed(self, kind: str, name: str) -> None:
-        self.on_change(kind, name)
+        self.listeners.on_change(kind, name)
 
     def mailed(self, envelope: Envelope) -> None:
         """Report an envelope to the observers."""

@@ -89,10 +89,6 @@ class Informer:
             ev.AgentStopped: self._stopped,
         }
         self.group: TaskGroup | None = None
-        host.inform = self.tell
-        host.caller_of = self.caller
-        host.on_event = self.handle_event
-        host.ports.hooks.transcribe = self.transcribe
 
     def tell(self, event: hk.HookEvent) -> None:
         """Notify the hooks of an event, if there are any, without waiting for them."""

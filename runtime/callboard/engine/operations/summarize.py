@@ -400,7 +400,7 @@ def summarised(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
     life = (agent.name, agent.state.incarnation)
     if host.begun.get(life):
         host.begun[life] = False
-    host.inform(hk.PostCompact(_trigger(request), text, caller(agent)))
+    host.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent)))
 
 
 def _trigger(request: SummaryWanted) -> hk.Trigger:

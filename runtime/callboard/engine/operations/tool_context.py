@@ -105,7 +105,7 @@ class HookedWorktrees:
     async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
         path = str(self._keeper.path(name))
         removed = await self._keeper.remove(name, author, agreed)
-        self._agent.host.inform(hk.WorktreeRemove(path, caller(self._agent)))
+        self._agent.host.listeners.inform(hk.WorktreeRemove(path, caller(self._agent)))
         return removed
 
     def path(self, name: str) -> Path:

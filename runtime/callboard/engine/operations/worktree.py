@@ -61,7 +61,7 @@ async def _move(agent: AgentRuntime, name: str) -> None:
         by = caller(agent)
         await agent.record(*events)
         if folder != me.folder:
-            host.inform(hk.CwdChanged(by.folder, caller(agent).folder, caller(agent)))
+            host.listeners.inform(hk.CwdChanged(by.folder, caller(agent).folder, caller(agent)))
     host.settle(agent.state)
 
 

@@ -289,7 +289,7 @@ class Settling:
             await self._fires.reread(lost.what)
             return False
         self._fires.written(writes, numbers)
-        self._host.on_change("fire", "")
+        self._host.listeners.on_change("fire", "")
         return True
 
     def _due_at(self, followed: Followed) -> float | None:

@@ -64,7 +64,6 @@ class Autorun:
         self._known: dict[str, _Known] = {}
         self.fires = OpenFires(host, self.handle_change)
         self._settling = Settling(host, self.fires)
-        host.on_course = self.fires.handle_event
 
     @property
     def waiting(self) -> bool:
@@ -322,7 +321,7 @@ class Autorun:
         skips = schedule.skips
         reason = ""
         for slot in slots:
-            by = self._host.caller_of("lead")
+            by = self._host.listeners.caller_of("lead")
             event = ScheduleFired(schedule.id, schedule.prompt, slot.nominal, schedule.cron, by)
             verdict = await hooks.fire(event)
             for text in verdict.notices:

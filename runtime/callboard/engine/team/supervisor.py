@@ -25,7 +25,7 @@ from callboard.engine.messaging.dead_letters import DeadLetters
 from callboard.engine.operations.background import end_with_run
 from callboard.engine.operations.claim_task import Offers, free_at_start
 from callboard.engine.rate_limits.limiter import share
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import Host, Listeners
 from callboard.engine.scheduling.scheduler import Autorun
 from callboard.engine.team.admin_orders import Given, follow_orders
 from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
@@ -59,8 +59,16 @@ class Team:
         self._activity = Notifier()
         self._hosting = False
         self.informer = Informer(host, self.agent, self.state)
-        host.on_change = self._on_change
-        host.on_operation = self.stalls.handle_operation
+        host.ports.hooks.transcribe = self.informer.transcribe
+        host.listen(
+            Listeners(
+                inform=self.informer.tell,
+                caller_of=self.informer.caller,
+                on_event=(self.informer.handle_event, self.autorun.fires.handle_event),
+                on_change=self._on_change,
+                on_operation=self.stalls.handle_operation,
+            )
+        )
 
     async def run(self, schedules: bool = True) -> None:
         """Host the session until cancelled. Raises errors that end the session: a damaged or full store, a lost
