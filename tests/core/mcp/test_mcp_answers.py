@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.core.json_schema import for_model, problem
 from callboard.core.mcp.limits import McpLimits, limits_of, wait_before_start
 from callboard.core.mcp.results import EMPTY, answer_of, blocks_of, cut, one_line, shortened, whole_text
-from callboard.core.mcp.schemas import for_model, problem
 from callboard.core.mcp.tool_names import clashes_with, own_clashes, tool_name
 from callboard.types.records import Json
 from callboard.types.settings import McpSettings

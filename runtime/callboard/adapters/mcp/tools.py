@@ -25,8 +25,8 @@ from typing import Any, cast
 import anyio
 from jsonschema import Draft202012Validator
 
+from callboard.core.json_schema import for_model, problem
 from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, whole_text
-from callboard.core.mcp.schemas import for_model, problem
 from callboard.core.mcp.tool_names import tool_name
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
