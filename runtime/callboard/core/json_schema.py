@@ -119,7 +119,7 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def for_model(schema: object) -> tuple[Json, str]:
+def schema_for_model(schema: object) -> tuple[Json, str]:
     """Return the schema in the form that the service accepts, and the problem with the original; empty if there was
     none.
 
@@ -148,7 +148,7 @@ def for_model(schema: object) -> tuple[Json, str]:
     return result, ""
 
 
-def problem(schema: Json, tool_input: object) -> str:
+def input_problem(schema: Json, tool_input: object) -> str:
     """Return the error in the arguments of a call, written for the model; empty if none is found."""
     try:
         return check_input(schema, tool_input) or ""

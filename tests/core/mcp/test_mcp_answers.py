@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.json_schema import for_model, problem
+from callboard.core.json_schema import input_problem, schema_for_model
 from callboard.core.mcp.limits import McpLimits, limits_of, wait_before_start
 from callboard.core.mcp.results import EMPTY, answer_of, blocks_of, cut, one_line, shortened, whole_text
 from callboard.core.mcp.tool_names import clashes_with, own_clashes, tool_name
@@ -104,7 +104,7 @@ def test_alternatives_at_the_root_are_flattened() -> None:
     ]
     own: Json = {"properties": {"c": {}}, "required": ["c"], "$schema": "x", "$defs": {"d": {}}}
     for word, required in (("anyOf", ["both", "c"]), ("oneOf", ["both", "c"]), ("allOf", ["a", "b", "both", "c"])):
-        schema, wrong = for_model({**own, word: branches})
+        schema, wrong = schema_for_model({**own, word: branches})
         assert not wrong
         assert schema["type"] == "object"
         assert set(schema["properties"]) == {"a", "b", "c"}
@@ -123,24 +123,24 @@ def _deep(levels: int) -> Json:
 
 @pytest.mark.parametrize("schema", [None, 5, [], "x", {"x": "y" * 70_000}, _deep(100)])
 def test_a_schema_that_is_none_takes_any_object_and_is_told(schema: object) -> None:
-    found, wrong = for_model(schema)
+    found, wrong = schema_for_model(schema)
     assert found == {"type": "object"}
     assert wrong
 
 
 @given(JSON, JSON)
 def test_no_schema_and_no_argument_breaks_the_check(schema: object, given_: object) -> None:
-    found, _ = for_model(schema)
+    found, _ = schema_for_model(schema)
     assert found["type"] == "object"
-    assert isinstance(problem(found, given_), str)
+    assert isinstance(input_problem(found, given_), str)
     json.dumps(found)
 
 
 def test_what_a_schema_plainly_forbids_is_told_before_the_server_hears_of_it() -> None:
-    schema, _ = for_model({"properties": {"n": {"type": "integer"}, "any": True}, "required": ["n"]})
-    assert "lacks the required field `n`" in problem(schema, {})
-    assert "`n` must be integer" in problem(schema, {"n": "1"})
-    assert not problem(schema, {"n": 1, "more": 2})
+    schema, _ = schema_for_model({"properties": {"n": {"type": "integer"}, "any": True}, "required": ["n"]})
+    assert "lacks the required field `n`" in input_problem(schema, {})
+    assert "`n` must be integer" in input_problem(schema, {"n": "1"})
+    assert not input_problem(schema, {"n": 1, "more": 2})
 
 
 def test_names_are_what_a_model_may_call_and_clashes_are_told() -> None:

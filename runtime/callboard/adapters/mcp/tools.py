@@ -25,7 +25,7 @@ from typing import Any, cast
 import anyio
 from jsonschema import Draft202012Validator
 
-from callboard.core.json_schema import for_model, problem
+from callboard.core.json_schema import input_problem, schema_for_model
 from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, whole_text
 from callboard.core.mcp.tool_names import tool_name
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
@@ -99,7 +99,7 @@ class ServerTool:
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         """Check the arguments, so that invalid ones are never sent."""
-        if wrong := problem(self.spec.input_schema, tool_input):
+        if wrong := input_problem(self.spec.input_schema, tool_input):
             raise ToolRefused(wrong)
         return {}
 
@@ -200,7 +200,7 @@ class CallInFlight:
 def sound(schema: object) -> tuple[Json, str]:
     """Return the schema in a form that any request can contain, and its mistakes; empty if there are none. Takes about
     a millisecond."""
-    result, wrong = for_model(schema)
+    result, wrong = schema_for_model(schema)
     if wrong:
         return result, wrong
     validator = Draft202012Validator(
