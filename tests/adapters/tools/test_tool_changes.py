@@ -179,7 +179,7 @@ async def test_a_cut_change_is_told_by_the_content_that_is_there(world: OutsideW
 
 _DIES_AT_THE_RENAME = """
 import os, signal, sys
-from callboard.adapters.tools.roots import part_name, put_in
+from callboard.adapters.system.regular_files import part_name, put_in
 os.rename = lambda *paths, **folders: os.kill(os.getpid(), signal.SIGKILL)
 folder = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
 put_in(folder, "a.txt", b"two\\n", mode=None, part=part_name("a.txt", sys.argv[2]))
