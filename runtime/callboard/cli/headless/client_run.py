@@ -200,11 +200,8 @@ class ClientRun:
             for note in session.notes:
                 self._tell(note)
             approver.attach(session)
-            self._stream.commands = session.commands
-            self._stream.servers = session.servers_now
-            self._stream.agents = tuple(session.agent_types)
             self._stream.opened(
-                session.id, model=session.model, mode=wishes.mode, spec=await session.begun(), calls=session.call
+                session.id, model=session.model, mode=wishes.mode, spec=await session.begun(), session=session
             )
             self._control = Control(
                 session=session,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,9 +22,6 @@ from callboard.types.skills import PersonCommand
 
 SUMMARIES = ("summarize", "react", "truncate")
 """Stages that start a new part of the conversation have names that begin with one of these."""
-
-FindCall = Callable[[str, str], ToolCall | None]
-"""Function that finds an open tool call of an agent by our id."""
 
 
 @dataclass(slots=True)
@@ -88,16 +85,6 @@ def tools_of(spec: AgentSpec | None, servers: Sequence[ServerNow]) -> tuple[str,
     if spec is None:
         return ()
     return (*spec.tools, *(name for now in servers for name in now.tools if may_have(spec, name)))
-
-
-def no_servers() -> Sequence[ServerNow]:
-    """Return the servers before a session is open: none."""
-    return ()
-
-
-def no_commands() -> Sequence[PersonCommand]:
-    """Return the commands before a session is open: none."""
-    return ()
 
 
 def commands_told(commands: Sequence[PersonCommand]) -> Json:

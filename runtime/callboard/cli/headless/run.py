@@ -141,15 +141,12 @@ class HeadlessRun:
             if self._person is not None:
                 self._person.attach(session)
             if self._stream is not None:
-                self._stream.commands = session.commands
-                self._stream.servers = session.servers_now
-                self._stream.agents = tuple(session.agent_types) if isinstance(session, HostedSession) else ()
                 self._stream.opened(
                     session.id,
                     model=session.model,
                     mode=headless.mode,
                     spec=await self._spec_of(session),
-                    calls=session.call,
+                    session=session,
                 )
             if headless.prompt is None and isinstance(session, HostedSession):
                 await session.go_on()

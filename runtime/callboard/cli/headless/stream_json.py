@@ -15,7 +15,7 @@ This module does not write or judge: `emit` receives plain dicts, and the caller
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import singledispatchmethod
 from typing import Any
 
@@ -23,12 +23,9 @@ from callboard.cli.headless.messages import (
     ERRORS,
     SUMMARIES,
     AgentProgress,
-    FindCall,
     Spoken,
     ending,
     model_usage,
-    no_commands,
-    no_servers,
     origin,
     result_block,
     session_parts,
@@ -37,6 +34,7 @@ from callboard.cli.headless.messages import (
 from callboard.core.budgets.tree import used_up
 from callboard.core.mcp.catalog import real_call
 from callboard.ports.model import Delta
+from callboard.sessions.base import OpenSession
 from callboard.sessions.result import RunEnd
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import (
@@ -85,14 +83,11 @@ class StreamJson:
         """`only`: True for types of messages that are read; the others are counted but not created."""
         self._only = only
         self._spoken = spoken
-        self.commands = no_commands
-        self.servers = no_servers
-        self.agents: Sequence[str] = ()
         self._emit_raw = emit
         self._cwd = cwd
         self._version = version
         self._session = self._model = self._mode = ""
-        self._find: FindCall | None = None
+        self._open: OpenSession | None = None
         self._early: list[tuple[str, Event]] | None = []
         self._begun = False
         self._agents: dict[str, AgentProgress] = {}
@@ -107,14 +102,20 @@ class StreamJson:
         self._stop_reason: str | None = None
 
     def opened(
-        self, session: str, *, model: str, mode: str, spec: AgentSpec | None = None, calls: FindCall | None = None
+        self,
+        session_id: str,
+        *,
+        model: str,
+        mode: str,
+        spec: AgentSpec | None = None,
+        session: OpenSession | None = None,
     ) -> None:
         """Start to emit: the session is open. These values are written to `system/init` unless the lead's own start
-        differs. `spec`: the lead's, if known. `calls`: finds a call that started before this process observed the
-        session."""
-        self._find = calls
+        differs. `spec`: the lead's, if known. `session`: knows the commands, servers and agent types, and the calls
+        that started before this process observed it; None for a session that was never opened."""
+        self._open = session
         self._seen("lead").spec = spec
-        self._session = session
+        self._session = session_id
         self._model = model
         self._mode = mode
         early, self._early = self._early or [], None
@@ -375,8 +376,8 @@ class StreamJson:
         """Return the record of an agent that has this call; a call in a reply from before a resume is read from the
         journal."""
         seen = self._seen(agent)
-        if self._find is not None and all(item.id != call for item in seen.calls):
-            tool_call = self._find(agent, call)
+        if self._open is not None and all(item.id != call for item in seen.calls):
+            tool_call = self._open.call(agent, call)
             seen.calls = seen.calls if tool_call is None else (*seen.calls, tool_call)
         return seen
 
@@ -398,12 +399,19 @@ class StreamJson:
             return
         self._begun = True
         spec = self._seen("lead").spec
+        session = self._open
         self._system(
             "init",
             cwd=self._cwd,
             model=spec.model if spec else self._model,
             permissionMode=spec.permission_mode if spec else self._mode,
-            **session_parts(self._spoken, spec, servers=self.servers(), commands=self.commands(), agents=self.agents),
+            **session_parts(
+                self._spoken,
+                spec,
+                servers=session.servers_now() if session else (),
+                commands=session.commands() if session else (),
+                agents=tuple(session.agent_types) if session else (),
+            ),
             callboard_version=self._version,
             **self._spoken.extra,
         )
