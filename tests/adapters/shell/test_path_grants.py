@@ -242,3 +242,20 @@ async def test_a_folder_that_is_opened_shows_nothing_of_the_runtime(tmp_path: Pa
         ran = await cage.launcher.run(command, cage.workspace, timeout=20, keep=keep, grants=(grant,))
         assert "store" not in ran.output
         assert (cage.state / "db").read_text() == "store"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_a_folder_that_contains_the_workspace_is_read_and_the_workspace_stays_writable(
+    tmp_path: Path, level: int
+) -> None:
+    need(level)
+    build(tmp_path)
+    cage = Cage(tmp_path, level)
+    keep = tmp_path / "data" / "session" / "call.out"
+    for folder in (tmp_path, cage.workspace.parent):
+        grant = PathGrant(path=str(folder), access="read")
+        command = "cat ../outside/kept; echo x > made; echo y > ../outside/kept; cat made; rm made"
+        ran = await cage.launcher.run(command, cage.workspace, timeout=20, keep=keep, grants=(grant,))
+        assert "kept\n" in ran.output
+        assert "x\n" in ran.output
+        assert (cage.outside / "kept").read_text() == "kept\n"

@@ -319,9 +319,12 @@ def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, networ
             layers.empty(path)
     resolver = ["/run/systemd/resolve"] if network else []
     layers.show_all((*resolver, *ground.tools, *ground.readable, *inside.show))
+    # What contains the workspace comes first: a later cover would make the workspace read-only again.
+    outer = [path for path in spot.granted.read if is_within(ground.workspace, path)]
+    layers.show_all(outer)
     layers.show(ground.workspace, write=not spot.worktree)
+    layers.show_all(path for path in spot.granted.read if path not in outer and not is_within(path, spot.folder))
     layers.show_all(ground.writable, write=True)
-    layers.show_all(path for path in spot.granted.read if not is_within(path, spot.folder))
     layers.show_all((path for path in spot.granted.write if not is_within(path, spot.folder)), write=True)
     for path in (*ground.writable, *spot.granted.write):
         layers.show_all(_on_the_way(path, ground.loaded), write=True)
