@@ -125,7 +125,7 @@ def whole_view(state: AgentState, steps: Sequence[Step]) -> dict[str, float]:
     wanted: list[object] = []
     spent["fit"] = timed(lambda: wanted.extend(compaction(one, facts(one)) for one in asked))
     assert not any(wanted), "the view is to stay whole"
-    spent["render"] = timed(lambda: [anchored(one.conversation, one.cycle) for one in asked])
+    spent["render"] = timed(lambda: [anchored(one.context.conversation, one.costs.cycle) for one in asked])
     return {part: seconds / len(steps) * 1e6 for part, seconds in spent.items()}
 
 
@@ -135,7 +135,7 @@ def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
         state = applied(state, step.before[:-1])
         while wanted := compaction(state, facts(state)):
             state = applied(state, edit(state, wanted))
-        anchored(state.conversation, state.cycle)
+        anchored(state.context.conversation, state.costs.cycle)
         state = applied(state, (step.before[-1], *step.after))
     return state
 
@@ -143,12 +143,12 @@ def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
 def facts(state: AgentState) -> Facts:
     """Return the facts for the rule: the newest record is one second old."""
     tools = {"read_file": ToolFacts("read")}
-    return Facts(now=state.cache.used_at + 1, tools=tools, folder="/out", transcripts="/t", known=StateBlock())
+    return Facts(now=state.costs.cache.used_at + 1, tools=tools, folder="/out", transcripts="/t", known=StateBlock())
 
 
 def edit(state: AgentState, wanted: object) -> Sequence[ev.Event]:
     """Return the records of an edit that a stage requested."""
-    conv, at = state.conversation, state.cache.used_at + 1
+    conv, at = state.context.conversation, state.costs.cache.used_at + 1
     if isinstance(wanted, EditView):
         made = ev.ContextEdited(at=at, stage=wanted.stage, revision=conv.revision, edits=wanted.edits)
         return (made,)
@@ -186,7 +186,7 @@ def measured(steps: Sequence[Step]) -> dict[int, dict[str, float]]:
     """
     starts = {count: grown(steps[: count // 2]) for count in LENGTHS}
     for count, state in starts.items():
-        assert len(state.conversation.messages) == count + 1, "the view is whole, and its newest message open"
+        assert len(state.context.conversation.messages) == count + 1, "the view is whole, and its newest message open"
     shortened = {count: compacted(begun(whole=False), steps[: count // 2]) for count in LENGTHS}
     runs: dict[int, list[dict[str, float]]] = {count: [] for count in LENGTHS}
     gc.collect()

@@ -104,8 +104,8 @@ async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[fl
                 await team.prompt(stage.prompt)
                 await team.quiet()
                 state = team.state("lead")
-                if state.last_reason != "end":
-                    raise RuntimeError(f"the session ended with {state.last_reason}: {state.last_why}")
+                if state.turns.last_reason != "end":
+                    raise RuntimeError(f"the session ended with {state.turns.last_reason}: {state.turns.last_why}")
     finally:
         await model.aclose()
         await emulator.aclose()

@@ -83,16 +83,16 @@ class Replay:
         return self.played
 
     def _step(self, player: Player) -> None:
-        messages = anchored(self.state.conversation, self.state.cycle, self.limits)
+        messages = anchored(self.state.context.conversation, self.state.costs.cycle, self.limits)
         head = HEAD if sum(piece.count(b'"cache_control"') for piece in messages) < 3 else HEAD_UNMARKED
         work = player.next(b"".join(messages))
-        ordinal = self.state.ordinal + 1
+        ordinal = self.state.model.ordinal + 1
         use_id = f"toolu_{ordinal:05}"
         blocks = reply_of(work, use_id)
         usage = self.service.call(messages, blocks, self.now, head)
         self.played.steps += 1
         self.played.units += units(usage)
-        self.played.largest = max(self.played.largest, self.state.conversation.tokens)
+        self.played.largest = max(self.played.largest, self.state.context.conversation.tokens)
         self._on(ev.ModelCalled(at=self.now, ordinal=ordinal, attempt=1, model="bench", max_tokens=8_000))
         calls = (ToolCall(id=use_id, use_id=use_id, name=work.tool, input=work.input),) if work.tool else ()
         self._on(
@@ -145,14 +145,14 @@ class Replay:
         raise AssertionError("compaction comes to no end")
 
     def _edited(self, step: st.EditView) -> None:
-        before = held(self.state.conversation)
-        revision = self.state.conversation.revision
+        before = held(self.state.context.conversation)
+        revision = self.state.context.conversation.revision
         done = ev.ContextEdited(at=self.now, stage=step.stage, revision=revision, edits=step.edits, why=step.why)
         self._on(done)
         self._note(step.stage, before, step.why)
 
     def _summarised(self, step: st.Summarise) -> None:
-        before, conv, wanted = held(self.state.conversation), self.state.conversation, step.wanted
+        before, conv, wanted = held(self.state.context.conversation), self.state.context.conversation, step.wanted
         self._on(ev.SummaryBegan(at=self.now, wanted=wanted, revision=conv.revision, transcript="/t/1.jsonl"))
         text, usage = self._summary_call(wanted)
         self.played.units += units(usage)
@@ -177,11 +177,11 @@ class Replay:
 
     def _summary_call(self, wanted: SummaryWanted) -> tuple[str, Usage]:
         """Bill a summary as the engine requests it: at the end of the conversation if cheaper, otherwise alone."""
-        conv = self.state.conversation
+        conv = self.state.context.conversation
         prompts = summary_request(conv, wanted, MOST_DATA)
         text = summary_of("\n\n".join(prompt.data for prompt in prompts), wanted.max_tokens)
         said: list[Json] = [{"type": "text", "text": text}]
-        if rides(conv, wanted, SharingFacts(self.limits, None, self.state.cache, self.now)):
+        if rides(conv, wanted, SharingFacts(self.limits, None, self.state.costs.cache, self.now)):
             asked = riding(conv, riding_text(wanted, replies_kept=replies_behind(conv, wanted.last)))
             return text, self.service.call(asked, said, self.now)
         usage = Usage()
@@ -192,10 +192,10 @@ class Replay:
 
     def _note(self, what: str, before: int, why: str) -> None:
         self.played.edits[what] = self.played.edits.get(what, 0) + 1
-        after = held(self.state.conversation)
+        after = held(self.state.context.conversation)
         self.played.trail.append(f"step {self.played.steps}: {what} {before} -> {after} {why}")
 
     def _on(self, event: ev.Event) -> None:
         self.state = apply(self.state, event)
-        if len(self.state.mail) > 8:
-            self.state = replace(self.state, mail=())
+        if len(self.state.inbox.mail) > 8:
+            self.state = replace(self.state, inbox=replace(self.state.inbox, mail=()))

@@ -14,7 +14,7 @@ from callboard.core.frozen import replace
 def test_a_copy_equals_what_dataclasses_makes_and_leaves_the_original_alone() -> None:
     before = AgentState(seq=3)
     kept = pickle.dumps(before)
-    assert replace(before, seq=4, todos=()) == dataclasses.replace(before, seq=4, todos=())
+    assert replace(before, seq=4, calls=()) == dataclasses.replace(before, seq=4, calls=())
     assert pickle.dumps(before) == kept
 
 

@@ -43,14 +43,14 @@ def test_a_part_that_a_person_interrupts_is_kept_behind_the_others() -> None:
 def test_a_model_whose_part_was_compacted_is_shown_its_end_and_told_to_go_on() -> None:
     life = Life.begun().prompted("go").said("x" * 3_000 + " the end of it", stop="max_tokens")
     life = life.on(ev.ContinuationAsked, count=1)
-    last = life.state.conversation.messages[-1].id
+    last = life.state.context.conversation.messages[-1].id
     blocks = ({"data": {"type": "text", "text": "[Compacted] short"}, "source": "compactor"},)
     edit = Edit.model_validate({"kind": "summarised", "message": 0, "last": last, "blocks": blocks})
-    edited = {"stage": "summarize_all", "trigger": "auto", "revision": life.state.conversation.revision}
+    edited = {"stage": "summarize_all", "trigger": "auto", "revision": life.state.context.conversation.revision}
     compacted = life.on(ev.ContextEdited, **edited, edits=(edit,))
-    (told,) = [one for one in compacted.state.injections if one.key == "continuation"]
+    (told,) = [one for one in compacted.state.context.injections if one.key == "continuation"]
     assert "the end of it" in told.text
     assert "Continue exactly there" in told.text
     assert len(told.text) < 2_600
     whole = Life.begun().prompted("go").said("done").on(ev.ContextEdited, **edited, edits=(edit,))
-    assert [one.key for one in whole.state.injections] == []
+    assert [one.key for one in whole.state.context.injections] == []

@@ -69,20 +69,20 @@ async def _life(store: Store, session: str, row: AgentRow, incarnation: int) -> 
     state, faults = AgentState(), list[str]()
     for event in events:
         if isinstance(event, ev.ModelCalled) and event.purpose == "turn":
-            sent = state.stop_reason != "pause_turn"  # a paused reply is sent back as it stands
-            laws = invariants(state.conversation.messages, sent=sent)
+            sent = state.model.stop_reason != "pause_turn"  # a paused reply is sent back as it stands
+            laws = invariants(state.context.conversation.messages, sent=sent)
             faults += [f"before call {event.ordinal}: {law}" for law in laws]
         if isinstance(event, ev.ToolStarted):
             faults += _passed_the_gate(state, event)
         state = apply(state, event)
-    faults += [f"at the end: {law}" for law in invariants(state.conversation.messages, sent=False)]
+    faults += [f"at the end: {law}" for law in invariants(state.context.conversation.messages, sent=False)]
     return Life(name, incarnation, events, mail, state, faults, parked)
 
 
 def _passed_the_gate(state: AgentState, event: ev.ToolStarted) -> Iterator[str]:
     name = next((one.call.name for one in state.calls if one.call.id == event.call), "?")
-    if gate_refuses(state.gate, name, reads_only=event.effect == "read") is not None:
-        yield f"{name} started while the plan gate was {state.gate.gate}"
+    if gate_refuses(state.work.gate, name, reads_only=event.effect == "read") is not None:
+        yield f"{name} started while the plan gate was {state.work.gate.gate}"
 
 
 def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
@@ -114,7 +114,7 @@ def _mail(life: Life) -> Iterator[str]:
     for event in life.events:
         if isinstance(event, (ev.EnvelopesDelivered, ev.EnvelopesDropped)):
             taken.update(event.ids)
-    waiting = {one.id for one in life.state.mail}
+    waiting = {one.id for one in life.state.inbox.mail}
     for one in received:
         expected = 0 if is_for_runtime(one) or one.id in waiting or one.id in refused else 1
         if taken[one.id] != expected:
@@ -125,8 +125,8 @@ def _mail(life: Life) -> Iterator[str]:
 
 def _unread(life: Life) -> Iterator[str]:
     """Whoever lives has received all its mail."""
-    if life.state.ended is None and life.state.position < len(life.mail):
-        yield f"received {life.state.position} of {len(life.mail)} envelopes"
+    if life.state.lifecycle.ended is None and life.state.inbox.position < len(life.mail):
+        yield f"received {life.state.inbox.position} of {len(life.mail)} envelopes"
 
 
 def _calls(life: Life) -> Iterator[str]:
@@ -149,7 +149,11 @@ def _calls(life: Life) -> Iterator[str]:
 def buried(life: Life, rows: Sequence[AgentRow]) -> bool:
     """Return True for a life that was killed and could not be settled: only its row says that it is over."""
     over = {(row.name, row.incarnation) for row in rows if row.life == "stopped"}
-    return life.state.stop == "asked" and life.state.ended is None and (life.name, life.incarnation) in over
+    return (
+        life.state.lifecycle.stop == "asked"
+        and life.state.lifecycle.ended is None
+        and (life.name, life.incarnation) in over
+    )
 
 
 def _turns(life: Life) -> Iterator[str]:
@@ -172,11 +176,11 @@ def _let_go(life: Life) -> bool:
 def _ends(life: Life) -> Iterator[str]:
     """All is quiet: nothing is half done, and nobody owes a word after a turn that ended by itself."""
     state = life.state
-    if state.turn is not None or state.calls or state.call is not None or state.summary is not None:
+    if state.turn is not None or state.calls or state.model.call is not None or state.compaction.summary is not None:
         yield "something is under way while all is quiet"
-    said_so = state.last_reason in ("interrupted", "stopped", "") or bool(state.tasks) or _let_go(life)
-    if life.state.spec is not None and state.me.kind == "teammate" and state.assignment and not said_so:
-        yield f"its turn ended ({state.last_reason}) and the lead never heard of its assignment"
+    said_so = state.turns.last_reason in ("interrupted", "stopped", "") or bool(state.work.tasks) or _let_go(life)
+    if life.state.identity.spec is not None and state.me.kind == "teammate" and state.work.assignment and not said_so:
+        yield f"its turn ended ({state.turns.last_reason}) and the lead never heard of its assignment"
 
 
 def _ordinals(life: Life) -> Iterator[str]:

@@ -64,7 +64,9 @@ def _rest(evidence: Evidence) -> Iterator[str]:
     """Everybody is idle, or over; the lead never is over."""
     for row in evidence.rows:
         state = evidence.life(row.name).state
-        fresh = row.life == "starting" and state.turns == 0 and all(one.mode == "queue" for one in state.mail)
+        fresh = (
+            row.life == "starting" and state.turns.count == 0 and all(one.mode == "queue" for one in state.inbox.mail)
+        )
         if row.waiting_for or not (fresh or row.life in ("idle", "stopped", "crashed")):
             yield f"{row.name} is {row.life} for ever, waiting for {row.waiting_for!r}"
         if row.kind == "lead" and not (fresh or row.life == "idle"):
@@ -78,9 +80,14 @@ def _held(evidence: Evidence) -> Iterator[str]:
     tasks = {task.id: task for task in evidence.tasks}
     for life in evidence.lives:
         row = rows[life.name]
-        if life.state.ended or life.parked or life.incarnation != row.incarnation or buried(life, evidence.rows):
+        if (
+            life.state.lifecycle.ended
+            or life.parked
+            or life.incarnation != row.incarnation
+            or buried(life, evidence.rows)
+        ):
             continue
-        for name in life.state.tasks:
+        for name in life.state.work.tasks:
             task = tasks[name]
             theirs = (task.owner, task.owner_incarnation) == (life.name, life.incarnation)
             if not theirs and not any(name in mail.content for mail in _unheard(life)):
@@ -125,8 +132,8 @@ def _money(evidence: Evidence, seen: Seen, service: Service) -> Iterator[str]:
                 counted.setdefault(life.name, Counter())[_tokens(usage)] += 1
             else:
                 summaries[life.name] += usage.output_tokens
-        if _tokens(total) != _tokens(life.state.usage):
-            yield f"{life.name}.{life.incarnation}: its records count {total}, its state {life.state.usage}"
+        if _tokens(total) != _tokens(life.state.budget.usage):
+            yield f"{life.name}.{life.incarnation}: its records count {total}, its state {life.state.budget.usage}"
     for name in {*by_agent, *counted}:
         yield from _balanced(name, by_agent.get(name, []), counted.get(name, Counter()), summaries[name], seen)
 
@@ -161,11 +168,11 @@ def _told(evidence: Evidence) -> Iterator[str]:
                     heard[one.sender] += 1
     wanted = Counter[str]()
     for life in evidence.lives:
-        if life.state.spec is None or life.state.me.kind != "teammate":
+        if life.state.identity.spec is None or life.state.me.kind != "teammate":
             continue
         bad = ("failed", "overflow", "refused", "limit")
         wanted[life.name] += sum(1 for e in life.events if isinstance(e, ev.TurnEnded) and e.reason in bad)
-        wanted[life.name] += bool(life.state.ended and life.state.assignment) + life.parked
+        wanted[life.name] += bool(life.state.lifecycle.ended and life.state.work.assignment) + life.parked
     for name, times in wanted.items():
         if heard[name] < times:
             yield f"{name} failed {times} times, and the lead heard of {heard[name]}"
@@ -176,8 +183,8 @@ def _renewed(evidence: Evidence) -> Iterator[str]:
     leads = [life for life in evidence.lives if life.name == "lead"]
     for old, new in pairwise(leads):
         there = {one.id for one in new.mail}
-        waiting = {one.id for one in old.state.mail}
-        left = [one for one in old.mail if one.seq > old.state.position or one.id in waiting]
+        waiting = {one.id for one in old.state.inbox.mail}
+        left = [one for one in old.mail if one.seq > old.state.inbox.position or one.id in waiting]
         yield from (f"{one.type} {one.id} got lost with an old lead" for one in left if _lost(one.type, one.id, there))
 
 

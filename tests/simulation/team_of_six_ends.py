@@ -28,7 +28,7 @@ def _shutdown(request: Request, evidence: Evidence) -> Iterator[str]:
     life = next(one for one in evidence.lives if (one.name, one.incarnation) == (name, number))
     newest = max(one.incarnation for one in evidence.lives if one.name == name)
     row = next(row for row in evidence.rows if row.name == name)
-    over = life.state.ended is not None or newest > number or row.life == "stopped"
+    over = life.state.lifecycle.ended is not None or newest > number or row.life == "stopped"
     if request.status in ("approved", "expired") and not over:
         yield f"{request.id} is {request.status}, and {name} is {row.life}"
     if request.status in ("approved", "rejected", "expired"):
@@ -39,7 +39,7 @@ def _answered(request: Request, evidence: Evidence) -> Iterator[str]:
     asker = next(
         life for life in evidence.lives if (life.name, life.incarnation) == (request.asked_by, request.incarnation)
     )
-    if asker.state.ended is not None:
+    if asker.state.lifecycle.ended is not None:
         return  # a new life of the name never hears of it
     told = [one for one in asker.mail if one.type == "shutdown_response" and one.request_id == request.id]
     if len(told) != 1:

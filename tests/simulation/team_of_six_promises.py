@@ -69,11 +69,11 @@ def _untold(life: Life, evidence: Evidence) -> Iterator[str]:
     for event in life.events:
         if isinstance(event, ev.EnvelopesDropped) and not event.why.strip():
             yield f"{life.name} dropped {event.ids} without a reason"
-    if life.state.ended is None:
+    if life.state.lifecycle.ended is None:
         return
-    waiting = {one.id for one in life.state.mail}
+    waiting = {one.id for one in life.state.inbox.mail}
     for one in life.mail:
-        if one.seq > life.state.position or one.id in waiting:
+        if one.seq > life.state.inbox.position or one.id in waiting:
             yield from _not_told(one, life, evidence)
 
 
@@ -87,11 +87,11 @@ def _not_told(dead: Envelope, life: Life, evidence: Evidence) -> Iterator[str]:
         return
     if life.state.me.kind == "subagent" and dead.metadata.get("assignment"):
         return  # it was ended before it began: who called it has that as the call's result
-    senders = [other for other in evidence.lives if other.name == dead.sender and other.state.spec is not None]
+    senders = [other for other in evidence.lives if other.name == dead.sender and other.state.identity.spec is not None]
     if not senders or senders[-1].state.me.kind == "subagent":
         return  # a person, a schedule, the board or the runtime: the log and the screen have it
     wrote = [other for other in senders if other.incarnation == dead.sender_incarnation] or senders[-1:]
-    if senders[-1].state.me.kind != "lead" and wrote[0].state.ended is not None:
+    if senders[-1].state.me.kind != "lead" and wrote[0].state.lifecycle.ended is not None:
         return  # nobody is left who could be told
     letters = [one for other in senders for one in other.mail if one.caused_by == dead.id and one.type == "dead_letter"]
     if len({one.id for one in letters}) != 1:
@@ -175,7 +175,7 @@ def _effects(evidence: Evidence, outside: Wilderness) -> Iterator[str]:
 
 def _orphans(evidence: Evidence, outside: Wilderness, now: float) -> Iterator[str]:
     """No command runs that nobody waits for, no subagent lives without its caller, no request outlives its asker."""
-    told = {one.began.output for life in evidence.lives for one in life.state.background.values()}
+    told = {one.began.output for life in evidence.lives for one in life.state.work.background.values()}
     for output, pid in outside.processes.by_output.items():
         if outside.processes.running[pid].until > now:
             yield f"{output} still runs{'' if output in told else ', and nobody knows of it'}"

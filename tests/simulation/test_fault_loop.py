@@ -36,11 +36,11 @@ class End:
 def end_of(play: Play, evidence: Evidence) -> End:
     lead = evidence.life("lead").state
     return End(
-        last_text=lead.last_text,
+        last_text=lead.turns.last_text,
         board=sorted((task.subject, task.status, task.owner, task.result) for task in evidence.tasks),
-        todos=tuple(todo.status for todo in lead.todos),
+        todos=tuple(todo.status for todo in lead.work.todos),
         files=dict(play.outside.files),
-        reports={name: evidence.life(name).state.reported for name in ("alice", "bob")},
+        reports={name: evidence.life(name).state.work.reported for name in ("alice", "bob")},
         rows=sorted((row.name, row.life) for row in evidence.rows),
         requests=sorted((request.kind, request.status) for request in evidence.requests),
         kept={path for path in play.world.archive.files if "tool-results" in path},
@@ -70,7 +70,7 @@ def test_without_a_crash_the_session_does_something_of_everything() -> None:
     assert end.files == {"l": "l", "a": "first", "b": "b", "c": "c"}
     assert end.requests == [("plan", "approved")]
     assert sorted(play.outside.commanded.values()) == [1, 1]
-    assert evidence.life("lead").state.compactions == 1
+    assert evidence.life("lead").state.compaction.count == 1
     assert len(evidence.lives) == 4
     assert any(event.t == "retry_planned" for event in evidence.life("alice").events)
     assert play.store.writes > 100, "a loop over no writes proves nothing"

@@ -148,8 +148,8 @@ async def test_a_long_session_forgets_nothing_that_matters(preset: str, steps: i
         state = team.state("lead")
     assert model.refused == []
     assert model.most + 8_000 <= WINDOW
-    assert state.steps == steps
-    assert state.compactions > 0
+    assert state.turns.steps == steps
+    assert state.compaction.count > 0
     said = model.text()
     assert FIRST in said
     assert [turn for turn in range(steps // TURN) if demand(turn) not in said] == []

@@ -78,7 +78,7 @@ async def played(service: Callable[[SimulatedRequest], Awaitable[SimulatedReply 
         async with world.session(f"s{number}") as team:
             await team.prompt("go")
             await team.quiet()
-            said.append(team.state("lead").last_text)
+            said.append(team.state("lead").turns.last_text)
 
     try:
         with anyio.fail_after(180):

@@ -290,7 +290,7 @@ async def test_a_resume_repeats_nothing_of_what_was_expanded(place: Place) -> No
     again = Seen()
     async with open_session(place.options(resume=True), observers=[again]) as session:
         await session.finished()
-        texts = [str(b.data["text"]) for m in session.state("lead").conversation.messages for b in m.blocks]  # pyright: ignore[reportOptionalMemberAccess]  it began
+        texts = [str(b.data["text"]) for m in session.state("lead").context.conversation.messages for b in m.blocks]  # pyright: ignore[reportOptionalMemberAccess]  it began
     assert again.heard == []
     assert [text for text in texts if "As it was." in text] == [seen.heard[1]]
 

@@ -88,7 +88,9 @@ def an_envelope_comes_from_nowhere(left: Left) -> str:
 
 def an_envelope_is_never_read(left: Left) -> str:
     life = left.life(
-        lambda life: life.name != "lead" and not life.state.ended and any(x.sender == "lead" for x in messages(life))
+        lambda life: (
+            life.name != "lead" and not life.state.lifecycle.ended and any(x.sender == "lead" for x in messages(life))
+        )
     )
     newest = first(one for one in reversed(messages(life)) if one.sender == "lead")
     state = changed(life.state, ended=Ended("stopped", ""), position=newest.seq - 1)
@@ -198,7 +200,7 @@ def an_expired_shutdown_leaves_its_mate(left: Left) -> str:
 def nobody_hears_that_a_mate_stays(left: Left) -> str:
     asked = _shut_down(left, "rejected", "expired")
     life = left.life(lambda life: (life.name, life.incarnation) == (asked.asked_by, asked.incarnation))
-    if life.state.ended is not None:
+    if life.state.lifecycle.ended is not None:
         raise NotThere
     left.put(life, mail=[one for one in life.mail if one.type != "shutdown_response"])
     return f"was told 0 times that {asked.id} is {asked.status}"

@@ -165,7 +165,7 @@ def test_a_night_passes_in_a_moment() -> None:
         async with Rehearsal(script).session() as session:
             begun = session.world.clock.now()
             await session.run("Look tomorrow at three")
-            await session.team.quiet(lambda: session.state("lead").last_text == "Nothing new.")
+            await session.team.quiet(lambda: session.state("lead").turns.last_text == "Nothing new.")
             assert_that(await session.record()).lead.heard("Look at the inbox").ended_with("Nothing new")
             return session.world.clock.now() - begun
 

@@ -1,6 +1,6 @@
 """Copies of frozen dataclasses with some fields changed: `dataclasses.replace` at a tenth of its cost.
 
-An agent's state has forty fields and changes many times a step; `dataclasses.replace` calls its `__init__` each time.
+An agent's state and its parts change many times a step; `dataclasses.replace` calls its `__init__` each time.
 For classes with a `__dict__` (no slots) and without `__post_init__`; everything else is refused.
 
 An immutable mapping of texts that is cheap to extend, for an agent's file digests. Pure.

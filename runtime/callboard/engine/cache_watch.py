@@ -1,6 +1,6 @@
 """Monitor of the prompt cache for one agent's calls. It names the change when the cache finds almost nothing.
 
-The counts are in the journal (`AgentState.health`). The last request is kept by reference in this process, and examined
+The counts are in the journal (`AgentState.costs`). The last request is kept by reference in this process, and examined
 only when a series of misses is reported. A resume begins with the view that it loads.
 """
 

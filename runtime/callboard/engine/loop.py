@@ -123,7 +123,7 @@ class AgentRuntime:
             case "budget":
                 return "budget"
             case "rate":
-                return "rate" if self.state.recovery.waiting_until <= self.host.clock.now() else None
+                return "rate" if self.state.model.recovery.waiting_until <= self.host.clock.now() else None
             case "model" | "tools" | "permission" | "plan" | "mail" | "more mail" | "recorded mail" | "idle":
                 return None
             case "worktree" | "background commands" | "cancelled operations":
@@ -147,16 +147,16 @@ class AgentRuntime:
     async def prompt_bytes(self) -> tuple[bytes, bytes]:
         """Return the system prompt and the tool list in use, by the digests in the journal."""
         state = self.state
-        if self._prompt[0] != state.system + state.tools:
+        if self._prompt[0] != state.context.system + state.context.tools:
             store = self.host.ports.store
-            system = await store.get_blob(state.system)
-            tools = await store.get_blob(state.tools)
-            self._prompt = (state.system + state.tools, system, tools)
+            system = await store.get_blob(state.context.system)
+            tools = await store.get_blob(state.context.tools)
+            self._prompt = (state.context.system + state.context.tools, system, tools)
         return self._prompt[1], self._prompt[2]
 
     def has_prompt(self, system: bytes, tools: bytes) -> None:
         """Cache the prompt in use, so that it is not read from the store."""
-        self._prompt = (self.state.system + self.state.tools, system, tools)
+        self._prompt = (self.state.context.system + self.state.context.tools, system, tools)
 
     async def record(
         self,
@@ -240,7 +240,7 @@ class AgentRuntime:
         """Write a snapshot of the state, so that later damage to older records does not affect the agent. Raises the
         exceptions of `Store.commit`."""
         async with self._recording:
-            if self._retired or self.state.spec is None or self.state.ended is not None:
+            if self._retired or self.state.identity.spec is None or self.state.lifecycle.ended is not None:
                 return
             key = snapshot_key(self.host.session, self.name, self.row.incarnation)
             await self._write((), [Put(key, dump(self.state))])

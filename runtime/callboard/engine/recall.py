@@ -111,7 +111,7 @@ def lost_words(lost: JournalGap) -> str:
 
 async def history(store: Store, state: AgentState) -> Sequence[ViewMessage]:
     """Return the whole conversation up to this state, as if it had never been compacted."""
-    events = await numbered_events(store, journal(state.session, state.me.name, state.incarnation))
+    events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     return unedited(event for event in events if event[0] <= state.seq)
 
 
@@ -124,26 +124,26 @@ def unedited(events: Iterable[Numbered]) -> Sequence[ViewMessage]:
             event = event.model_copy(update={"edits": ()})
         holes += seq != bare.seq + 1
         bare = apply_behind_hole(bare, seq, event) if holes else apply(bare, event)
-    return bare.conversation.messages
+    return bare.context.conversation.messages
 
 
 async def window_of(store: Store, state: AgentState) -> WindowMap:
     """Return the map of an agent's window. Raises `UsageError` for an agent that has not started."""
     _begun(state)
-    tools = await store.get_blob(state.tools) if state.tools else b""
-    return window_map(state, tools, await store.get_blob(state.system) if state.system else b"")
+    tools = await store.get_blob(state.context.tools) if state.context.tools else b""
+    return window_map(state, tools, await store.get_blob(state.context.system) if state.context.system else b"")
 
 
 async def edits_of(store: Store, state: AgentState) -> Sequence[EditTold]:
     """Return every edit in an agent's journal, oldest first. Raises `UsageError` for an agent that has not started."""
     _begun(state)
-    events = await numbered_events(store, journal(state.session, state.me.name, state.incarnation))
+    events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     events = [event for event in events if event[0] <= state.seq]
     return explain_edits(events, unedited(events), state.me)
 
 
 def _begun(state: AgentState) -> None:
-    if state.spec is None:
+    if state.identity.spec is None:
         raise UsageError("this agent has not begun yet: it has no window")
 
 

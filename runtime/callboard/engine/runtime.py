@@ -97,9 +97,9 @@ class Mailboxes:
         """Return the unread envelopes of a mailbox, and the number of those from `sender`."""
         owner = self._owners.get(stream)
         state = owner() if owner is not None else AgentState()
-        unheard = max(0, self._last.get(stream, 0) - state.position)
-        since = state.mail[0].sent_at if state.mail else None
-        waiting = unheard + len(state.mail) + self._coming[stream]
+        unheard = max(0, self._last.get(stream, 0) - state.inbox.position)
+        since = state.inbox.mail[0].sent_at if state.inbox.mail else None
+        waiting = unheard + len(state.inbox.mail) + self._coming[stream]
         if not sender:
             return MailLoad(waiting, self.limit, since)
         return MailLoad(waiting, self.limit, since, self._of(stream, sender, state), MOST_UNREAD)
@@ -107,10 +107,10 @@ class Mailboxes:
     def _of(self, stream: str, sender: str, state: AgentState) -> int:
         """Return the number of unread envelopes of one sender."""
         unheard = self._unheard.get(stream, deque())
-        while unheard and unheard[0][0] <= state.position:
+        while unheard and unheard[0][0] <= state.inbox.position:
             unheard.popleft()
         sent = sum(1 for _, name in unheard if name == sender) + self._coming_of[stream, sender]
-        return sent + sum(1 for envelope in state.mail if envelope.sender == sender)
+        return sent + sum(1 for envelope in state.inbox.mail if envelope.sender == sender)
 
     @contextmanager
     def coming(self, writes: Sequence[Write]) -> Generator[None]:
@@ -292,7 +292,7 @@ class Host:
         """Return the facts about the world for the next decision."""
         ports = self.ports
         folders = ports.archive.folders(state.me)
-        model = model_in_use(state.recovery, state.me)
+        model = model_in_use(state.model.recovery, state.me)
         expected = self._expected(state)
         tools = {name: self._tool_facts(name) for name in {call.call.name for call in state.calls}}
         requests = self._requests(state)
@@ -307,7 +307,7 @@ class Host:
             keys=self._keys(state, folders, tools),
             rewrites=ports.hooks.has("PreToolUse") or ports.hooks.has("PermissionRequest"),
             others_at_work=self._others_at_work(state),
-            mates_at_work=state.turn is None and bool(state.mail) and self.board.mates_at_work(state.me.name),
+            mates_at_work=state.turn is None and bool(state.inbox.mail) and self.board.mates_at_work(state.me.name),
             mail_seconds=self._mail_seconds(state),
             claimable=self.claimable(state, expected),
             taken=self._lost_tasks(state),
@@ -318,7 +318,7 @@ class Host:
             settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
             folder=str(folders.tool_results),
             transcripts=str(folders.transcripts),
-            known=self.known_state(state) if state.recovery.react or state.tried else None,
+            known=self.known_state(state) if state.model.recovery.react or state.compaction.tried else None,
             hooks=self._end_hooks(state),
             starts=self._starts(state),
             batch=ports.hooks.has("PostToolBatch"),
@@ -339,9 +339,9 @@ class Host:
 
     def _mail_seconds(self, state: AgentState) -> float:
         recorded, counted = self.mail_counted.get(_life(state), (-1.0, 0.0))
-        if recorded != state.mailing.at:
-            counted = self.awake.at(state.mailing.at)
-            self.mail_counted[_life(state)] = state.mailing.at, counted
+        if recorded != state.inbox.counts.at:
+            counted = self.awake.at(state.inbox.counts.at)
+            self.mail_counted[_life(state)] = state.inbox.counts.at, counted
         return self.awake.now() - counted
 
     def _end_hooks(self, state: AgentState) -> bool:
@@ -362,14 +362,14 @@ class Host:
             self.settled[_life(state)] = state.turn.id
 
     def _worktree(self, state: AgentState) -> str | None:
-        if self.ports.worktrees is None or state.spec is None:
+        if self.ports.worktrees is None or state.identity.spec is None:
             return None
 
         def task(task_id: str) -> Task | None:
             row = self.board.task(task_id)
             return row[0] if row else None
 
-        return worktree_to_use(state.me, state.tasks, task)
+        return worktree_to_use(state.me, state.work.tasks, task)
 
     def known_state(self, state: AgentState) -> StateBlock:
         """Return the known state of this agent's world, for the text after a compaction."""
@@ -382,7 +382,11 @@ class Host:
         board = self.board
         block = state_block(state, board.agents(), schedules=board.schedules(), tasks=tasks, requests=board.requests())
         script = self.ports.script
-        return script.known_state(state.me.name, state.incarnation, state.compactions, block) if script else block
+        return (
+            script.known_state(state.me.name, state.identity.incarnation, state.compaction.count, block)
+            if script
+            else block
+        )
 
     def observed(self, holder: AgentLockHolder, seq: int, event: Event) -> None:
         """Report a recorded event of an agent to the observers. Raises `AgentLockError` without the agent's lock."""
@@ -423,7 +427,7 @@ class Host:
 
     def _requests(self, state: AgentState) -> dict[str, Request]:
         ids = [call.request_id for call in state.calls if call.request_id]
-        ids += [request_id for request_id in (state.gate.request_id, state.leaving) if request_id]
+        ids += [request_id for request_id in (state.work.gate.request_id, state.lifecycle.leaving) if request_id]
         rows = {request_id: self.board.request(request_id) for request_id in ids}
         return {request_id: row[0] for request_id, row in rows.items() if row}
 
@@ -474,7 +478,11 @@ class Host:
 
     def _expected(self, state: AgentState) -> Expected | None:
         script = self.ports.script
-        return script.expected(state.me.name, state.incarnation, state.asked, state.heard) if script else None
+        return (
+            script.expected(state.me.name, state.identity.incarnation, state.model.turn_calls, state.inbox.deliveries)
+            if script
+            else None
+        )
 
     def holder(self, state: AgentState) -> Holder:
         """Return an agent in the form for the task board: its life, this process, its abilities and its tasks.
@@ -484,22 +492,22 @@ class Host:
         """
         me = state.me
         lease = self.fence or Fence("", 0)
-        picks = me.claims_tasks and (state.last_limit != "repetition" or self.ports.script is not None)
-        return Holder(me.name, state.incarnation, lease.lease, lease.number, "bash" in me.tools, picks)
+        picks = me.claims_tasks and (state.turns.last_limit != "repetition" or self.ports.script is not None)
+        return Holder(me.name, state.identity.incarnation, lease.lease, lease.number, "bash" in me.tools, picks)
 
     def _lost_tasks(self, state: AgentState) -> tuple[str, ...]:
-        if not state.tasks:
+        if not state.work.tasks:
             return ()
         me = self.holder(state)
-        rows = {task: self.board.task(task) for task in state.tasks}
+        rows = {task: self.board.task(task) for task in state.work.tasks}
         return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
 
     def claimable(self, state: AgentState, expected: Expected | None = None) -> str | None:
         """Return the ready task that an idle agent would claim now; None if the agent is working or would claim
         none."""
-        if state.turn is not None or state.ended or state.me.kind == "subagent" or state.tasks:
+        if state.turn is not None or state.lifecycle.ended or state.me.kind == "subagent" or state.work.tasks:
             return None
-        if state.gate.gate == "pending":
+        if state.work.gate.gate == "pending":
             return None
         ready = ready_for(self.board.at_stake(), self.holder(state))
         if not ready:
@@ -525,4 +533,4 @@ class Host:
 
 
 def _life(state: AgentState) -> tuple[str, int]:
-    return state.me.name, state.incarnation
+    return state.me.name, state.identity.incarnation

@@ -60,8 +60,8 @@ async def begin(agent: AgentRuntime, step: st.Step) -> None:
 
 async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:
     state = agent.state
-    waking = next((e for e in state.mail if e.id == step.cause), None)
-    turn = short_id("turn", state.session, agent.name, state.incarnation, state.turns)
+    waking = next((e for e in state.inbox.mail if e.id == step.cause), None)
+    turn = short_id("turn", state.identity.session, agent.name, state.identity.incarnation, state.turns.count)
     authority = turn_of(waking, authority_of(state), state.me.kind)
     depth = waking.depth if waking else 0
     await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth, authority=authority))
@@ -69,13 +69,13 @@ async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:
 
 
 async def _inject(agent: AgentRuntime, step: st.Inject) -> None:
-    blocks = tuple(injected(injection) for injection in agent.state.injections)
+    blocks = tuple(injected(injection) for injection in agent.state.context.injections)
     await agent.note(ev.InjectionsDelivered(at=_now(agent), blocks=blocks))
 
 
 async def _deliver(agent: AgentRuntime, step: st.Deliver) -> None:
     """Deliver envelopes to the conversation, through hooks if there are any."""
-    mail_by_id = {e.id: e for e in agent.state.mail}
+    mail_by_id = {e.id: e for e in agent.state.inbox.mail}
     envelopes = [mail_by_id[envelope_id] for envelope_id in step.ids]
     if turn_hooks.hooked(agent, envelopes):
         turn_hooks.deliver(agent, envelopes)
@@ -98,7 +98,7 @@ async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
             type="error",
             content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
             caused_by=step.ids[0],
-            cause=weakest(cause_of(e) for e in agent.state.mail if e.id in step.ids),
+            cause=weakest(cause_of(e) for e in agent.state.inbox.mail if e.id in step.ids),
             sent_at=_now(agent),
         )
         writes.append(sending(agent.host.session, envelope))
@@ -134,9 +134,9 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
     state = agent.state
     now = _now(agent)
     events: list[ev.Event] = []
-    if state.call is not None:
-        events.append(ev.ReplyInterrupted(at=now, ordinal=state.call.ordinal, text=""))
-    if state.summary is not None:
+    if state.model.call is not None:
+        events.append(ev.ReplyInterrupted(at=now, ordinal=state.model.call.ordinal, text=""))
+    if state.compaction.summary is not None:
         events.append(ev.SummaryFailed(at=now, why=step.why))
     writes: list[Write] = []
     for call in state.calls:
@@ -191,16 +191,16 @@ async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
     transcript = ""
     # Files before the record: after a crash in between the edit is decided again. In the other order it could name a
     # file that was never written.
-    for path, text in persisted_texts(state.conversation, step.edits).items():
+    for path, text in persisted_texts(state.context.conversation, step.edits).items():
         await agent.host.ports.archive.keep(path, text)
     if step.transcript:
         transcript = await transcripts.write(agent)
-    before = size(state.conversation)
+    before = size(state.context.conversation)
     event = ev.ContextEdited(
         at=_now(agent),
         stage=step.stage,
         trigger=step.trigger,
-        revision=state.conversation.revision,
+        revision=state.context.conversation.revision,
         edits=step.edits,
         tokens_before=before,
         transcript=transcript,
@@ -247,15 +247,17 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     reports = any(isinstance(event, ev.Reported) for event in events)
     # The plan would outlive its turn, and be approved for nobody
     # (test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit).
-    if reports and state.gate.gate == "pending" and state.gate.request_id:  # a report sets the gate anew
-        writes += request_withdrawn(agent.host, state.gate.request_id, f"{agent.name} ended its turn: {step.why}")
+    if reports and state.work.gate.gate == "pending" and state.work.gate.request_id:  # a report sets the gate anew
+        writes += request_withdrawn(agent.host, state.work.gate.request_id, f"{agent.name} ended its turn: {step.why}")
     if released:
         writes += task_writes(agent.host, released)
         events[-1:-1] = [ev.TaskHeld(at=now, task=task.id, subject=task.subject, held=False) for task in released]
-    shutdown = agent.host.board.request(state.leaving) if state.leaving else None
+    shutdown = agent.host.board.request(state.lifecycle.leaving) if state.lifecycle.leaving else None
     # Written unchanged: if the request was rejected in between, the commit fails and the agent stays.
     if shutdown is not None:
-        writes.append(Put(request_key(agent.host.session, state.leaving), shutdown[0].encode(), expected=shutdown[1]))
+        writes.append(
+            Put(request_key(agent.host.session, state.lifecycle.leaving), shutdown[0].encode(), expected=shutdown[1])
+        )
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:
@@ -266,7 +268,7 @@ def _last_said(state: AgentState) -> str:
     """Return the final text of the turn. The text of a reply that was cut by a full window counts if no other reply
     came."""
     assert state.turn is not None, "a turn ends"
-    cut = state.recovery.cut_text
+    cut = state.model.recovery.cut_text
     return state.turn.said.after(({"type": "text", "text": cut},), "").text if cut else state.turn.text
 
 
@@ -278,7 +280,7 @@ def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
     if step.reason in ("failed", "limit", "overflow", "refused"):
         # Another agent can do the task (test_a_teammate_that_stops_at_a_limit_gives_its_task_back).
         note = f"{agent.name} stopped before it was done: {without_advice(step.why)}"
-    elif step.reason == "end" and state.tasks and not keeps_tasks(state):
+    elif step.reason == "end" and state.work.tasks and not keeps_tasks(state):
         suffix = f" Its last words: {state.turn.text}" if state.turn.text else ""
         note = f"{agent.name} ended its turn before it was done.{suffix}"
     else:
@@ -292,10 +294,10 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
     state = agent.state
     now = _now(agent)
     session = agent.host.session
-    carries = state.renew == "carry"  # the new life takes them over
+    carries = state.lifecycle.renew == "carry"  # the new life takes them over
     note = f"{agent.name} ended before it was done"
     writes = [] if carries else tasks_freed(agent.host, agent.host.holder(state), note)
-    writes += [] if state.renew else tasks_kept_freed(agent.host, agent.name)
+    writes += [] if state.lifecycle.renew else tasks_kept_freed(agent.host, agent.name)
     # The person may be about to answer (test_a_question_of_the_old_life_is_answered_to_the_new_one).
     kept_kinds = ("question",) if carries else ()
     writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept_kinds)
@@ -318,7 +320,7 @@ def _shutdowns(agent: AgentRuntime) -> list[str]:
     shutdowns = [
         request for request in agent.host.board.requests() if request.kind == "shutdown" and request.status == "pending"
     ]
-    life = (agent.name, agent.state.incarnation)
+    life = (agent.name, agent.state.identity.incarnation)
     return [
         shutdown.id
         for shutdown in shutdowns
@@ -345,7 +347,7 @@ def _shutdown_answer(agent: AgentRuntime, request_id: str, now: float) -> list[W
             content=f"{agent.name} has stopped.",
             request_id=request_id,
             reply_to=request_envelope_id(request_id, agent.name),
-            sender_incarnation=agent.state.incarnation,
+            sender_incarnation=agent.state.identity.incarnation,
             cause=answered(request, agent.name),
             sent_at=now,
         )

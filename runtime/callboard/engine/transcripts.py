@@ -37,7 +37,7 @@ async def write(agent: AgentRuntime) -> str:
     ports = agent.host.ports
     folders = ports.archive.folders(state.me)
     path = transcript_path(state, str(folders.transcripts))
-    origin = Origin(state.session, agent.name, state.incarnation, state.me.kind, str(folders.root))
+    origin = Origin(state.identity.session, agent.name, state.identity.incarnation, state.me.kind, str(folders.root))
     stream = journal(agent.host.session, agent.name, agent.row.incarnation)
     async with agent.transcribing:
         while agent.written.bare.seq < state.seq:
@@ -60,7 +60,7 @@ def _page(
     """
     bare = written.bare
     holes = written.holes
-    newest = bare.conversation.messages.last
+    newest = bare.context.conversation.messages.last
     replies = {newest.id: written.reply} if newest is not None and written.reply is not None else {}
     for record in records:
         event = read_event(record.data, stream, record.seq)
@@ -68,15 +68,15 @@ def _page(
             event = event.model_copy(update={"edits": ()})
         holes += record.seq != bare.seq + 1
         bare = apply_behind_hole(bare, record.seq, event) if holes else apply(bare, event)
-        newest = bare.conversation.messages.last
+        newest = bare.context.conversation.messages.last
         if isinstance(event, ModelReplied) and event.blocks and newest is not None and newest.role == "assistant":
             replies[newest.id] = event
-    messages = bare.conversation.messages
+    messages = bare.context.conversation.messages
     older = messages[:-1]
     lines = transcript_lines(messages if is_complete(bare) else older, origin, written.before, replies)
-    conversation = replace(bare.conversation, messages=Messages.of(messages[-1:]))
+    conversation = replace(bare.context.conversation, messages=Messages.of(messages[-1:]))
     now = TranscriptProgress(
-        replace(bare, conversation=conversation),
+        replace(bare, context=replace(bare.context, conversation=conversation)),
         written.lines + len(older),
         older[-1].id if older else written.before,
         replies.get(newest.id) if newest is not None else None,
@@ -88,21 +88,25 @@ def _page(
 async def history_of(agent: AgentRuntime, state: AgentState) -> Sequence[ViewMessage]:
     """Return the whole conversation up to this state, folded outside the event loop."""
     ports = agent.host.ports
-    events = await numbered_events(ports.store, journal(state.session, state.me.name, state.incarnation))
+    events = await numbered_events(
+        ports.store, journal(state.identity.session, state.me.name, state.identity.incarnation)
+    )
     return await ports.archive.aside(lambda: unedited(event for event in events if event[0] <= state.seq))
 
 
 def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
     """Return the event with the tokens before and after it, its reason, and the part of the cache that it voids."""
     spec = state.me
-    before = state.conversation
-    after = apply(state, event).conversation
-    limits = spec.limits_of(model_in_use(state.recovery, spec))
+    before = state.context.conversation
+    after = apply(state, event).context.conversation
+    limits = spec.limits_of(model_in_use(state.model.recovery, spec))
     update = {
         "tokens_before": size(before),
         "tokens_after": size(after),
-        "why": why_edited(event, before, room(state), state.summary.focus if state.summary else ""),
-        "rewritten": rewritten(event, before, after, cache=state.cache, ttl=limits.cache_ttl),
+        "why": why_edited(
+            event, before, room(state), state.compaction.summary.focus if state.compaction.summary else ""
+        ),
+        "rewritten": rewritten(event, before, after, cache=state.costs.cache, ttl=limits.cache_ttl),
     }
     return event.model_copy(update=update)
 
@@ -112,6 +116,8 @@ def checked(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None 
     runtime's state, if it was computed for the edits."""
     state = agent.state
     if event.edits:
-        edits, names = repaired(state.conversation, event.edits, block or agent.host.known_state(state), state.tasks)
+        edits, names = repaired(
+            state.context.conversation, event.edits, block or agent.host.known_state(state), state.work.tasks
+        )
         event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
     return measured(state, event)

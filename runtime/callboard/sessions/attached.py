@@ -102,7 +102,7 @@ class AttachedSession(OpenSession):
 
         def is_renewed() -> bool:
             state = self._states.get(("lead", life + 1))
-            return self._gone.is_set() or (state is not None and bool(state.system))
+            return self._gone.is_set() or (state is not None and bool(state.context.system))
 
         await self._changed.until(is_renewed)
 
@@ -111,7 +111,7 @@ class AttachedSession(OpenSession):
         await self._gone.wait()
         lead = self.state("lead")
         row = self._board.agent("lead")
-        text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
+        text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
         if self._died:
             reason = (
                 f"process {self.pid}, which hosted the session, has died: `callboard resume {self.id}` continues it"
@@ -119,7 +119,7 @@ class AttachedSession(OpenSession):
             return RunEnd(FAILED, text, reason, self.usage(), self.team(), self.open_work())
         code = await self._noted_code()
         outcome = outcome_of(row[0] if row else None, lead, self.requests(pending_only=False))
-        advice = advice_after(self.id, lead.last_reason, outcome.limit) if lead else ""
+        advice = advice_after(self.id, lead.turns.last_reason, outcome.limit) if lead else ""
         usage = self.usage()
         team = self.team()
         open_work = self.open_work()
@@ -166,7 +166,7 @@ class AttachedSession(OpenSession):
             return
         if kind == "agent" and (match := self._board.agent(name)):
             key = (name, match[0].incarnation)
-            if key not in self._states or self._states[key].ended is None:
+            if key not in self._states or self._states[key].lifecycle.ended is None:
                 self._follow_once(match[0])
         elif kind == "request":
             self._broker.handle_request(name)
@@ -183,9 +183,9 @@ class AttachedSession(OpenSession):
         stream = journal(self.id, *key)
         async with self._store.follow(stream, state.seq) as records:
             async for record in records:
-                if self._take(key, stream, record).ended is not None:
+                if self._take(key, stream, record).lifecycle.ended is not None:
                     break
-        if key[0] != "lead" and self._states[key].ended is not None:
+        if key[0] != "lead" and self._states[key].lifecycle.ended is not None:
             self._states[key] = without_history(self._states[key])
 
     def _take(self, key: tuple[str, int], stream: str, record: Record) -> AgentState:

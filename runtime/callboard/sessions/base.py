@@ -73,17 +73,21 @@ class OpenSession(SessionHandle, ABC):
     def model_of(self, name: str = "lead") -> str:
         """Return the current model of an agent, including a fallback; that of the session if it is unknown."""
         state = self.state(name)
-        return self.model if state is None or state.spec is None else model_in_use(state.recovery, state.spec)
+        return (
+            self.model
+            if state is None or state.identity.spec is None
+            else model_in_use(state.model.recovery, state.identity.spec)
+        )
 
     def models_of(self, name: str = "lead") -> tuple[str, ...]:
         """Return the models known to an agent, with limits and prices."""
         state = self.state(name)
-        return () if state is None or state.spec is None else tuple(state.spec.models)
+        return () if state is None or state.identity.spec is None else tuple(state.identity.spec.models)
 
     def mode_of(self, name: str = "lead") -> str:
         """Return the permission mode of an agent; that of the session if it is unknown."""
         state = self.state(name)
-        return self._first_mode if state is None or state.spec is None else state.me.permission_mode
+        return self._first_mode if state is None or state.identity.spec is None else state.me.permission_mode
 
     @property
     def may_bypass(self) -> bool:

@@ -98,7 +98,7 @@ class SessionHandle:
             state = None
             if row.life != "stopped" or row.kind == "lead":
                 state = (await recall_readable(self._store, self.id, row.name, row.incarnation)).state
-            agents.append(summarise(row, state if state is not None and state.spec is not None else None))
+            agents.append(summarise(row, state if state is not None and state.identity.spec is not None else None))
         return agents
 
     def tasks(self) -> list[Task]:
@@ -205,7 +205,7 @@ class SessionHandle:
         """
         refuse_inside_tool("choose a model")
         _, state = await self._agent(to)
-        models = state.me.models if state.spec is not None else {}
+        models = state.me.models if state.identity.spec is not None else {}
         name = name if name in models else self._model_id(name, models)
         limits = models.get(name) or self._limits_of(name, state)
         if not limits.priced and self._session_budget().cost_usd is not None:
@@ -250,7 +250,7 @@ class SessionHandle:
     def _limits_of(self, name: str, state: AgentState) -> ModelLimits:
         service, _, file = str(self.row.settings.get("model", self.row.model)).partition(":")
         if file:
-            models = ", ".join(state.me.models) if state.spec is not None else ""
+            models = ", ".join(state.me.models) if state.identity.spec is not None else ""
             raise UsageError(f"a {service} has no model {name!r}; its file has: {models or 'none yet'}")
         if ":" in name:
             raise UsageError(f"{name} is another service; a session keeps its own. Begin one: callboard --model {name}")
@@ -294,7 +294,7 @@ class SessionHandle:
         refuse_inside_tool("take an edit back")
         row, state = await self._agent(agent)
         positions = undoable(await edits_of(self._store, state), edits)
-        if state.ended is not None:
+        if state.lifecycle.ended is not None:
             raise UsageError(f"{agent} has ended: nothing will be sent of its window any more")
         command = AgentCommand("undo", agent, " ".join(map(str, positions)))
         envelope = await command_as_person(self._store, self.id, command, now=self._now)

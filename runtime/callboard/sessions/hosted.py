@@ -159,7 +159,7 @@ class HostedSession(OpenSession):
         row = self._board.agent("lead")
         chosen = self._wiring.chosen
         state = await recall(self._store, self.id, "lead", row[0].incarnation) if row else AgentState()
-        if state.spec is not None and state.spec.model != chosen.name:
+        if state.identity.spec is not None and state.identity.spec.model != chosen.name:
             command = model_command(chosen.name, chosen.limits[chosen.name])
             await self.command(command.action, text=command.text)
 
@@ -191,9 +191,9 @@ class HostedSession(OpenSession):
         with anyio.move_on_after(BEGINS_WITHIN):
             await self._team.begun("lead", row[0].incarnation)
         state = self.state("lead")
-        if state is None or state.spec is None or self._chosen_mode is None:
-            return state.spec if state is not None else None
-        return state.spec.model_copy(update={"permission_mode": self._chosen_mode})
+        if state is None or state.identity.spec is None or self._chosen_mode is None:
+            return state.identity.spec if state is not None else None
+        return state.identity.spec.model_copy(update={"permission_mode": self._chosen_mode})
 
     async def finished(self) -> RunEnd:
         await self._quiet()
@@ -243,8 +243,8 @@ class HostedSession(OpenSession):
         if crashed and code == DONE:
             code = FAILED
             reason = f"{', '.join(crashed)} crashed again and again: the session's log has the details"
-        text = (lead.turn.text if lead.turn else lead.last_text) if lead else ""
-        advice = advice_after(self.id, lead.last_reason, outcome.limit) if lead else ""
+        text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
+        advice = advice_after(self.id, lead.turns.last_reason, outcome.limit) if lead else ""
         differs = self._wiring.verdict()
         if differs:
             code, reason = code or FAILED, differs

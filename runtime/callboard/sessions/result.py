@@ -164,13 +164,18 @@ def summarise(row: AgentRow, state: AgentState | None) -> AgentSummary:
             what=totals.said or row.role or row.agent_type,
             metrics=metrics_from(totals.usage, totals.compacted, totals.rereads),
         )
-    text = state.reported or (state.ended.result if state.ended else "") or state.last_text or row.role
+    text = (
+        state.work.reported
+        or (state.lifecycle.ended.result if state.lifecycle.ended else "")
+        or state.turns.last_text
+        or row.role
+    )
     summary = " ".join(text.split()) or row.agent_type
     return AgentSummary(
         name=row.name,
         kind=row.kind,
-        steps=state.steps,
-        usage=state.usage,
+        steps=state.turns.steps,
+        usage=state.budget.usage,
         life=row.life,
         outcome=row.outcome,
         what=summary,
@@ -189,19 +194,21 @@ def outcome_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence
         return RunOutcome(FAILED, "the lead of this session was stopped: start a new session")
     # A shutdown that its teammate did not follow is carried out: nothing waits for an answer.
     unanswered = [request for request in requests if request.status == "expired" and request.kind != "shutdown"]
-    match lead.last_reason:
+    match lead.turns.last_reason:
         case "limit":
-            code = TIME_LIMIT if lead.last_limit == "turn_seconds" else LIMIT
-            return RunOutcome(code, lead.last_why, lead.last_limit)
+            code = TIME_LIMIT if lead.turns.last_limit == "turn_seconds" else LIMIT
+            return RunOutcome(code, lead.turns.last_why, lead.turns.last_limit)
         case "overflow":
-            return RunOutcome(LIMIT, lead.last_why, "window")
+            return RunOutcome(LIMIT, lead.turns.last_why, "window")
         case "failed":
-            window = lead.last_fault == "too_long"
-            return RunOutcome(_BY_FAULT.get(lead.last_fault, UNAVAILABLE), lead.last_why, "window" if window else "")
+            window = lead.model.last_fault == "too_long"
+            return RunOutcome(
+                _BY_FAULT.get(lead.model.last_fault, UNAVAILABLE), lead.turns.last_why, "window" if window else ""
+            )
         case "interrupted":
             return RunOutcome(INTERRUPTED, "interrupted")
         case "refused" | "stopped" | "blocked":
-            return RunOutcome(FAILED, lead.last_why or lead.last_reason)
+            return RunOutcome(FAILED, lead.turns.last_why or lead.turns.last_reason)
         case _:
             return RunOutcome(NO_ANSWER, unanswered_words(unanswered)) if unanswered else RunOutcome(DONE)
 
@@ -268,4 +275,4 @@ async def was_cut_short(store: Store, session: str) -> bool:
         return False
     lead = read_value(AgentRow, row.value, row.key)
     state = await recall(store, session, lead.name, lead.incarnation)
-    return state.turn is None and state.last_reason in ("failed", "limit", "interrupted")
+    return state.turn is None and state.turns.last_reason in ("failed", "limit", "interrupted")

@@ -186,7 +186,7 @@ class RehearsedSession(WorldSession):
         lead = leads[-1].state if leads else None
         record = await self.record()
         outcome = outcome_of(record.agent("lead").row, lead, record.requests)
-        text = lead.last_text if lead is not None else ""
+        text = lead.turns.last_text if lead is not None else ""
         end = RunEnd(outcome.exit_code, text, outcome.why, self.cost(), list(self.team_now()), limit=outcome.limit)
         return result_of(end, self.id, None)
 
@@ -229,7 +229,7 @@ class RehearsedSession(WorldSession):
         """Return the usage of all agents so far: tokens, and US dollars in `cost_usd`."""
         total = Usage()
         for member in self.team.members.values():
-            total = total.plus(member.agent.state.usage) if member.agent else total
+            total = total.plus(member.agent.state.budget.usage) if member.agent else total
         return total
 
     def team_now(self) -> Sequence[AgentSummary]:

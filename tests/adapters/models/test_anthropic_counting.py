@@ -94,8 +94,8 @@ async def test_a_session_over_http_counts_once_and_the_strict_service_takes_it()
         async with world.session() as team:
             await team.prompt("go")
             await team.quiet()
-            assert team.state("lead").last_text == "done"
-            assert not team.state("lead").uncountable
+            assert team.state("lead").turns.last_text == "done"
+            assert not team.state("lead").model.uncountable
             assert (await team.journal("lead")).count("tokens_counted") == 1
     counts = [logged for logged in emulator.log if logged.path == "/v1/messages/count_tokens"]
     assert [logged.status for logged in counts] == [200]

@@ -98,8 +98,8 @@ async def test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_a
             with anyio.fail_after(180):
                 await team.quiet()
             state = team.state("lead")
-            assert state.last_reason == "failed"
-            assert "1 attempt in" in state.last_why
-            assert "SSL_CERT_FILE" in state.last_why
-            assert "certificate verify failed" in state.last_why.lower()
+            assert state.turns.last_reason == "failed"
+            assert "1 attempt in" in state.turns.last_why
+            assert "SSL_CERT_FILE" in state.turns.last_why
+            assert "certificate verify failed" in state.turns.last_why.lower()
         assert wire.asked == []

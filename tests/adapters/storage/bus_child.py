@@ -52,14 +52,14 @@ async def live_on_mail(host: Host, name: str, agents: int, count: int, due: int)
     """Send what is left to send, take what comes, and end when all is sent and all has come."""
     row = AgentRow(name=name, kind="teammate")
     agent = AgentRuntime(host, row, await recall(host.ports.store, SESSION, name, 1), begin, lock=AgentLock(name))
-    if agent.state.spec is None:
+    if agent.state.identity.spec is None:
         spec = host.types("teammate", name, host.types("lead", "lead", None))  # type: ignore[arg-type]
         await agent.record(ev.AgentStarted(at=host.clock.now(), spec=spec, session=SESSION, incarnation=1))
     async with anyio.create_task_group() as group:
         group.start_soon(listen, agent)
         group.start_soon(send_all, agent, agents, count)
-        while agent.state.position < due or agent.state.mail or sent(agent) < count:
-            if mail := agent.state.mail:
+        while agent.state.inbox.position < due or agent.state.inbox.mail or sent(agent) < count:
+            if mail := agent.state.inbox.mail:
                 ids = tuple(one.id for one in mail)  # no blocks: nobody reads a conversation that only grows
                 await agent.record(ev.EnvelopesDelivered(at=host.clock.now(), ids=ids, blocks=()))
             else:
@@ -69,7 +69,7 @@ async def live_on_mail(host: Host, name: str, agents: int, count: int, due: int)
 
 def sent(agent: AgentRuntime) -> int:
     """How many it has sent, by its journal."""
-    return int(agent.state.todos[0].content) if agent.state.todos else 0
+    return int(agent.state.work.todos[0].content) if agent.state.work.todos else 0
 
 
 async def send_all(agent: AgentRuntime, agents: int, count: int) -> None:

@@ -8,7 +8,7 @@ import anyio
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.cli.views.team import ended_block, tree_block
-from callboard.core.agent.state import AgentState, Ended
+from callboard.core.agent.state import AgentState, BudgetUse, Ended, Lifecycle, TurnHistory
 from callboard.core.keys import agent_key, journal, rows_prefix
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.commands import create_session
@@ -37,7 +37,11 @@ class ReadStore(MemoryStore):
 def over(number: int) -> AgentRow:
     """The row of a subagent as it is written when its life ends."""
     row = AgentRow(name=f"explore-{number:03}", kind="subagent", parent="lead", created_at=float(number))
-    state = AgentState(steps=2, usage=USED, last_text=f"words {number}", ended=Ended("done", ""))
+    state = AgentState(
+        turns=TurnHistory(steps=2, last_text=f"words {number}"),
+        budget=BudgetUse(usage=USED),
+        lifecycle=Lifecycle(ended=Ended("done", "")),
+    )
     return row_after(row, state, 1000.0 + number)
 
 

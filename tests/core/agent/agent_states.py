@@ -59,11 +59,11 @@ class Life:
         return replace(self.on(ev.EnvelopeReceived, envelope=envelope), mails=number)
 
     def turned(self, cause: str = "env_1") -> Life:
-        return self.on(ev.TurnBegan, turn=f"turn_{self.state.turns}", cause=cause)
+        return self.on(ev.TurnBegan, turn=f"turn_{self.state.turns.count}", cause=cause)
 
     def delivered(self, *ids: str) -> Life:
         """All mail, or these envelopes, into the conversation."""
-        taken = [one for one in self.state.mail if not ids or one.id in ids]
+        taken = [one for one in self.state.inbox.mail if not ids or one.id in ids]
         blocks = tuple(placed(one) for one in taken)
         return self.on(ev.EnvelopesDelivered, ids=tuple(one.id for one in taken), blocks=blocks)
 
@@ -72,17 +72,17 @@ class Life:
         return self.mailed(text).turned(f"env_{self.mails + 1}").delivered()
 
     def asked(self) -> Life:
-        ordinal = self.state.ordinal + 1
+        ordinal = self.state.model.ordinal + 1
         return self.on(ev.ModelCalled, ordinal=ordinal, attempt=1, model="one", max_tokens=8_000)
 
     def replied(self, *blocks: Json, stop: str = "end_turn", calls: Sequence[ToolCall] = (), **more: Any) -> Life:
         given = {
-            "ordinal": self.state.ordinal + 1,
+            "ordinal": self.state.model.ordinal + 1,
             "model": "one",
             "stop_reason": stop,
             "usage": Usage(output_tokens=1),
         }
-        life = self if self.state.call else self.asked()
+        life = self if self.state.model.call else self.asked()
         return life.on(ev.ModelReplied, blocks=blocks, calls=tuple(calls), **{**given, **more})
 
     def said(self, text: str, stop: str = "end_turn") -> Life:
@@ -90,7 +90,7 @@ class Life:
 
     def called(self, *names: str) -> Life:
         """A reply that calls these tools: calls `c1`, `c2` ..."""
-        at = self.state.ordinal + 1
+        at = self.state.model.ordinal + 1
         calls = [ToolCall(id=f"c{n}", use_id=f"u{at}_{n}", name=name, input={}) for n, name in enumerate(names, 1)]
         blocks = [{"type": "tool_use", "id": one.use_id, "name": one.name, "input": {}} for one in calls]
         return self.replied(*blocks, stop="tool_use", calls=calls)

@@ -75,10 +75,10 @@ class Interpreter:
 
     def on(self, kind: type[Any], /, **fields: Any) -> None:
         if kind is ev.ModelCalled:
-            paused = self.life.state.stop_reason == "pause_turn"
-            self.faults += invariants(self.life.state.conversation.messages, sent=not paused)
+            paused = self.life.state.model.stop_reason == "pause_turn"
+            self.faults += invariants(self.life.state.context.conversation.messages, sent=not paused)
         self.life = self.life.on(kind, at=self.now, **fields)
-        self.faults += invariants(self.life.state.conversation.messages, sent=False)
+        self.faults += invariants(self.life.state.context.conversation.messages, sent=False)
 
     def _step(self) -> st.Step:
         state = self.life.state
@@ -162,7 +162,7 @@ def _ask(self: Interpreter, step: st.AskModel) -> None:
 
 def _failed(self: Interpreter, kind: str) -> None:
     self.replies += 1
-    call = self.life.state.call
+    call = self.life.state.model.call
     assert call is not None
     fault = Fault.model_validate({"kind": kind})
     self.on(ev.CallFailed, ordinal=call.ordinal, attempt=call.attempt, model=call.model, fault=fault, draw=0.5)
@@ -170,9 +170,9 @@ def _failed(self: Interpreter, kind: str) -> None:
 
 def _reply(self: Interpreter, stop: str, *blocks: Any, calls: tuple[ToolCall, ...] = ()) -> None:
     self.replies += 1
-    call = self.life.state.call
+    call = self.life.state.model.call
     assert call is not None
-    usage = Usage(input_tokens=self.life.state.conversation.tokens + 120, output_tokens=9)
+    usage = Usage(input_tokens=self.life.state.context.conversation.tokens + 120, output_tokens=9)
     more = {"stop_reason": stop, "blocks": blocks, "calls": calls, "usage": usage}
     self.on(ev.ModelReplied, ordinal=call.ordinal, model=call.model, **more)
 
@@ -182,7 +182,7 @@ def _says(self: Interpreter) -> None:
 
 
 def _calls(self: Interpreter) -> None:
-    at = self.life.state.ordinal + 1
+    at = self.life.state.model.ordinal + 1
     names = [NAMES[self.draw(len(NAMES))] for _ in range(1 + self.draw(4))]
     calls = tuple(ToolCall(id=f"c{at}_{n}", use_id=f"u{at}_{n}", name=name, input={}) for n, name in enumerate(names))
     blocks = [{"type": "tool_use", "id": c.use_id, "name": c.name, "input": {}} for c in calls]
@@ -193,12 +193,12 @@ def _cut(self: Interpreter, what: int) -> None:
     if what == 10:
         _reply(self, "pause_turn", {"type": "text", "text": "still at it"})
         return
-    higher = next_output_limit(self.life.state.recovery, self.life.state.me)
+    higher = next_output_limit(self.life.state.model.recovery, self.life.state.me)
     if higher is None:
         _reply(self, "max_tokens", {"type": "text", "text": "half"})
         return
     self.replies += 1
-    self.on(ev.ReplyDropped, ordinal=self.life.state.ordinal + 1, why="cut")
+    self.on(ev.ReplyDropped, ordinal=self.life.state.model.ordinal + 1, why="cut")
     self.on(ev.OutputRaised, limit=higher)
 
 
@@ -272,9 +272,9 @@ def _cancel(self: Interpreter, step: st.Cancel) -> None:
 
 def _interrupt(self: Interpreter, step: st.Interrupt) -> None:
     state = self.life.state
-    if state.call is not None:
-        self.on(ev.ReplyInterrupted, ordinal=state.call.ordinal, text=("", "so far")[self.draw(2)])
-    if state.summary is not None:
+    if state.model.call is not None:
+        self.on(ev.ReplyInterrupted, ordinal=state.model.call.ordinal, text=("", "so far")[self.draw(2)])
+    if state.compaction.summary is not None:
         self.on(ev.SummaryFailed, why=step.why)
     for one in state.calls:
         if one.stage in ("proposed", "asking", "allowed", "started"):
@@ -294,35 +294,42 @@ def _expire(self: Interpreter, step: st.Expire) -> None:
 
 def _summarise(self: Interpreter, step: st.Summarise) -> None:
     if not step.begun:
-        self.on(ev.SummaryBegan, wanted=step.wanted, revision=self.life.state.conversation.revision)
+        self.on(ev.SummaryBegan, wanted=step.wanted, revision=self.life.state.context.conversation.revision)
     self.running[SUMMARY] = lambda: _summarised(self)
 
 
 def _summarised(self: Interpreter) -> None:
     state = self.life.state
-    assert state.summary is not None
+    assert state.compaction.summary is not None
     text = "- it went well" if self.draw(3) else "x" * 90_000
     edits = summary_edits(
-        state.conversation, state.summary, text, state=StateBlock(), transcript="/t/1.jsonl", budget=6_000
+        state.context.conversation,
+        state.compaction.summary,
+        text,
+        state=StateBlock(),
+        transcript="/t/1.jsonl",
+        budget=6_000,
     )
     if not edits:
         self.on(ev.SummaryFailed, why="no smaller")
         return
-    _edited(self, st.EditView(state.summary.stage, state.summary.trigger, tuple(edits)))
+    _edited(self, st.EditView(state.compaction.summary.stage, state.compaction.summary.trigger, tuple(edits)))
 
 
 def _edited(self: Interpreter, step: st.EditView) -> None:
-    revision = self.life.state.conversation.revision
+    revision = self.life.state.context.conversation.revision
     self.on(ev.ContextEdited, stage=step.stage, trigger=step.trigger, revision=revision, edits=step.edits)
 
 
 def _deliver(self: Interpreter, step: st.Deliver) -> None:
-    blocks = tuple(placed(one) for one in self.life.state.mail if one.id in step.ids)
+    blocks = tuple(placed(one) for one in self.life.state.inbox.mail if one.id in step.ids)
     self.on(ev.EnvelopesDelivered, ids=step.ids, blocks=blocks)
 
 
 def _inject(self: Interpreter, step: st.Inject) -> None:
-    blocks = [{"data": {"type": "text", "text": i.text}, "source": i.source} for i in self.life.state.injections]
+    blocks = [
+        {"data": {"type": "text", "text": i.text}, "source": i.source} for i in self.life.state.context.injections
+    ]
     self.on(ev.InjectionsDelivered, blocks=tuple(blocks))
 
 
@@ -333,7 +340,7 @@ def _stuck(self: Interpreter, step: st.NoticeStuck) -> None:
 
 
 def _lose(self: Interpreter, step: st.LoseCall) -> None:
-    call = self.life.state.call
+    call = self.life.state.model.call
     assert call is not None
     fault = Fault(kind="lost")
     self.on(ev.CallFailed, ordinal=call.ordinal, attempt=call.attempt, model=call.model, fault=fault)
@@ -346,7 +353,7 @@ def _end_turn(self: Interpreter, step: st.EndTurn) -> None:
 
 
 _DO: dict[type, Callable[[Interpreter, Any], None]] = {
-    st.BeginTurn: lambda self, step: self.on(ev.TurnBegan, turn=f"t{self.life.state.turns}", cause=step.cause),
+    st.BeginTurn: lambda self, step: self.on(ev.TurnBegan, turn=f"t{self.life.state.turns.count}", cause=step.cause),
     st.Inject: _inject,
     st.Deliver: _deliver,
     st.Drop: lambda self, step: self.on(ev.EnvelopesDropped, ids=step.ids, why=step.why),

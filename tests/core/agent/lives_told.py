@@ -57,7 +57,7 @@ class Lived(Interpreter):
             super()._happens()
 
     def _crash(self) -> None:
-        if self.life.state.ended is None:
+        if self.life.state.lifecycle.ended is None:
             self.running.clear()
             self.on(ev.AgentCrashed, why="ValueError: x", count=1, again_at=None if self.draw(2) else self.now + 0.5)
 
@@ -81,7 +81,7 @@ class Lived(Interpreter):
     def _waits(self) -> None:
         """As the engine does: what the journal does not say yet of a wait is said."""
         step = self._step()
-        told = self.life.state.waits.held or self.life.state.recovery.parked
+        told = self.life.state.waits.held or self.life.state.model.recovery.parked
         if isinstance(step, st.Wait) and step.awaited == "rate" and not told:
             self.on(ev.WaitBegan, what="rate", until=step.until)
 

@@ -23,7 +23,7 @@ def prompted(**spec: Any) -> Life:
 
 def texts(life: Life) -> list[str]:
     """Every text of the newest message."""
-    blocks = life.state.conversation.messages[-1].blocks
+    blocks = life.state.context.conversation.messages[-1].blocks
     return [str(block.data.get("text", block.data.get("content", ""))) for block in blocks]
 
 
@@ -45,23 +45,33 @@ def test_a_state_without_a_start_has_no_spec() -> None:
 
 def test_its_life_begins_changes_and_ends() -> None:
     life = Life.begun(plan_required=True)
-    assert (life.state.session, life.state.gate.gate, life.state.conversation.overhead) == ("s1", "required", 100)
-    assert life.on(ev.AgentResumed, pid=7).state.turns == 0
+    assert (life.state.identity.session, life.state.work.gate.gate, life.state.context.conversation.overhead) == (
+        "s1",
+        "required",
+        100,
+    )
+    assert life.on(ev.AgentResumed, pid=7).state.turns.count == 0
     changed = life.on(ev.SpecChanged, spec=life.state.me.model_copy(update={"model": "two"}))
     assert changed.state.me.model == "two"
     stopping = life.on(ev.StopAsked, by="person", request_id="req_1")
-    assert (stopping.state.stop, stopping.state.stop_by, stopping.state.stop_request) == ("asked", "person", "req_1")
+    assert (stopping.state.lifecycle.stop, stopping.state.lifecycle.stop_by, stopping.state.lifecycle.stop_request) == (
+        "asked",
+        "person",
+        "req_1",
+    )
     ended = prompted().on(ev.AgentStopped, outcome="done", result="r").state
-    assert (ended.ended, ended.turn, ended.wants_reply) == (Ended("done", "r"), None, False)
+    assert (ended.lifecycle.ended, ended.turn, ended.context.wants_reply) == (Ended("done", "r"), None, False)
 
 
 @pytest.mark.parametrize("kind", sorted(RUNTIME_MAIL))
 def test_mail_for_the_runtime_takes_effect_with_its_receipt_and_never_enters(kind: str) -> None:
     life = prompted().mailed("x", type=kind, request_id="req_9", sender="lead", metadata={"action": "stop"})
-    assert life.state.mail == ()
-    assert life.state.position == 2
+    assert life.state.inbox.mail == ()
+    assert life.state.inbox.position == 2
     asked = kind in ("shutdown_request", "command")
-    assert (life.state.stop, life.state.stop_request) == (("asked", "req_9") if asked else ("", None))
+    assert (life.state.lifecycle.stop, life.state.lifecycle.stop_request) == (
+        ("asked", "req_9") if asked else ("", None)
+    )
 
 
 @pytest.mark.parametrize(("action", "turn"), [("interrupt", True), ("interrupt", False), ("nonsense", True)])
@@ -76,56 +86,56 @@ def test_a_persons_compact_is_kept_over_the_end_of_the_turn_the_tools_own_is_not
     by_person = prompted().mailed("the paths", type="command", metadata={"action": "compact"})
     by_tool = prompted().on(ev.CompactAsked, focus="x")
     end = {"turn": "t", "reason": "end"}
-    assert by_person.on(ev.TurnEnded, **end).state.compact == "the paths"
-    assert by_tool.on(ev.TurnEnded, **end).state.compact is None
+    assert by_person.on(ev.TurnEnded, **end).state.compaction.focus == "the paths"
+    assert by_tool.on(ev.TurnEnded, **end).state.compaction.focus is None
 
 
 def test_what_is_delivered_or_dropped_leaves_the_mail_and_the_rest_stays() -> None:
     life = Life.begun().mailed("one").mailed("two").mailed("three").turned()
     life = life.delivered("env_2")
-    assert [one.id for one in life.state.mail] == ["env_1", "env_3"]
+    assert [one.id for one in life.state.inbox.mail] == ["env_1", "env_3"]
     assert texts(life) == ["two"]
     assert life.state.turn is not None
     assert life.state.turn.wakes == ("prompt",)
-    assert [one.id for one in life.on(ev.EnvelopesDropped, ids=("env_1",), why="w").state.mail] == ["env_3"]
+    assert [one.id for one in life.on(ev.EnvelopesDropped, ids=("env_1",), why="w").state.inbox.mail] == ["env_3"]
 
 
 def test_mail_that_is_delivered_between_turns_enters_as_well() -> None:
     life = Life.begun().mailed("words").delivered()
-    assert (life.state.turn, life.state.mail, texts(life)) == (None, (), ["words"])
+    assert (life.state.turn, life.state.inbox.mail, texts(life)) == (None, (), ["words"])
 
 
 def test_an_assignment_is_owed_until_it_is_reported() -> None:
     life = Life.begun().mailed("do it", type="message", metadata={"assignment": True}).turned().delivered()
-    assert life.state.assignment
-    assert life.state.conversation.messages[0].blocks[0].pinned
+    assert life.state.work.assignment
+    assert life.state.context.conversation.messages[0].blocks[0].pinned
     life = life.on(ev.Reported, status="done", result="done it")
-    assert (life.state.assignment, life.state.reported) == (False, "done it")
+    assert (life.state.work.assignment, life.state.work.reported) == (False, "done it")
     again = life.mailed("and this", type="message", metadata={"assignment": True}).delivered()
-    assert (again.state.assignment, again.state.reported) == (True, "")
+    assert (again.state.work.assignment, again.state.work.reported) == (True, "")
 
 
 def test_a_newer_injection_of_a_kind_and_key_replaces_an_unsent_one() -> None:
     life = Life.begun()
     for kind, key, text in (("a", "", "old"), ("a", "k", "other"), ("b", "", "b"), ("a", "", "new")):
         life = life.on(ev.InjectionQueued, injection=Injection(kind=kind, key=key, text=text))
-    assert [one.text for one in life.state.injections] == ["other", "b", "new"]
+    assert [one.text for one in life.state.context.injections] == ["other", "b", "new"]
     sent = life.on(ev.InjectionsDelivered, blocks=({"data": TEXT, "source": "reminder"},))
-    assert (sent.state.injections, sent.state.wants_reply) == ((), True)
+    assert (sent.state.context.injections, sent.state.context.wants_reply) == ((), True)
 
 
 def test_a_reply_is_counted_and_kept_and_its_calls_are_open() -> None:
     usage = Usage(input_tokens=9, output_tokens=2, cost_usd=0.25)
     life = prompted().called("bash").state
-    assert (life.call, life.ordinal, life.wants_reply, life.steps) == (None, 1, False, 1)
+    assert (life.model.call, life.model.ordinal, life.context.wants_reply, life.turns.steps) == (None, 1, False, 1)
     assert [one.open for one in life.calls] == [True]
     state = prompted().replied(TEXT, usage=usage).state
     assert state.turn is not None
-    assert (state.usage, state.turn.usage, state.turn.steps, state.turn.text) == (usage, usage, 1, "hi")
+    assert (state.budget.usage, state.turn.usage, state.turn.steps, state.turn.text) == (usage, usage, 1, "hi")
     paused = prompted().replied(TEXT, stop="pause_turn").state
-    assert paused.wants_reply
+    assert paused.context.wants_reply
     empty = prompted().replied().state
-    assert len(empty.conversation.messages) == 1
+    assert len(empty.context.conversation.messages) == 1
     assert Life.begun().replied(TEXT).state.turn is None, "a reply outside a turn breaks nothing"
 
 
@@ -138,36 +148,40 @@ def test_the_text_of_a_turn_is_the_newest_that_was_not_empty() -> None:
 def test_a_dropped_reply_is_billed_numbered_and_asked_again() -> None:
     life = prompted().asked().on(ev.ReplyDropped, ordinal=1, why="cut", usage=Usage(output_tokens=8))
     life = life.on(ev.OutputRaised, limit=16_000)
-    assert (life.state.call, life.state.ordinal, life.state.wants_reply) == (None, 1, True)
-    assert (life.state.usage.output_tokens, life.state.recovery.output_limit) == (8, 16_000)
-    assert len(life.state.conversation.messages) == 1
+    assert (life.state.model.call, life.state.model.ordinal, life.state.context.wants_reply) == (None, 1, True)
+    assert (life.state.budget.usage.output_tokens, life.state.model.recovery.output_limit) == (8, 16_000)
+    assert len(life.state.context.conversation.messages) == 1
 
 
 def test_what_was_seen_of_an_interrupted_reply_is_kept_as_text() -> None:
     seen = prompted().asked().on(ev.ReplyInterrupted, ordinal=1, text="I was about to ")
     assert texts(seen) == ["I was about to"]
-    assert (seen.state.call, seen.state.wants_reply) == (None, False)
+    assert (seen.state.model.call, seen.state.context.wants_reply) == (None, False)
     unseen = prompted().asked().on(ev.ReplyInterrupted, ordinal=1, text=" ")
-    assert len(unseen.state.conversation.messages) == 1
-    assert Life.begun().on(ev.ReplyInterrupted, ordinal=1, text="x").state.ordinal == 1
+    assert len(unseen.state.context.conversation.messages) == 1
+    assert Life.begun().on(ev.ReplyInterrupted, ordinal=1, text="x").state.model.ordinal == 1
 
 
 def test_a_failed_call_waits_for_a_decision_and_is_billed_if_it_was_used() -> None:
     fault = Fault(kind="server", usage=Usage(input_tokens=5))
     failed = {"ordinal": 1, "attempt": 1, "model": "one", "fault": fault}
     life = prompted().asked().on(ev.CallFailed, **failed)
-    assert life.state.recovery.failure == life.events[-1]
-    assert (life.state.call, life.state.last_fault, life.state.usage.input_tokens) == (None, "server", 5)
+    assert life.state.model.recovery.failure == life.events[-1]
+    assert (life.state.model.call, life.state.model.last_fault, life.state.budget.usage.input_tokens) == (
+        None,
+        "server",
+        5,
+    )
     summary = prompted().on(ev.CallFailed, **{**failed, "purpose": "summary"})
-    assert (summary.state.recovery.failure, summary.state.usage.input_tokens) == (None, 5)
+    assert (summary.state.model.recovery.failure, summary.state.budget.usage.input_tokens) == (None, 5)
     called = prompted().on(ev.ModelCalled, ordinal=1, attempt=1, model="m", max_tokens=1, purpose="summary")
-    assert called.state.call is None
+    assert called.state.model.call is None
 
 
 def test_a_continuation_asks_in_so_many_words() -> None:
     life = prompted().said("half", stop="max_tokens").on(ev.ContinuationAsked, count=1)
     assert texts(life) == [CONTINUATION_PROMPT]
-    assert (life.state.recovery.continuations, life.state.recovery.cut) == (1, False)
+    assert (life.state.model.recovery.continuations, life.state.model.recovery.cut) == (1, False)
 
 
 def test_a_rewritten_input_is_what_runs() -> None:
@@ -181,7 +195,7 @@ def test_a_rewritten_input_is_what_runs() -> None:
 
 def test_a_denial_is_an_error_result_with_its_reason() -> None:
     life = judged(prompted().called("bash"), "c1", verdict="deny").on(ev.ResultsMerged)
-    block = life.state.conversation.messages[-1].blocks[0].data
+    block = life.state.context.conversation.messages[-1].blocks[0].data
     assert block == {"type": "tool_result", "tool_use_id": "u1_1", "content": "no", "is_error": True}
 
 
@@ -212,15 +226,15 @@ def test_hooks_after_a_call_change_what_the_model_sees_and_add_beside_it() -> No
     changed = ({"type": "text", "text": "changed"},)
     life = life.on(ev.ToolSettled, call="c1", content=changed, is_error=True, context=("note one", "note two"))
     life = settled(life, "c2").on(ev.ResultsMerged)
-    first, second = (block.data for block in life.state.conversation.messages[-1].blocks)
+    first, second = (block.data for block in life.state.context.conversation.messages[-1].blocks)
     assert (first["content"], first.get("is_error"), second["content"]) == ("changed", True, "did c2")
-    assert [one.text for one in life.state.injections] == ["note one", "note two"]
+    assert [one.text for one in life.state.context.injections] == ["note one", "note two"]
     assert life.state.calls == ()
 
 
 def test_results_stand_in_the_order_of_the_calls_whoever_was_first() -> None:
     life = done(done(prompted().called("a", "b", "c"), "c3"), "c1", "c2").on(ev.ResultsMerged)
-    ids = [block.data["tool_use_id"] for block in life.state.conversation.messages[-1].blocks]
+    ids = [block.data["tool_use_id"] for block in life.state.context.conversation.messages[-1].blocks]
     assert ids == ["u1_1", "u1_2", "u1_3"]
 
 
@@ -228,7 +242,7 @@ def test_a_result_of_several_blocks_stays_so_and_an_empty_one_says_so() -> None:
     life = judged(prompted().called("a", "b"), "c1", "c2")
     life = life.on(ev.ToolFinished, call="c1", content=(TEXT, TEXT)).on(ev.ToolFinished, call="c2", content=())
     life = settled(life, "c1", "c2").on(ev.ResultsMerged)
-    first, second = (block.data["content"] for block in life.state.conversation.messages[-1].blocks)
+    first, second = (block.data["content"] for block in life.state.context.conversation.messages[-1].blocks)
     assert (first, second) == ([TEXT, TEXT], "(no output)")
 
 
@@ -246,41 +260,41 @@ def test_open_todos_are_brought_to_mind_after_some_steps_and_then_after_as_many_
     reminded: list[int] = []
     for _ in range(5):
         life = done(life.called("read_file"), "c1").on(ev.ResultsMerged)
-        reminded.append(len(life.state.injections))
+        reminded.append(len(life.state.context.injections))
         life = life.on(ev.InjectionsDelivered, blocks=())
     assert reminded == [0, 1, 0, 1, 0]
     done_all = prompted(todo_reminder_steps=1).on(ev.TodosSet, todos=(Todo(content="x", status="completed"),))
-    assert done(done_all.called("a"), "c1").on(ev.ResultsMerged).state.injections == ()
+    assert done(done_all.called("a"), "c1").on(ev.ResultsMerged).state.context.injections == ()
     never = prompted(todo_reminder_steps=0).on(ev.TodosSet, todos=(Todo(content="x"),))
-    assert done(never.called("a"), "c1").on(ev.ResultsMerged).state.injections == ()
+    assert done(never.called("a"), "c1").on(ev.ResultsMerged).state.context.injections == ()
 
 
 def test_stop_hooks_keep_a_turn_going_or_let_it_end() -> None:
     kept = prompted().said("done").on(ev.StopHookRan, go_on="one more")
     assert kept.state.turn is not None
-    assert (kept.state.turn.stop_blocks, kept.state.wants_reply) == (1, True)
-    assert kept.state.injections[0].kind == "stop-hook"
+    assert (kept.state.turn.stop_blocks, kept.state.context.wants_reply) == (1, True)
+    assert kept.state.context.injections[0].kind == "stop-hook"
     let = kept.on(ev.StopHookRan)
     assert let.state.turn is not None
     assert (let.state.turn.stop_asked, let.state.turn.stop_blocks) == (True, 0)
-    assert Life.begun().on(ev.StopHookRan, go_on="x").state.injections == ()
+    assert Life.begun().on(ev.StopHookRan, go_on="x").state.context.injections == ()
 
 
 def test_what_tools_change_in_their_agents_state() -> None:
     life = Life.begun().on(ev.FileSeen, path="a", digest="1").on(ev.FileSeen, path="b", digest="2", changed=True)
     life = life.on(ev.FileSeen, path="b", digest="3", changed=True)
-    assert (dict(life.state.files), life.state.changed) == ({"a": "1", "b": "3"}, ("b",))
+    assert (dict(life.state.work.files), life.state.work.changed) == ({"a": "1", "b": "3"}, ("b",))
     life = life.on(ev.SkillLoaded, name="s").on(ev.SkillLoaded, name="s")
-    assert life.state.skills == ("s",)
+    assert life.state.work.skills == ("s",)
     life = (
         life.on(ev.TaskHeld, task="t1", subject="one").on(ev.TaskHeld, task="t2").on(ev.TaskHeld, task="t1", held=False)
     )
-    assert dict(life.state.tasks) == {"t2": ""}
+    assert dict(life.state.work.tasks) == {"t2": ""}
     life = life.on(ev.BackgroundStarted, id="b1", command="c", pid=1, started=1.0, output="/o")
     life = life.on(ev.BackgroundEnded, id="b1", status="failed", exit_code=3).on(
         ev.BackgroundEnded, id="b2", status="failed"
     )
-    assert [(one.status, one.exit_code) for one in life.state.background.values()] == [("failed", 3)]
+    assert [(one.status, one.exit_code) for one in life.state.work.background.values()] == [("failed", 3)]
 
 
 def began(trigger: str = "auto", life: Life | None = None) -> Life:
@@ -291,29 +305,38 @@ def began(trigger: str = "auto", life: Life | None = None) -> Life:
 def test_a_failed_summary_is_counted_billed_and_not_tried_again_for_this_view() -> None:
     life = began().on(ev.SummaryFailed, why="empty", usage=Usage(output_tokens=3))
     assert life.state.turn is not None
-    assert (life.state.turn.summaries_failed, life.state.summary, life.state.usage.output_tokens) == (1, None, 3)
-    assert ("summarize_all", 0) in life.state.tried
-    assert Life.begun().on(ev.SummaryFailed, why="late").state.tried == frozenset()
+    assert (life.state.turn.summaries_failed, life.state.compaction.summary, life.state.budget.usage.output_tokens) == (
+        1,
+        None,
+        3,
+    )
+    assert ("summarize_all", 0) in life.state.compaction.tried
+    assert Life.begun().on(ev.SummaryFailed, why="late").state.compaction.tried == frozenset()
     manual = began("manual", prompted().on(ev.CompactAsked)).on(ev.SummaryFailed, why="empty")
-    assert manual.state.compact is None, "what was asked for by hand was tried once"
+    assert manual.state.compaction.focus is None, "what was asked for by hand was tried once"
 
 
 def test_an_edit_answers_what_asked_for_it_and_starts_the_count_anew() -> None:
     edit = {"kind": "summarised", "message": 3, "last": 3, "blocks": ({"data": TEXT, "source": "compactor"},)}
     life = began("manual", prompted().on(ev.CompactAsked))
     life = life.on(ev.ContextEdited, stage="summarize_all", trigger="manual", revision=0, edits=(edit,))
-    assert (life.state.compact, life.state.summary, life.state.compactions, life.state.tried) == (
+    assert (
+        life.state.compaction.focus,
+        life.state.compaction.summary,
+        life.state.compaction.count,
+        life.state.compaction.tried,
+    ) == (
         None,
         None,
         1,
         frozenset(),
     )
     reacting = prompted().on(ev.ReactAsked)
-    assert reacting.state.recovery.react
+    assert reacting.state.model.recovery.react
     given = {"stage": "react", "revision": 0, "usage": Usage(output_tokens=5)}
     after = reacting.on(ev.ContextEdited, trigger="reactive", **given)
-    assert (after.state.recovery.react, after.state.usage.output_tokens) == (False, 5)
-    assert after.state.compactions == 0, "a stage that found nothing is no compaction"
+    assert (after.state.model.recovery.react, after.state.budget.usage.output_tokens) == (False, 5)
+    assert after.state.compaction.count == 0, "a stage that found nothing is no compaction"
 
 
 def test_a_turn_begins_with_a_clean_slate_and_ends_with_its_words() -> None:
@@ -325,9 +348,14 @@ def test_a_turn_begins_with_a_clean_slate_and_ends_with_its_words() -> None:
     )
     ended = life.on(ev.TurnEnded, turn="t", reason="limit", text="so far", why="30 steps")
     state = ended.state
-    assert (state.turn, state.last_text, state.last_reason, state.last_why) == (None, "so far", "limit", "30 steps")
-    assert (state.recovery.model, state.recovery.waiting_until) == ("", 0.0)
-    assert ended.turned().state.tried == frozenset()
+    assert (state.turn, state.turns.last_text, state.turns.last_reason, state.turns.last_why) == (
+        None,
+        "so far",
+        "limit",
+        "30 steps",
+    )
+    assert (state.model.recovery.model, state.model.recovery.waiting_until) == ("", 0.0)
+    assert ended.turned().state.compaction.tried == frozenset()
 
 
 def test_a_call_that_nobody_made_changes_nothing() -> None:
@@ -344,11 +372,11 @@ def test_what_a_skill_grants_ends_with_its_turn_and_what_it_takes_away_with_the_
     assert (turn.lifts, turn.denies, turn.effort) == (("Read",), ("Edit",), "high")
     life = life.on(ev.EnvelopeReceived, envelope=Envelope(id="env_2", sender="person", recipient="lead", type="prompt"))
     life = life.on(ev.SkillCommandsBegan, envelope="env_2", commands=("git fetch",))
-    assert life.state.commands_begun == {"env_2"}
+    assert life.state.work.commands_begun == {"env_2"}
     life = life.on(ev.EnvelopesDelivered, ids=("env_2",), blocks=())
-    assert life.state.commands_begun == frozenset()
+    assert life.state.work.commands_begun == frozenset()
     assert life.state.turn is not None
     assert (life.state.turn.lifts, life.state.turn.denies) == (("Read",), ())
     life = life.on(ev.TurnEnded, turn="t", reason="end").on(ev.TurnBegan, turn="t2", cause="env_3")
     assert life.state.turn is not None
-    assert (life.state.turn.lifts, life.state.skill_texts) == ((), {"s": "blob"})
+    assert (life.state.turn.lifts, life.state.work.skill_texts) == ((), {"s": "blob"})

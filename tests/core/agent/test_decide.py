@@ -158,8 +158,8 @@ def summarising() -> Life:
 
 def test_a_summary_whose_process_died_is_made_again() -> None:
     life = summarising()
-    assert life.state.summary is not None
-    assert step(life) == st.Summarise(life.state.summary, begun=True)
+    assert life.state.compaction.summary is not None
+    assert step(life) == st.Summarise(life.state.compaction.summary, begun=True)
     assert step(life, running=frozenset({SUMMARY})) == st.Wait(None, "model")
 
 
@@ -223,7 +223,7 @@ def test_a_reply_cut_at_the_highest_limit_goes_on_twice() -> None:
         life = life.on(ev.ContinuationAsked, count=count)
         assert step(life) == st.AskModel(count + 1, 1, "one", 8_000)
         life = life.said("half", stop="max_tokens")
-    assert step(life) == rec.after_cut(life.state.recovery)
+    assert step(life) == rec.after_cut(life.state.model.recovery)
     assert isinstance(step(life), st.EndTurn)
 
 

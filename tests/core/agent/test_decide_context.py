@@ -29,7 +29,7 @@ def test_over_the_budget_the_next_stage_is_asked_before_the_model() -> None:
     assert isinstance(found, st.EditView)
     assert (found.stage, found.trigger) == ("clear_old_results", "auto")
     life = life.on(ev.ContextEdited, stage=found.stage, revision=0, edits=found.edits)
-    assert life.state.conversation.revision == 1
+    assert life.state.context.conversation.revision == 1
 
 
 def test_a_stage_that_found_nothing_is_not_asked_again_for_the_same_view() -> None:

@@ -22,7 +22,7 @@ def read(tokens: int, **spec: Any) -> Life:
     life = prompted(models=LIMITS, pipeline=({"stage": "summarize_all"},), **spec)
     call = ToolCall(id="c1", use_id="u1", name="read_file", input={})
     block: Json = {"type": "tool_use", "id": "u1", "name": "read_file", "input": {}}
-    usage = Usage(input_tokens=size(life.state.conversation), output_tokens=20)
+    usage = Usage(input_tokens=size(life.state.context.conversation), output_tokens=20)
     life = life.asked().replied(block, stop="tool_use", calls=(call,), usage=usage)
     life = life.on(ev.CallJudged, call="c1", verdict="allow").on(ev.ToolStarted, call="c1", effect="read")
     text = ({"type": "text", "text": "word" * tokens},)
@@ -31,8 +31,8 @@ def read(tokens: int, **spec: Any) -> Life:
 
 def test_near_the_limit_with_much_that_was_never_counted_the_service_is_asked() -> None:
     life = read(86_000)
-    assert 0.9 * room(life.state) <= held(life.state.conversation) <= room(life.state)
-    assert uncounted(life.state.conversation) > 85_000
+    assert 0.9 * room(life.state) <= held(life.state.context.conversation) <= room(life.state)
+    assert uncounted(life.state.context.conversation) > 85_000
     assert step(life) == st.CountTokens(0)
 
 
@@ -51,22 +51,22 @@ def test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacte
     life = read(120_000)
     assert isinstance(step(life), st.CountTokens)
     fits = life.on(ev.TokensCounted, revision=0, tokens=70_000)
-    assert size(fits.state.conversation) == 70_000
+    assert size(fits.state.context.conversation) == 70_000
     assert isinstance(step(fits), st.AskModel), "nothing is compacted that fits"
     after = fits.asked().replied(HI, usage=Usage(input_tokens=70_000, output_tokens=5))
-    assert size(after.state.conversation) == 70_005, "nor at the next step"
+    assert size(after.state.context.conversation) == 70_005, "nor at the next step"
 
 
 def test_what_was_counted_is_not_asked_again() -> None:
     life = read(86_000).on(ev.TokensCounted, revision=0, tokens=97_000)
-    assert uncounted(life.state.conversation) == 0
+    assert uncounted(life.state.context.conversation) == 0
     assert not isinstance(step(life), st.CountTokens)
-    assert held(life.state.conversation) > room(life.state), "it does not fit, whatever the estimate was"
+    assert held(life.state.context.conversation) > room(life.state), "it does not fit, whatever the estimate was"
 
 
 def test_a_service_that_cannot_is_not_asked_again_in_this_life() -> None:
     life = read(86_000).on(ev.TokensCounted, revision=0, tokens=None, why="HTTP 404")
-    assert life.state.uncountable
+    assert life.state.model.uncountable
     assert isinstance(step(life), st.AskModel), "the estimate serves"
     later = life.on(ev.TurnEnded, turn="turn_0", reason="end").prompted("more")
     assert not isinstance(step(later), st.CountTokens)
@@ -79,7 +79,7 @@ def test_far_from_the_limit_it_is_not_asked(tokens: int) -> None:
 
 def test_a_small_part_is_not_worth_a_call() -> None:
     life = read(WORTH - 1_000, context_limit=WORTH)
-    assert held(life.state.conversation) > 0.9 * room(life.state)
+    assert held(life.state.context.conversation) > 0.9 * room(life.state)
     assert not isinstance(step(life), st.CountTokens)
 
 
@@ -90,7 +90,7 @@ def test_a_prompt_that_was_refused_is_compacted_without_asking() -> None:
 
 def test_a_count_of_another_view_changes_nothing() -> None:
     life = read(86_000)
-    assert life.on(ev.TokensCounted, revision=7, tokens=5).state.conversation == life.state.conversation
+    assert life.on(ev.TokensCounted, revision=7, tokens=5).state.context.conversation == life.state.context.conversation
 
 
 def test_where_a_limit_ends_the_turn_nothing_is_counted() -> None:

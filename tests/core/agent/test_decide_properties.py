@@ -36,7 +36,7 @@ def check(draws: list[int]) -> Interpreter:
     step = one._step()
     assert isinstance(step, (st.Done, st.Wait))
     if isinstance(step, st.Wait):
-        waits = state.gate.gate == "pending" or state.turn is None or any(c.stage == "asking" for c in state.calls)
+        waits = state.work.gate.gate == "pending" or state.turn is None or any(c.stage == "asking" for c in state.calls)
         assert waits, f"it rests in the middle of a turn: {step}"
     return one
 

@@ -51,7 +51,7 @@ def test_each_delivery_is_made_again_for_itself() -> None:
     life = idle_with("a", "b").turned()
     assert decide(life.state, script(new_turn("env_1"), same_turn("env_2"))) == st.Deliver(("env_1",))
     heard = life.delivered("env_1")
-    assert heard.state.heard == 1
+    assert heard.state.inbox.deliveries == 1
     assert decide(heard.state, script(same_turn("env_2"))) == st.Deliver(("env_2",))
     assert isinstance(decide(heard.state, script()), st.AskModel), "the rest comes later"
 
@@ -59,13 +59,13 @@ def test_each_delivery_is_made_again_for_itself() -> None:
 def test_a_call_counts_and_begins_the_deliveries_anew() -> None:
     life = idle_with("a").turned().delivered("env_1")
     called = life.on(ev.ModelCalled, ordinal=1, attempt=1, model="one", max_tokens=8)
-    assert (life.state.asked, life.state.heard) == (0, 1)
-    assert (called.state.asked, called.state.heard) == (1, 0)
+    assert (life.state.model.turn_calls, life.state.inbox.deliveries) == (0, 1)
+    assert (called.state.model.turn_calls, called.state.inbox.deliveries) == (1, 0)
 
 
 def test_dropped_mail_counts_as_a_delivery() -> None:
     life = idle_with("a").turned().on(ev.EnvelopesDropped, ids=("env_1",), why="a hook")
-    assert (life.state.heard, life.state.mail) == (1, ())
+    assert (life.state.inbox.deliveries, life.state.inbox.mail) == (1, ())
 
 
 def test_in_a_turn_it_waits_for_what_has_not_come_yet() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callboard.core.agent.apply import apply
-from callboard.core.agent.state import AgentState, CallState
-from callboard.core.frozen import replace
+from callboard.core.agent.state import AgentState, CallState, Identity
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Envelope, ToolCall
@@ -16,7 +15,7 @@ SPEC = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m")
 
 
 def after(**answer: Any) -> CallState:
-    state = replace(AgentState(), spec=SPEC, calls=(CallState(CALL),))
+    state = AgentState(identity=Identity(spec=SPEC), calls=(CallState(CALL),))
     state = apply(state, ev.ApprovalNeeded(at=1, call="c", request_id="req_1"))
     state = apply(state, ev.AnswerTaken(at=2, request_id="req_1", kind="permission", by="person", **answer))
     return state.calls[0]
@@ -34,7 +33,7 @@ def test_what_is_void_or_refused_does_not_run() -> None:
 
 
 def test_a_person_chooses_mode_and_patience_and_what_is_none_changes_nothing() -> None:
-    state = replace(AgentState(), spec=SPEC)
+    state = AgentState(identity=Identity(spec=SPEC))
 
     def told(action: str, text: str) -> AgentSpec:
         command = Envelope(

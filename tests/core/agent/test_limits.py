@@ -29,7 +29,7 @@ from callboard.types.agent_spec import ModelLimits
 from callboard.types.records import Budget, ToolCall, Usage
 
 LIFE = prompted()
-INPUT = size(LIFE.state.conversation)
+INPUT = size(LIFE.state.context.conversation)
 ROOM = INPUT + REMINDER + LAST_OUTPUT
 """Tokens of the last call, if nothing comes before it."""
 LATER = ROOM + RESULTS
@@ -129,7 +129,7 @@ def test_a_last_call_asks_for_less_output_where_no_more_fits(tokens: int, output
     asked = refused(tokens=tokens)
     assert asked.winds_down
     life = reached(LIFE, asked)
-    added = size(life.state.conversation) - INPUT
+    added = size(life.state.context.conversation) - INPUT
     planned = planned_call(life.state, session(tokens=tokens - REMINDER + added), 100.0)
     assert isinstance(planned, CallAllowance)
     assert (planned.max_tokens, planned.last) == (output, True)
@@ -148,18 +148,18 @@ def test_a_last_call_fits_behind_every_call_whose_results_are_as_long_as_expecte
         planned = planned_call(life.state, session(tokens=budget, spent=spent), 100.0)
         if not isinstance(planned, CallAllowance):
             return
-        prompt, output = size(life.state.conversation), min(reply, planned.max_tokens)
+        prompt, output = size(life.state.context.conversation), min(reply, planned.max_tokens)
         life = answered(life, Usage(input_tokens=prompt, output_tokens=output), min(length, 2 * expected))
         spent += prompt + output
-        hypothesis.assume(size(life.state.conversation) <= prompt + output + expected)
+        hypothesis.assume(size(life.state.context.conversation) <= prompt + output + expected)
         asked = step(life, budgets=session(tokens=budget, spent=spent))
         assert not isinstance(asked, st.ReachBudget) or asked.winds_down, "room for a last call is left"
-        expected = max(RESULTS, life.state.conversation.messages[-1].tokens)
+        expected = max(RESULTS, life.state.context.conversation.messages[-1].tokens)
 
 
 def answered(life: Life, usage: Usage, length: int) -> Life:
     """One step more: a reply with a call, and a result of so many characters."""
-    call = ToolCall(id="c1", use_id=f"u{life.state.ordinal}", name="bash", input={})
+    call = ToolCall(id="c1", use_id=f"u{life.state.model.ordinal}", name="bash", input={})
     block = {"type": "tool_use", "id": call.use_id, "name": call.name, "input": {}}
     life = started(judged(life.replied(block, stop="tool_use", calls=[call], usage=usage), "c1"), "c1")
     life = life.on(ev.ToolFinished, call="c1", content=({"type": "text", "text": "y" * length},))

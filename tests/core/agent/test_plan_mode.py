@@ -47,23 +47,23 @@ def test_an_approval_puts_the_agent_into_the_chosen_mode(
     kind: str, before: str, status: str, chosen: str, after: str, gate: str
 ) -> None:
     life = answered(planned(kind=kind, permission_mode=before), status, chosen)
-    assert (life.state.me.permission_mode, life.state.gate.gate) == (after, gate)
+    assert (life.state.me.permission_mode, life.state.work.gate.gate) == (after, gate)
     text = str(life.state)
     assert (f"mode {after} now" in text) == (after != before or bool(chosen))
 
 
 def test_a_void_approval_leaves_plan_mode_on() -> None:
     life = answered(planned(kind="lead", permission_mode="plan"), "approved", "acceptEdits", digest="another")
-    assert (life.state.me.permission_mode, life.state.gate.gate) == ("plan", "required")
+    assert (life.state.me.permission_mode, life.state.work.gate.gate) == ("plan", "required")
 
 
 def test_a_lead_that_enters_plan_mode_can_hand_in_a_plan_and_leaves_it_by_another_choice() -> None:
     state = in_mode(Life.begun(kind="lead", tools=("bash",)).state, "plan")
     assert (state.me.permission_mode, state.me.tools) == ("plan", ("bash", "submit_plan"))
     rejected = answered(planned(kind="lead", permission_mode="plan"), "rejected").state
-    assert in_mode(rejected, "default").gate.gate == "open"
+    assert in_mode(rejected, "default").work.gate.gate == "open"
     required = answered(planned(kind="teammate", plan_required=True), "rejected").state
-    assert in_mode(required, "acceptEdits").gate.gate == "required", "it has to plan whatever its mode is"
+    assert in_mode(required, "acceptEdits").work.gate.gate == "required", "it has to plan whatever its mode is"
     assert in_mode(state, "no mode") == state
 
 
@@ -72,7 +72,7 @@ def ordered(life: Life, mode: str) -> Life:
 
 
 def reminders(life: Life) -> list[str]:
-    return [one.text[:40] for one in life.state.injections if one.key == "mode"]
+    return [one.text[:40] for one in life.state.context.injections if one.key == "mode"]
 
 
 def test_a_prompt_without_the_tool_is_composed_again_before_the_next_call() -> None:
@@ -94,14 +94,14 @@ def test_a_mode_that_was_left_before_any_call_leaves_no_trace() -> None:
 
 def test_a_reminder_says_that_plan_mode_is_on_and_that_it_is_over() -> None:
     life = Life.begun("lead", tools=("submit_plan",), permission_mode="plan").prompted("go")
-    (text,) = (one.text for one in life.state.injections)
+    (text,) = (one.text for one in life.state.context.injections)
     assert "submit_plan" in text
     sent = life.on(ev.InjectionsDelivered, blocks=())
     assert reminders(ordered(sent, "plan")) == [], "it was said"
     (over,) = reminders(ordered(sent, "acceptEdits"))
     assert over.startswith("You are not in plan mode any more")
     alone = Life.begun("subagent", permission_mode="plan").prompted("go")
-    assert "submit_plan" not in alone.state.injections[0].text, "it has no such tool"
+    assert "submit_plan" not in alone.state.context.injections[0].text, "it has no such tool"
     assert reminders(Life.begun("lead").prompted("go")) == []
 
 

@@ -39,7 +39,7 @@ def test_the_shape_is_the_same_in_every_process(seed: str) -> None:
     assert told.stdout.strip() == shape()
 
 
-@pytest.mark.parametrize("field", [("mail", tuple[bytes, ...]), ("late_comer", int)])
+@pytest.mark.parametrize("field", [("calls", tuple[bytes, ...]), ("late_comer", int)])
 def test_a_state_with_another_field_has_another_shape(field: tuple[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
     before = shape()
     added = (*field, dataclasses.field(default=()))
@@ -67,7 +67,7 @@ def test_what_this_version_did_not_write_is_passed_over(what: str) -> None:
 
 def test_a_larger_view_is_written_less_often_and_each_crossing_writes_one() -> None:
     small, large = worked().state, worked().prompted("w " * 3 * PER_VIEW).state
-    assert large.conversation.tokens // PER_VIEW == 1
+    assert large.context.conversation.tokens // PER_VIEW == 1
     assert written(small) == [EVERY, 2 * EVERY, 3 * EVERY, 4 * EVERY]
     assert written(large) == [2 * EVERY, 4 * EVERY]
 

@@ -66,7 +66,7 @@ def test_what_it_says_answers_its_assignment_and_names_what_caused_it() -> None:
     state = owing().said("done").state
     (sent,) = farewell(state, EndTurn("end"), LEAD, now=5.0)
     assert state.turn is not None
-    assert (sent.reply_to, sent.caused_by, sent.sender_incarnation) == (state.assigned, state.turn.cause, 1)
+    assert (sent.reply_to, sent.caused_by, sent.sender_incarnation) == (state.work.assigned, state.turn.cause, 1)
     assert sent.reply_to
 
 

@@ -28,7 +28,7 @@ SAID = (Placed(data={"type": "text", "text": "words"}, source="reminder"),)
 
 def merged(life: Life, text: str, result: str, *, waits: bool = False, error: bool = False) -> Life:
     """A reply with one call, and its result."""
-    at = life.state.ordinal + 1
+    at = life.state.model.ordinal + 1
     call = ToolCall(id=f"c{at}", use_id=f"u{at}", name="bash", input={"command": text})
     block = {"type": "tool_use", "id": call.use_id, "name": "bash", "input": call.input}
     life = life.replied(block, stop="tool_use", calls=[call]).on(ev.CallJudged, call=call.id, verdict="allow")
@@ -56,7 +56,7 @@ def test_it_is_told_once_with_what_it_repeats_and_then_stopped() -> None:
         assert isinstance(step(life), st.AskModel)
     life = followed(merged(life, "pytest", "2 failed"))
     assert isinstance(step(life), st.Inject)
-    assert "pytest" in life.state.injections[-1].text
+    assert "pytest" in life.state.context.injections[-1].text
     life = life.on(ev.InjectionsDelivered, blocks=SAID)
     for _ in range(2):
         assert isinstance(step(life), st.AskModel)
@@ -141,7 +141,7 @@ def test_watching_is_waiting_only_while_something_is_under_way(others: bool, run
     if running:
         about: Json = {"id": "bg_1", "command": "make", "pid": 1, "started": 1.0, "output": "/o"}
         life = life.on(ev.BackgroundStarted, **about)
-    at = life.state.ordinal + 1
+    at = life.state.model.ordinal + 1
     call = ToolCall(id="c1", use_id=f"u{at}", name="list_tasks", input={})
     life = life.replied({"type": "tool_use", "id": call.use_id, "name": "x", "input": {}}, calls=[call])
     life = life.on(ev.CallJudged, call="c1", verdict="deny").on(ev.ToolSettled, call="c1")

@@ -27,15 +27,15 @@ def restoring(message: int, last: int) -> Edit:
 
 
 def undone(life: Life, *undoes: int, edits: tuple[Edit, ...] = (), **fields: Any) -> Life:
-    revision = life.state.conversation.revision
+    revision = life.state.context.conversation.revision
     given: dict[str, Any] = {"stage": "undo", "trigger": "manual", "revision": revision, **fields}
     return life.on(ev.ContextEdited, undoes=undoes, edits=edits, **given)
 
 
 def test_the_command_waits_for_the_call_that_was_sent_the_view_as_it_is() -> None:
     life = commanded(prompted().asked(), "4 7")
-    assert life.state.undo == ((4, 7),)
-    assert life.state.mail == ()
+    assert life.state.compaction.undo == ((4, 7),)
+    assert life.state.inbox.mail == ()
     assert isinstance(step(life, running=frozenset({MODEL})), st.Wait)
     assert step(life.said("done")) == st.Undo((4, 7))
 
@@ -48,38 +48,38 @@ def test_it_is_taken_up_while_tools_run_and_while_a_plan_waits() -> None:
 
 @pytest.mark.parametrize("words", ["", "the last one", "-3", "x4"])
 def test_a_command_that_names_no_edit_changes_nothing(words: str) -> None:
-    assert commanded(prompted(), words).state.undo == ()
+    assert commanded(prompted(), words).state.compaction.undo == ()
 
 
 def test_each_command_is_answered_by_its_own_record() -> None:
     life = commanded(commanded(prompted(), "4"), "7 4 7")
-    assert life.state.undo == ((4,), (7, 4))
+    assert life.state.compaction.undo == ((4,), (7, 4))
     life = undone(life, 4, why="it does not fit")
-    assert life.state.undo == ((7, 4),)
-    assert life.state.conversation.revision == 0
-    assert undone(life, 7, 4).state.undo == ()
+    assert life.state.compaction.undo == ((7, 4),)
+    assert life.state.context.conversation.revision == 0
+    assert undone(life, 7, 4).state.compaction.undo == ()
 
 
 def test_a_refusal_leaves_stages_and_other_wishes_as_they_are() -> None:
     life = commanded(prompted().on(ev.CompactAsked, focus="paths", by="person"), "4")
     life = undone(life.on(ev.ContextEdited, stage="summarize_all", revision=0), 4, why="no")
-    assert life.state.compact == "paths"
-    assert life.state.tried == {("summarize_all", 0)}
+    assert life.state.compaction.focus == "paths"
+    assert life.state.compaction.tried == {("summarize_all", 0)}
 
 
 def test_what_was_taken_back_is_not_summarised_again_while_it_fits() -> None:
     life = long(pipeline=({"stage": "summarize_all", "params": {"over": 0.5}},))
-    budget = life.state.conversation.tokens + 10_000
+    budget = life.state.context.conversation.tokens + 10_000
     roomy = {"context_limit": budget}
     spec = life.state.me.model_copy(update=roomy)
     fits = life.on(ev.SpecChanged, spec=spec)
     assert isinstance(step(fits), st.Summarise)
-    messages = [message.id for message in life.state.conversation.messages]
+    messages = [message.id for message in life.state.context.conversation.messages]
     taken_back = undone(fits, 4, edits=(restoring(messages[0], messages[0]),))
-    assert taken_back.state.spared == ((messages[0], messages[0]),)
+    assert taken_back.state.compaction.spared == ((messages[0], messages[0]),)
     assert isinstance(step(taken_back), st.AskModel)
     forced = taken_back.on(
-        ev.SpecChanged, spec=spec.model_copy(update={"context_limit": life.state.conversation.tokens * 2 // 3})
+        ev.SpecChanged, spec=spec.model_copy(update={"context_limit": life.state.context.conversation.tokens * 2 // 3})
     )
     assert isinstance(step(forced), st.Summarise)
 
@@ -115,8 +115,8 @@ def test_compactions_are_counted_by_stage_and_trigger_and_an_undo_is_none() -> N
     edit = Edit(kind="summarised", message=5, last=6)
     life = long()
     for trigger in ("auto", "auto", "manual"):
-        revision = life.state.conversation.revision
+        revision = life.state.context.conversation.revision
         life = life.on(ev.ContextEdited, stage="summarize_all", trigger=trigger, revision=revision, edits=(edit,))
     life = undone(life, 9, edits=(restoring(5, 5),))
-    assert life.state.compacted == {"summarize_all/auto": 2, "summarize_all/manual": 1}
+    assert life.state.compaction.by_stage == {"summarize_all/auto": 2, "summarize_all/manual": 1}
     assert decide(life.state, facts()) is not None

@@ -48,78 +48,80 @@ def pending() -> Life:
 
 
 def test_only_the_approval_of_this_plan_opens_the_gate() -> None:
-    assert answered(pending(), "approved").state.gate == PlanGate("open", "req_1", "d1", "the plan", "approved")
+    assert answered(pending(), "approved").state.work.gate == PlanGate("open", "req_1", "d1", "the plan", "approved")
 
 
 @pytest.mark.parametrize("status", ["rejected", "expired", "withdrawn"])
 def test_anything_but_an_approval_leaves_it_required(status: str) -> None:
     life = answered(pending(), status)
-    assert life.state.gate == PlanGate("required")
-    assert life.state.injections[-1].kind == "plan-decision"
-    assert status in life.state.injections[-1].text
-    assert life.state.wants_reply
+    assert life.state.work.gate == PlanGate("required")
+    assert life.state.context.injections[-1].kind == "plan-decision"
+    assert status in life.state.context.injections[-1].text
+    assert life.state.context.wants_reply
 
 
 def test_the_feedback_of_a_rejection_is_told_with_what_may_be_done_now() -> None:
     answer = {"request_id": "req_1", "kind": "plan", "status": "rejected", "by": "lead", "reason": "name the files"}
-    (told,) = pending().on(ev.AnswerTaken, **answer).state.injections
+    (told,) = pending().on(ev.AnswerTaken, **answer).state.context.injections
     assert told.text.startswith("Your plan is rejected by lead.\nname the files\nStill reads only")
 
 
 def test_a_stale_a_foreign_and_a_changed_approval_open_nothing() -> None:
-    assert answered(pending(), "approved", request="req_0").state.gate.gate == "pending"
-    assert answered(pending(), "approved", digest="another").state.gate == PlanGate("required")
-    assert answered(Life.begun(plan_required=True), "approved").state.gate == PlanGate("required")
+    assert answered(pending(), "approved", request="req_0").state.work.gate.gate == "pending"
+    assert answered(pending(), "approved", digest="another").state.work.gate == PlanGate("required")
+    assert answered(Life.begun(plan_required=True), "approved").state.work.gate == PlanGate("required")
     late = answered(answered(pending(), "rejected"), "approved")
-    assert late.state.gate == PlanGate("required")
+    assert late.state.work.gate == PlanGate("required")
 
 
 def test_the_next_assignment_needs_a_plan_of_its_own() -> None:
     life = answered(pending(), "approved").on(ev.Reported, status="done", result="did it")
-    assert life.state.gate == PlanGate("required")
+    assert life.state.work.gate == PlanGate("required")
     life = answered(pending(), "approved").mailed("another", type="message", metadata={"assignment": True}).delivered()
-    assert life.state.gate == PlanGate("required")
+    assert life.state.work.gate == PlanGate("required")
     free = Life.begun().prompted("go").on(ev.Reported, status="done", result="did it")
-    assert free.state.gate == PlanGate()
+    assert free.state.work.gate == PlanGate()
 
 
 def test_a_plan_for_a_task_ends_with_the_task_and_one_for_the_assignment_does_not() -> None:
     for_task = Life.begun(plan_required=True).prompted("go").on(ev.TaskHeld, task="task_1")
     for_task = for_task.on(ev.GateSet, gate="pending", request_id="req_1", digest="d1", plan="p", task="task_1")
-    assert for_task.on(ev.TaskHeld, task="task_1", held=False).state.gate.gate == "pending", "its answer is still due"
+    assert for_task.on(ev.TaskHeld, task="task_1", held=False).state.work.gate.gate == "pending", (
+        "its answer is still due"
+    )
     for_task = answered(for_task, "approved")
-    assert for_task.on(ev.TaskHeld, task="task_1", held=False).state.gate == PlanGate("required")
+    assert for_task.on(ev.TaskHeld, task="task_1", held=False).state.work.gate == PlanGate("required")
     whole = answered(pending(), "approved").on(ev.TaskHeld, task="task_1").on(ev.TaskHeld, task="task_1", held=False)
-    assert whole.state.gate.gate == "open"
+    assert whole.state.work.gate.gate == "open"
 
 
 def test_a_plan_that_was_asked_for_once_is_needed_once() -> None:
     life = Life.begun().prompted("go").on(ev.TaskHeld, task="task_1")
     life = life.on(ev.GateSet, gate="pending", request_id="req_1", digest="d1", plan="p", task="task_1")
-    assert answered(life, "approved").on(ev.TaskHeld, task="task_1", held=False).state.gate == PlanGate()
+    assert answered(life, "approved").on(ev.TaskHeld, task="task_1", held=False).state.work.gate == PlanGate()
 
 
 def test_an_edited_plan_opens_the_gate_with_its_own_digest_and_text() -> None:
     edit = {"plan": "the plan, mended", "digest": "d2", "submitted": "d1", "choice": "by hand"}
     life = pending().on(ev.AnswerTaken, request_id="req_1", kind="plan", status="approved", by="person", **edit)
-    assert life.state.gate == PlanGate("open", "req_1", "d2", "the plan, mended", "approved", "by hand")
-    assert "the plan, mended" in life.state.injections[-1].text
+    assert life.state.work.gate == PlanGate("open", "req_1", "d2", "the plan, mended", "approved", "by hand")
+    assert "the plan, mended" in life.state.context.injections[-1].text
     foreign = {**edit, "submitted": "d0"}
     life = pending().on(ev.AnswerTaken, request_id="req_1", kind="plan", status="approved", by="person", **foreign)
-    assert life.state.gate == PlanGate("required")
+    assert life.state.work.gate == PlanGate("required")
 
 
 def test_an_approval_that_is_void_opens_nothing_and_says_why() -> None:
     word = {"request_id": "req_1", "kind": "plan", "status": "approved", "by": "person", "digest": "d1"}
     life = pending().on(ev.AnswerTaken, **word, void="the base has moved")
-    assert life.state.gate == PlanGate("required")
-    (told,) = life.state.injections
+    assert life.state.work.gate == PlanGate("required")
+    (told,) = life.state.context.injections
     assert "void: the base has moved" in told.text
     assert injected(told).data["text"].startswith('<plan-decision request="req_1" status="void">\n')
 
 
 def test_a_decision_names_its_request_and_status() -> None:
-    (told,) = answered(pending(), "rejected").state.injections
+    (told,) = answered(pending(), "rejected").state.context.injections
     assert injected(told).data["text"].startswith('<plan-decision request="req_1" status="rejected">\n')
 
 
@@ -127,7 +129,7 @@ def test_a_plan_asked_for_closes_the_gate_at_its_receipt_and_stops_what_has_not_
     life = Life.begun().prompted("go").called("bash", "bash", "bash")
     life = life.on(ev.CallJudged, call="c1", verdict="allow").on(ev.CallJudged, call="c2", verdict="allow")
     life = started(life, "c2").mailed("the roof first", type="plan_request")
-    assert life.state.gate == PlanGate("required")
+    assert life.state.work.gate == PlanGate("required")
     assert [one.stage for one in life.state.calls] == ["proposed", "started", "proposed"]
 
 
@@ -160,7 +162,7 @@ def test_work_that_ends_stops_the_calls_beside_it_that_have_not_begun() -> None:
         life.on(ev.TaskHeld, task="task_1", held=False),
         life.on(ev.Reported, status="failed", result="it cannot be done"),
     ):
-        assert end.state.gate == PlanGate("required")
+        assert end.state.work.gate == PlanGate("required")
         assert [one.stage for one in end.state.calls] == ["started", "proposed"]
 
 

@@ -231,7 +231,7 @@ def check(draws: list[int], usages: list[Usage]) -> set[str]:
     one.life = one.life.mailed("go", metadata={"assignment": True})
     one.run(len(draws) // 4)
     events = [billed(event, usages[at % len(usages)]) for at, event in enumerate(one.life.events)]
-    counted, found = fold(events).usage, life_spent("alice", 1, events).spent
+    counted, found = fold(events).budget.usage, life_spent("alice", 1, events).spent
     assert found.usage.model_copy(update={"cost_usd": 0.0}) == counted.model_copy(update={"cost_usd": 0.0})
     assert found.usage.cost_usd == pytest.approx(counted.cost_usd)
     assert found.calls >= sum(event.t == "model_called" for event in events)

@@ -24,7 +24,7 @@ TOOLS = b"x" * 160
 
 def used(life: Life, name: str, result: str = "word " * 400, **given_: Any) -> Life:
     """A reply that calls a tool, and its result."""
-    at = life.state.ordinal + 1
+    at = life.state.model.ordinal + 1
     call = ToolCall(id=f"c{at}", use_id=f"u{at}", name=name, input=given_)
     block = {"type": "tool_use", "id": call.use_id, "name": name, "input": given_}
     life = life.replied({"type": "text", "text": "Let me see."}, block, stop="tool_use", calls=[call])
@@ -42,7 +42,7 @@ def worked() -> Life:
 
 def history_of(life: Life) -> Sequence[ViewMessage]:
     bare = [e.model_copy(update={"edits": ()}) if isinstance(e, ev.ContextEdited) else e for e in life.events]
-    return tuple(fold(bare).conversation.messages)
+    return tuple(fold(bare).context.conversation.messages)
 
 
 def told(life: Life) -> tuple[EditTold, ...]:
@@ -50,12 +50,14 @@ def told(life: Life) -> tuple[EditTold, ...]:
 
 
 def edited(life: Life, *edits: Edit, stage: str = "clear_old_results", **fields: Any) -> Life:
-    return life.on(ev.ContextEdited, stage=stage, revision=life.state.conversation.revision, edits=edits, **fields)
+    return life.on(
+        ev.ContextEdited, stage=stage, revision=life.state.context.conversation.revision, edits=edits, **fields
+    )
 
 
 def clearing(life: Life, place: int) -> Edit:
     """The edit that clears the results of the `place`-th user message with any."""
-    holding = [m for m in life.state.conversation.messages if m.blocks[0].data.get("type") == "tool_result"]
+    holding = [m for m in life.state.context.conversation.messages if m.blocks[0].data.get("type") == "tool_result"]
     message = holding[place].id
     return Edit(kind="cleared", message=message, last=message, block=0, text="[Previous: used it]")
 
@@ -93,11 +95,11 @@ def test_every_source_has_a_part_of_its_own() -> None:
 
 def test_what_the_service_counted_beyond_the_estimate_has_a_part() -> None:
     life = worked()
-    estimate = life.state.conversation.overhead + life.state.conversation.tokens
+    estimate = life.state.context.conversation.overhead + life.state.context.conversation.tokens
     assert window_map(life.state, TOOLS).counted is None
     life = life.replied({"type": "text", "text": "Done."}, usage=Usage(input_tokens=estimate + 500))
     found = window_map(life.state, TOOLS)
-    assert (found.counted, found.used) == (estimate + 500, size(life.state.conversation))
+    assert (found.counted, found.used) == (estimate + 500, size(life.state.context.conversation))
     assert tokens(found)["beyond the estimate", ""] == found.used - found.estimate > 0
     assert sum(part.tokens for part in found.parts) == found.window
 
@@ -113,7 +115,7 @@ def test_a_view_that_does_not_fit_leaves_nothing_free() -> None:
 
 def test_a_cleared_result_is_told_by_its_tool_and_what_the_call_was_about() -> None:
     life = worked()
-    before = size(life.state.conversation)
+    before = size(life.state.context.conversation)
     life = edited(
         life, clearing(life, 0), clearing(life, 1), why="over 60 %", tokens_before=before, tokens_after=before - 700
     )
@@ -127,7 +129,7 @@ def test_a_cleared_result_is_told_by_its_tool_and_what_the_call_was_about() -> N
 
 def test_a_fold_is_told_by_what_it_held() -> None:
     life = worked()
-    messages = life.state.conversation.messages
+    messages = life.state.context.conversation.messages
     fold_ = Edit(kind="summarised", message=messages[0].id, last=messages[-2].id)
     (one,) = told(edited(life, fold_, stage="summarize_all", transcript="/t/alice-9.jsonl"))
     (touched,) = one.touched
@@ -169,7 +171,7 @@ def test_an_undo_marks_what_it_takes_back_and_an_undone_undo_brings_it_back() ->
 
 def test_an_undo_of_a_summary_is_told_by_all_that_it_brings_back() -> None:
     life = worked()
-    messages = list(life.state.conversation.messages)
+    messages = list(life.state.context.conversation.messages)
     fold_ = Edit(kind="summarised", message=messages[0].id, last=messages[-2].id)
     life = edited(life, fold_, stage="summarize_all")
     back = tuple(restored_from(message) for message in messages[:-1])
@@ -201,7 +203,7 @@ def test_a_stage_of_ones_own_that_was_refused_is_told_with_its_reason() -> None:
 
 def test_words_that_went_to_a_file_are_told_by_whose_they_were() -> None:
     life = worked()
-    first = life.state.conversation.messages[0].id
+    first = life.state.context.conversation.messages[0].id
     edit = Edit(kind="persisted", message=first, last=first, block=0, text="[kept]", path="/out/x.txt")
     (one,) = told(edited(life, edit, stage="persist_newest"))
     assert (one.touched[0].what, one.files) == ("person", ("/out/x.txt",))

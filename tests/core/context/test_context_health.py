@@ -96,13 +96,13 @@ def test_a_streak_is_told_once_and_the_next_one_again() -> None:
     life = Life.begun(models={"one": LIMITS.model_dump()}).prompted("go")
     for _ in range(4):
         life = life.replied({"type": "text", "text": "x"}, usage=MISS)
-    assert thrashes(life.state.health)
+    assert thrashes(life.state.costs.health)
     life = life.on(ev.CacheThrash, calls=3, changed="x").replied({"type": "text", "text": "x"}, usage=MISS)
-    assert not thrashes(life.state.health)
+    assert not thrashes(life.state.costs.health)
     life = life.replied({"type": "text", "text": "x"}, usage=usage(read=5_000))
     for _ in range(3):
         life = life.replied({"type": "text", "text": "x"}, usage=MISS)
-    assert thrashes(life.state.health)
+    assert thrashes(life.state.costs.health)
 
 
 # What changed

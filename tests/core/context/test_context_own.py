@@ -157,6 +157,6 @@ def test_the_person_is_told_once_however_often_it_fails() -> None:
         told.append(found.why)
         life = life.on(ev.ContextEdited, stage=NAME, revision=number, why=found.why)
         assert step(life, stages={NAME: failing}) != found, "it counts as tried"
-        cleared = clear_first(life.state.conversation, 1, 1.0, f"view {number}")
+        cleared = clear_first(life.state.context.conversation, 1, 1.0, f"view {number}")
         life = life.on(ev.ContextEdited, stage="clear_old_results", revision=number, edits=cleared)
     assert [bool(one) for one in told] == [True, False, False]

@@ -15,7 +15,7 @@ from callboard.types.messages import Edit
 from callboard.types.records import Usage
 
 LIFE = long(pipeline=()).replied({"type": "text", "text": "so"}, usage=Usage(input_tokens=9_000))
-VIEW = LIFE.state.conversation
+VIEW = LIFE.state.context.conversation
 WARM = CacheState(used_at=90.0, read=5_000)
 
 

@@ -109,35 +109,37 @@ def queued(life: Life, injection: Injection = REMINDER) -> Life:
 
 
 def injected(life: Life) -> Life:
-    blocks = tuple(Placed(data={"type": "text", "text": one.text}, source=one.source) for one in life.state.injections)
+    blocks = tuple(
+        Placed(data={"type": "text", "text": one.text}, source=one.source) for one in life.state.context.injections
+    )
     return life.on(ev.InjectionsDelivered, blocks=blocks)
 
 
 def test_a_reminder_asks_for_no_reply_and_what_else_waits_does() -> None:
     """A hook may block the prompt behind it: then nothing is to be said."""
     life = Life.begun().mailed("go").turned()
-    assert not injected(queued(life)).state.wants_reply
+    assert not injected(queued(life)).state.context.wants_reply
     plan = Injection(kind="plan-decision", text="approved")
-    assert injected(queued(queued(life), plan)).state.wants_reply
+    assert injected(queued(queued(life), plan)).state.context.wants_reply
     todo = Injection(kind="system-reminder", key="todo", text="open")
-    assert injected(queued(life, todo)).state.wants_reply
+    assert injected(queued(life, todo)).state.context.wants_reply
 
 
 def test_a_newer_one_replaces_an_unsent_one() -> None:
     newer = REMINDER.model_copy(update={"text": "It is Sunday."})
     state = queued(queued(Life.begun()), newer).state
-    assert state.injections == (newer,)
-    assert state.told == {"date": "It is Sunday."}
+    assert state.context.injections == (newer,)
+    assert state.context.reminders == {"date": "It is Sunday."}
 
 
 def test_a_summary_takes_reminders_away_so_they_are_due_again_and_a_cleared_result_does_not() -> None:
     life = injected(queued(Life.begun().mailed("go").turned())).delivered().said("ok").mailed("more").delivered()
-    first = life.state.conversation.messages[0].id
+    first = life.state.context.conversation.messages[0].id
     mark = Placed(data={"type": "text", "text": "[Compacted]"}, source="compactor")
     cleared = Edit(kind="cleared", message=first, last=first, block=0, text="-")
     folded = Edit(kind="summarised", message=first, last=first, blocks=(mark,))
-    assert life.on(ev.ContextEdited, stage="s", revision=0, edits=(cleared,)).state.told
-    assert life.on(ev.ContextEdited, stage="s", revision=0, edits=(folded,)).state.told == {}
+    assert life.on(ev.ContextEdited, stage="s", revision=0, edits=(cleared,)).state.context.reminders
+    assert life.on(ev.ContextEdited, stage="s", revision=0, edits=(folded,)).state.context.reminders == {}
 
 
 def test_the_zone_is_told_in_hours_and_minutes() -> None:

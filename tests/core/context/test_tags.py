@@ -129,7 +129,7 @@ def resulting(*texts: str) -> list[str]:
     content = tuple({"type": "text", "text": text} for text in texts)
     life = started(judged(Life.begun().prompted("go").called("read_file"), "c1"), "c1")
     life = settled(life.on(ev.ToolFinished, call="c1", content=content), "c1").on(ev.ResultsMerged)
-    data = life.state.conversation.messages[-1].blocks[0].data["content"]
+    data = life.state.context.conversation.messages[-1].blocks[0].data["content"]
     return [data] if isinstance(data, str) else [str(part["text"]) for part in data]
 
 
@@ -143,7 +143,7 @@ def test_a_result_opens_no_tag_of_ours_neither_in_one_of_its_texts_nor_between_t
 def test_an_error_text_and_a_refusal_are_results_like_any_other(text: str) -> None:
     life = judged(Life.begun().prompted("go").called("bash"), verdict="deny")
     life = life.on(ev.CallJudged, call="c1", verdict="deny", why=f"Permission denied: {text}").on(ev.ResultsMerged)
-    shown = str(life.state.conversation.messages[-1].blocks[0].data["content"])
+    shown = str(life.state.context.conversation.messages[-1].blocks[0].data["content"])
     assert not tags_in(shown)
 
 

@@ -330,8 +330,13 @@ def test_a_record_that_does_not_count_moves_the_position_and_changes_nothing_els
     life = Life.begun().prompted("go")
     state = life.state
     for kind in ("prompt", "plan_request", "shutdown_request", "command", "message"):
-        envelope = mail("bob", kind, seq=state.position + 1, metadata={"action": "stop"})  # type: ignore[arg-type]
+        envelope = mail("bob", kind, seq=state.inbox.position + 1, metadata={"action": "stop"})  # type: ignore[arg-type]
         life = life.on(ev.EnvelopeReceived, envelope=envelope, refused="it is bob's")
         changed = life.state
-        assert (changed.mail, changed.stop, changed.gate, changed.position) == ((), "", state.gate, envelope.seq)
+        assert (changed.inbox.mail, changed.lifecycle.stop, changed.work.gate, changed.inbox.position) == (
+            (),
+            "",
+            state.work.gate,
+            envelope.seq,
+        )
         state = changed

@@ -139,7 +139,7 @@ def message(number: int, sender: str = "bob", **fields: Any) -> Envelope:
 def woken(life: Life, number: int, **fields: Any) -> Life:
     """A turn that an envelope begins, to its end; without the right to wake it only arrives."""
     life = life.on(ev.EnvelopeReceived, envelope=message(number, **fields))
-    step = decide(life.state, facts(now=life.state.mailing.at))
+    step = decide(life.state, facts(now=life.state.inbox.counts.at))
     if not isinstance(step, st.BeginTurn):
         return life
     return life.turned(step.cause).delivered().said("I see.").on(ev.TurnEnded, turn="t", reason="end", text="")
@@ -149,7 +149,7 @@ def exhausted() -> Life:
     """An agent that messages of bob have woken as often as they may, with three more that lie unread."""
     life = Life.begun()
     number = 0
-    while len(life.state.mail) < 3:
+    while len(life.state.inbox.mail) < 3:
         number += 1
         life = woken(life, number)
     return life
@@ -157,16 +157,18 @@ def exhausted() -> Life:
 
 def test_messages_of_one_agent_wait_for_their_right_to_wake_while_other_mail_wakes() -> None:
     life = exhausted()
-    assert MOST_WAKES <= life.state.turns < 2 * MOST_WAKES
-    assert woken(life, 900, sender="carol").state.mail == (), "each sender counts by itself, and all is read with it"
+    assert MOST_WAKES <= life.state.turns.count < 2 * MOST_WAKES
+    assert woken(life, 900, sender="carol").state.inbox.mail == (), (
+        "each sender counts by itself, and all is read with it"
+    )
     spoken = woken(life, 901, sender="person", type="prompt", cause="person")
-    assert spoken.state.mail == (), "all that waited is read with it"
-    assert woken(spoken, 902).state.turns == life.state.turns + 2
+    assert spoken.state.inbox.mail == (), "all that waited is read with it"
+    assert woken(spoken, 902).state.turns.count == life.state.turns.count + 2
 
 
 def test_the_wait_for_the_right_to_wake_ends_though_nothing_happens_and_whatever_the_clock_says() -> None:
     life = exhausted()
-    first = life.state.mail[0].id
+    first = life.state.inbox.mail[0].id
     for now in (1_000.0, 2_000_000_000.0):
         step = decide(life.state, facts(now=now, mail_seconds=10.0))
         assert isinstance(step, st.Wait)

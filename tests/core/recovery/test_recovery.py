@@ -49,7 +49,7 @@ def stopped(reason: str, times: int = 1, **me: Any) -> Step:
     life = Life.begun("lead", **me).prompted("go")
     for _ in range(times):
         life = life.said("words", stop=reason)
-        if life.state.recovery.cut and isinstance(step := decide(life.state, facts()), Continue):
+        if life.state.model.recovery.cut and isinstance(step := decide(life.state, facts()), Continue):
             life = life.on(ev.ContinuationAsked, count=step.count)
     return decide(life.state, facts())
 

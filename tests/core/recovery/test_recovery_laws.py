@@ -93,7 +93,7 @@ class Course:
     def play(self, now: float) -> None:
         """To the end of the answers or of the turn."""
         while self.life.state.turn is not None:
-            running = {MODEL} if self.life.state.call else set[Operation]()
+            running = {MODEL} if self.life.state.model.call else set[Operation]()
             step = decide(self.life.state, facts(now, running=frozenset(running)))
             if isinstance(step, Wait) and step.awaited == "rate":
                 assert step.until is not None
@@ -127,7 +127,7 @@ class Course:
                 self.life = self.life.on(ev.TurnEnded, at=now, turn=turn.id, reason=step.reason, why=step.why)
 
     def answer(self, what: str, now: float) -> None:
-        call = self.life.state.call
+        call = self.life.state.model.call
         assert call is not None
         if what in ("ok", "cut", "pause_turn", "compaction"):
             stop = {"ok": "end_turn", "cut": "max_tokens"}.get(what, what)
@@ -150,7 +150,7 @@ def test_after_a_crash_at_any_record_all_goes_on_as_it_would_have(answers: list[
     written = [ev.decode_event(event.encode()) for event in events[:cut]]
     heard = sum(isinstance(one, ev.ModelReplied | ev.CallFailed) for one in written[whole.begun :])
     again = Course(answers[heard:], written)
-    assert again.life.state.recovery == folded(events[:cut]).recovery
+    assert again.life.state.model.recovery == folded(events[:cut]).model.recovery
     again.play(written[-1].at if cut > whole.begun else NOW)
     assert again.life.events == events
 

@@ -104,7 +104,7 @@ def test_a_held_tasks_worktree_counts_before_its_own() -> None:
 
 def moved(life: Life, folder: str = "", **facts: Any) -> st.Step | None:
     spec = life.state.me.model_copy(update={"folder": folder})
-    return moving(replace(life.state, spec=spec), Facts(now=100.0, **facts))
+    return moving(replace(life.state, identity=replace(life.state.identity, spec=spec)), Facts(now=100.0, **facts))
 
 
 def test_it_moves_between_replies_and_looks_once_a_turn() -> None:

@@ -81,7 +81,7 @@ async def test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_w
         await anyio.sleep(190)  # several steps, each of which looks at the time
         assert team.state("lead").turn is not None
         await anyio.sleep(11)
-        assert (team.state("lead").turn, team.state("lead").last_reason) == (None, "limit")
+        assert (team.state("lead").turn, team.state("lead").turns.last_reason) == (None, "limit")
 
 
 @JUMPS
@@ -153,7 +153,7 @@ async def test_a_question_expires_after_its_time_where_the_clock_is_set_back(jum
         clock.ahead = jump
         await anyio.sleep(1_605)
         await team.quiet()
-        assert team.state("lead").last_text == "I chose A."
+        assert team.state("lead").turns.last_text == "I chose A."
 
 
 async def asked(team: HostedSession) -> list[Request]:

@@ -90,7 +90,7 @@ async def said(team: HostedSession, text: str) -> None:
     """Until the lead has ended a turn with these words."""
     while (agent := team.team.agent("lead")) is None:
         await anyio.sleep(0)
-    while agent.state.last_text != text:
+    while agent.state.turns.last_text != text:
         await agent.change()
 
 
@@ -119,7 +119,7 @@ async def test_a_command_that_ends_wakes_the_idle_agent_once() -> None:
         await team.team.host.ports.launcher.end(2, 1.0)
         await team.quiet()
         assert await ends(world) == [("bg_2", "completed")]
-        assert team.state("lead").last_text == "it ended"
+        assert team.state("lead").turns.last_text == "it ended"
         assert b"bg_2 completed, exit code 0" in model.requests[-1].messages[-1]
 
 
@@ -155,7 +155,7 @@ async def test_a_command_that_ended_while_nobody_hosted_is_told_at_the_resume_on
     for _ in range(2):
         async with world.session(resume=True) as team:
             await team.quiet()
-            assert team.state("lead").last_text == "it ended"
+            assert team.state("lead").turns.last_text == "it ended"
     assert await ends(world) == [("bg_2", "completed")]
 
 
@@ -168,7 +168,7 @@ async def test_what_a_reboot_cut_off_is_lost_and_told_and_its_pid_is_left_alone(
     world.commands = Commands(name="the-next-boot")
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.state("lead").last_text == "it was lost"
+        assert team.state("lead").turns.last_text == "it was lost"
     assert await ends(world) == [("bg_2", "lost")]
     assert world.commands.over == {}, "another process has that pid by now"
 
@@ -181,7 +181,7 @@ async def test_a_stopped_agent_leaves_no_command_behind() -> None:
         await said(team, "waiting")
         await team.command("stop")
         await team.quiet()
-        assert team.state("lead").ended is not None
+        assert team.state("lead").lifecycle.ended is not None
     assert world.commands.over[1].is_set()
     assert await ends(world) == [("bg_1", "stopped")]
     kinds = await team.journal("lead")

@@ -61,9 +61,9 @@ def begun() -> AgentState:
 
 def test_a_choice_also_counts_where_a_fallback_has_taken_over() -> None:
     state = apply(begun(), ModelSwitched(at=1.5, model="second"))
-    assert model_in_use(state.recovery, state.me) == "second"
+    assert model_in_use(state.model.recovery, state.me) == "second"
     after = heard(state, model_command("other", OTHER).text)
-    assert model_in_use(after.recovery, after.me) == "other"
+    assert model_in_use(after.model.recovery, after.me) == "other"
 
 
 @pytest.mark.parametrize("text", ["", "other", "{}", '{"name": "other"}'])

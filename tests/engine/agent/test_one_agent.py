@@ -63,7 +63,7 @@ async def test_a_prompt_is_answered_and_the_session_is_quiet() -> None:
     async with world.session() as team:
         await team.prompt("hi")
         await team.quiet()
-        assert team.state("lead").last_text == "hello"
+        assert team.state("lead").turns.last_text == "hello"
         assert team.state("lead").turn is None
 
 
@@ -81,7 +81,7 @@ async def test_parallel_results_stand_in_the_order_of_the_calls() -> None:
         await team.quiet()
         sent = texts(world)
         assert sent.index('"content":"one"') < sent.index('"content":"two"')
-        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+        assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 async def test_an_unknown_tool_and_a_wrong_input_are_results_and_the_turn_goes_on() -> None:
@@ -95,7 +95,7 @@ async def test_an_unknown_tool_and_a_wrong_input_are_results_and_the_turn_goes_o
         sent = texts(world)
         assert "Did you mean echo?" in sent
         assert "`txt` is no field of this tool" in sent
-        assert team.state("lead").last_text == "ok"
+        assert team.state("lead").turns.last_text == "ok"
 
 
 async def test_a_tool_that_raises_becomes_an_error_result() -> None:
@@ -114,13 +114,13 @@ async def test_transient_faults_are_retried_and_final_ones_end_the_turn() -> Non
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "made it"
+        assert team.state("lead").turns.last_text == "made it"
     world = World(ScriptedModel({"lead": [fault("credentials", status=401)]}))
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_reason == "failed"
-        assert "ANTHROPIC_API_KEY" in team.state("lead").last_why
+        assert team.state("lead").turns.last_reason == "failed"
+        assert "ANTHROPIC_API_KEY" in team.state("lead").turns.last_why
 
 
 async def test_two_overloads_switch_to_the_fallback_until_the_turn_ends() -> None:
@@ -146,7 +146,7 @@ async def test_a_reply_cut_at_the_output_limit_is_asked_again_with_a_higher_one(
         assert [r.max_tokens for r in model.requests] == [8_000, 16_000, 16_000]
         assert "Output limit reached. Continue exactly" in texts(world)
         assert echo.ran == []
-        assert team.state("lead").last_text == "whole"
+        assert team.state("lead").turns.last_text == "whole"
 
 
 async def test_a_refusal_ends_the_turn_and_what_it_had_begun_to_call_never_runs() -> None:
@@ -158,7 +158,7 @@ async def test_a_refusal_ends_the_turn_and_what_it_had_begun_to_call_never_runs(
         await team.prompt("go")
         await team.quiet()
         assert echo.ran == []
-        assert team.state("lead").last_reason == "refused"
+        assert team.state("lead").turns.last_reason == "refused"
         assert len(world.model.requests) == 1
 
 
@@ -168,8 +168,8 @@ async def test_step_limits_end_the_turn_and_say_which() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_reason == "limit"
-        assert "3 model steps" in team.state("lead").last_why
+        assert team.state("lead").turns.last_reason == "limit"
+        assert "3 model steps" in team.state("lead").turns.last_why
         assert len(model.requests) == 3
 
 
@@ -247,12 +247,12 @@ async def test_interrupt_ends_the_tool_and_the_history_stays_valid() -> None:
         await started.wait()
         await team.command("interrupt")
         await team.quiet()
-        assert team.state("lead").last_reason == "interrupted"
+        assert team.state("lead").turns.last_reason == "interrupted"
         await team.prompt("go on")
         await team.quiet()
         assert "Interrupted before it finished." in texts(world)
-        assert team.state("lead").last_text == "on again"
-        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+        assert team.state("lead").turns.last_text == "on again"
+        assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 async def test_words_that_come_while_a_tool_runs_follow_its_result() -> None:
@@ -268,7 +268,7 @@ async def test_words_that_come_while_a_tool_runs_follow_its_result() -> None:
         await team.prompt("go")
         await running.wait()
         await team.prompt("and another thing")
-        while not team.state("lead").mail:
+        while not team.state("lead").inbox.mail:
             await anyio.sleep(0)
         go.set()
         await team.quiet()
@@ -305,7 +305,7 @@ async def test_hooks_deny_add_and_go_on() -> None:
         assert "Permission denied: not that" in sent
         assert "<post-tool-use-hook>\\nmind the gap" in sent
         assert "<stop-hook>\\none more thing" in sent
-        assert team.state("lead").last_text == "b"
+        assert team.state("lead").turns.last_text == "b"
         assert echo.ran == [{"text": "good"}]
 
 
@@ -366,7 +366,7 @@ async def test_only_what_a_crash_would_do_again_waits_for_the_next_reply(
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
         assert (await team.journal("lead")).count("tool_finished") == 1
     assert ("tool_finished" in seen[1]) is durable
     assert seen[1][-1] != "model_called", "a call that is only made is written with its end"

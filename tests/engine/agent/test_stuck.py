@@ -32,8 +32,8 @@ async def test_it_is_told_once_then_its_turn_ends_with_the_reason() -> None:
         await team.prompt("go")
         await team.quiet()
         state = team.state("lead")
-        assert (state.last_reason, state.steps) == ("limit", 6)
-        assert state.last_why.startswith("stuck: echo text same, with the same result, 3 times")
+        assert (state.turns.last_reason, state.turns.steps) == ("limit", 6)
+        assert state.turns.last_why.startswith("stuck: echo text same, with the same result, 3 times")
         assert await notices(team) == [("repeat", 3, "nudge"), ("repeat", 3, "stop")]
         assert texts(world).count("You repeat yourself") == 1
         await team.prompt("never mind, do something else")
@@ -50,8 +50,8 @@ async def test_an_agent_that_heeds_the_nudge_goes_on_unharmed() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_reason == "end"
-        assert team.state("lead").last_text.startswith("I cannot")
+        assert team.state("lead").turns.last_reason == "end"
+        assert team.state("lead").turns.last_text.startswith("I cannot")
         assert await notices(team) == [("repeat", 3, "nudge")]
 
 
@@ -65,8 +65,8 @@ async def test_a_stop_hook_that_goes_on_and_on_ends_in_a_stop_that_says_why() ->
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_reason == "limit"
-        assert "nearly the same words, All is done." in team.state("lead").last_why
+        assert team.state("lead").turns.last_reason == "limit"
+        assert "nearly the same words, All is done." in team.state("lead").turns.last_why
         assert len(world.model.requests) == 6
 
 
@@ -80,7 +80,7 @@ async def test_a_teammate_that_is_stopped_is_reported_to_its_lead() -> None:
         await team.quiet()
         told = texts(world)
         assert "alice stopped at a limit: stuck: " in told
-        assert team.state("lead").last_text == "I see"
+        assert team.state("lead").turns.last_text == "I see"
         assert [action for _, _, action in await notices(team, "alice")] == ["nudge", "stop"]
 
 
@@ -103,7 +103,7 @@ async def test_nought_lets_an_agent_repeat_itself_for_ever() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").steps == 21
+        assert team.state("lead").turns.steps == 21
         assert await notices(team) == []
 
 
@@ -126,4 +126,4 @@ async def test_a_resume_counts_on_where_the_process_died() -> None:
     async with world.session(resume=True) as team:
         await team.quiet()
         assert await notices(team) == [("repeat", 3, "nudge"), ("repeat", 3, "stop")]
-        assert team.state("lead").steps == 6
+        assert team.state("lead").turns.steps == 6

@@ -286,7 +286,7 @@ async def test_a_hook_in_the_persons_place_may_stop_the_agent() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert (echo.ran, person.asked, team.state("lead").last_reason) == ([], [], "interrupted")
+        assert (echo.ran, person.asked, team.state("lead").turns.last_reason) == ([], [], "interrupted")
 
 
 async def test_a_hook_that_fails_in_the_persons_place_leaves_it_to_the_person() -> None:

@@ -42,7 +42,7 @@ async def test_a_question_that_nobody_answers_expires_and_its_asker_is_told() ->
         await anyio.sleep(1_801)
         await team.quiet()
         assert [one.status for one in await requests(team)] == ["expired"]
-        assert team.state("lead").last_text == "I chose A."
+        assert team.state("lead").turns.last_text == "I chose A."
         assert b"Nobody answered in time" in model.requests[-1].messages[-1]
 
 
@@ -57,7 +57,7 @@ async def test_a_question_is_expired_by_the_next_process_too() -> None:
         await anyio.sleep(1)
         await team.quiet()
         assert [one.status for one in await requests(team)] == ["expired"]
-        assert team.state("lead").last_text == "I chose A."
+        assert team.state("lead").turns.last_text == "I chose A."
 
 
 async def test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit() -> None:
@@ -75,7 +75,7 @@ async def test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit() -> Non
         await team.quiet()
         (plan,) = await requests(team)
         assert plan.status == "withdrawn", "an approval that comes now would open nothing"
-        assert team.state("alice").gate.gate == "required"
+        assert team.state("alice").work.gate.gate == "required"
 
 
 async def test_a_plan_is_withdrawn_when_another_one_is_asked_for() -> None:
@@ -144,4 +144,4 @@ async def test_a_request_that_is_decided_before_anybody_looked_at_it_ends_nothin
         await anyio.sleep(1)
         await team.prompt("still there?")
         await anyio.sleep(1)
-        assert team.state("lead").last_text == "fine"
+        assert team.state("lead").turns.last_text == "fine"

@@ -93,7 +93,7 @@ async def test_a_plan_for_the_lead_goes_to_the_person_then_to_the_policy_then_it
         (plan,) = await requests(team)
         assert [said.reason for said in plan.history if said.what == "escalated"] == asked
         assert plan.status == "expired"
-        assert team.state("alice").gate.gate == "required"
+        assert team.state("alice").work.gate.gate == "required"
         assert len(policy.asked) == 1 + len(asked), "who left it to others is asked again at each deadline"
 
 

@@ -94,7 +94,7 @@ async def test_an_approval_of_an_earlier_revision_opens_nothing() -> None:
         assert "is rejected by person already" in str(await answered(team, first, "approved"))
         await anyio.wait_all_tasks_blocked()
         assert touch.ran == []
-        assert team.state("alice").gate.gate == "pending"
+        assert team.state("alice").work.gate.gate == "pending"
         assert await answered(team, second, "approved") is None
         await team.quiet()
         assert touch.ran == [{"text": "x"}]
@@ -156,7 +156,7 @@ async def test_the_next_task_needs_a_plan_of_its_own() -> None:
         return use("claim_task", {"task_id": ids[claimed.pop()]})
 
     def complete(request: ModelRequest) -> Reply:
-        (task,) = team.state("alice").tasks
+        (task,) = team.state("alice").work.tasks
         return use("complete_task", {"task_id": task, "result": "did it"})
 
     claimed = [1, 0]
@@ -214,7 +214,7 @@ async def test_a_reply_with_a_plan_and_other_calls_keeps_its_teammate_alive() ->
         await team.quiet()
         assert touch.ran == [{"text": "mended"}]
         assert "Not run: waiting for plan approval" in sent(world)
-        assert team.state("alice").reported == "mended"
+        assert team.state("alice").work.reported == "mended"
 
 
 async def test_mail_that_comes_while_a_plan_waits_outlives_the_process_and_is_read_after_the_answer() -> None:
@@ -258,7 +258,7 @@ async def test_several_plans_wait_at_once_and_each_is_answered_by_its_id() -> No
             await anyio.wait_all_tasks_blocked()
             assert [one.request_id for one in await taken(team, name)] == [by_name[name].id]
         await team.quiet()
-        assert {name: team.state(name).reported for name in names} == dict.fromkeys(names, "mended")
+        assert {name: team.state(name).work.reported for name in names} == dict.fromkeys(names, "mended")
 
 
 async def test_a_plan_outlives_its_process_with_its_deadline_and_is_answered_while_nobody_hosts() -> None:
@@ -270,11 +270,11 @@ async def test_a_plan_outlives_its_process_with_its_deadline_and_is_answered_whi
     async with world.session(resume=True) as team:
         await anyio.wait_all_tasks_blocked()
         (after,) = await rows(team)
-        assert (after, team.state("alice").gate.gate) == (before, "pending")
+        assert (after, team.state("alice").work.gate.gate) == (before, "pending")
     assert await answered(team, before, "approved") is None
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.state("alice").reported == "mended"
+        assert team.state("alice").work.reported == "mended"
 
 
 @pytest.mark.parametrize("hosted", [True, False])
@@ -292,5 +292,5 @@ async def test_at_its_deadline_a_plan_is_refused_also_when_no_process_saw_it_com
         await anyio.sleep(1)
         await team.quiet()
         assert (await rows(team))[0].status == "expired"
-        assert team.state("alice").reported == "nobody answered"
-        assert team.state("alice").gate.gate == "required"
+        assert team.state("alice").work.reported == "nobody answered"
+        assert team.state("alice").work.gate.gate == "required"

@@ -110,8 +110,8 @@ async def of_many_at_once(seed: int) -> tuple[int, str]:
         assert person.given + person.taken_back == 1
         assert [one.what for one in row.history if one.what in ("approved", "rejected")] == [row.status]
         assert len([one for one in await taken(team) if one.request_id == plan.id]) == 1
-        opened = team.state("alice").gate.digest == row.digest
-        assert opened is (row.status == "approved" and not team.state("alice").reported)
+        opened = team.state("alice").work.gate.digest == row.digest
+        assert opened is (row.status == "approved" and not team.state("alice").work.reported)
     return counted, f"{row.status} {row.answered_by} {bool(row.choice)} {bool(submitted_of(row))}"
 
 

@@ -66,10 +66,10 @@ async def test_a_used_up_budget_leaves_one_call_to_say_what_is_done_in_which_no_
         assert (
             b"This is your last reply: the budget of model calls of the session is used up: 2 of 3" in last.messages[-1]
         )
-        assert (state.last_reason, state.last_text) == ("limit", "Two looked at, one is left.")
-        assert "model calls of the session is used up" in state.last_why
+        assert (state.turns.last_reason, state.turns.last_text) == ("limit", "Two looked at, one is left.")
+        assert "model calls of the session is used up" in state.turns.last_why
         assert (await team.journal("lead")).count("tool_started") == 2, "the call of the last reply did not run"
-        newest = state.conversation.messages[-1]
+        newest = state.context.conversation.messages[-1]
         assert newest.role == "user"
         assert "Not run: the budget of model calls" in str(newest)
         assert [(one.kind, one.winds_down) for one in await reached(team)] == [("steps", True)]
@@ -83,8 +83,8 @@ async def test_the_next_turn_of_who_has_used_up_a_budget_makes_no_call_and_says_
         for words in ("go", "and now?", "and now?"):
             await team.prompt(words)
             await team.quiet()
-            assert team.state("lead").last_reason == "limit"
-            assert "the money budget of the session is used up" in team.state("lead").last_why
+            assert team.state("lead").turns.last_reason == "limit"
+            assert "the money budget of the session is used up" in team.state("lead").turns.last_why
         assert len(model.requests) == 2
         assert [one.winds_down for one in await reached(team)] == [True, False, False]
         assert team.team.host.budgets.tree["session"].spent.cost_usd < 0.05
@@ -99,7 +99,7 @@ async def test_a_budget_that_is_raised_at_a_resume_lets_it_go_on() -> None:
         await team.prompt("more")
         await team.quiet()
         assert len(model.requests) == 2
-        assert team.state("lead").last_reason == "limit"
+        assert team.state("lead").turns.last_reason == "limit"
         assert [one.winds_down for one in await reached(team)] == [True, False], "one last call, not one a turn"
     world.budget = Budget(steps=4)
     async with world.session(resume=True) as team:
@@ -107,7 +107,7 @@ async def test_a_budget_that_is_raised_at_a_resume_lets_it_go_on() -> None:
         await team.prompt("go on, I said", to="lead")
         await team.prompt("go on, please", to="lead")
         await team.quiet()
-        assert team.state("lead").last_text == "and now it is done"
+        assert team.state("lead").turns.last_text == "and now it is done"
         assert team.team.host.budgets.tree["session"].spent.steps == 3
 
 
@@ -118,8 +118,8 @@ async def test_nought_means_none_the_first_call_is_refused(budget: Budget) -> No
         await team.prompt("go")
         await team.quiet()
         assert model.requests == []
-        assert team.state("lead").last_reason == "limit"
-        assert "of the session is used up" in team.state("lead").last_why
+        assert team.state("lead").turns.last_reason == "limit"
+        assert "of the session is used up" in team.state("lead").turns.last_why
         assert len(await reached(team)) == 1
 
 
@@ -130,7 +130,7 @@ async def test_where_the_budget_does_not_allow_all_of_the_output_less_is_asked_f
         await team.quiet()
         (request,) = model.requests
         assert 1_000 < request.max_tokens < 4_000
-        assert team.state("lead").last_reason == "end"
+        assert team.state("lead").turns.last_reason == "end"
 
 
 async def test_a_reply_that_is_cut_because_of_a_budget_is_not_asked_for_again_with_more() -> None:
@@ -185,7 +185,7 @@ async def test_two_children_at_once_cannot_both_take_the_last_money() -> None:
         assert spent <= 12_500
         full = [request for request in model.requests if request.agent != "lead" and request.max_tokens == 8_000]
         assert len(full) <= 1, "the second waits for what the first one costs"
-        assert team.state("lead").last_reason in ("end", "limit")
+        assert team.state("lead").turns.last_reason in ("end", "limit")
         nothing_is_held(team)
 
 
@@ -196,7 +196,7 @@ async def test_who_does_not_fit_only_because_of_a_call_in_flight_waits_for_it() 
     async with team_world(model, budget=Budget(tokens=13_000)).session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "three answers"
+        assert team.state("lead").turns.last_text == "three answers"
         assert of(model, "lead")[-1].messages[-1].count(b"found") == 3
         nothing_is_held(team)
 
@@ -218,7 +218,7 @@ async def test_a_new_agent_that_no_budget_has_room_for_is_refused_by_the_budgets
         assert said in b"".join(of(model, "lead")[1].messages)
         assert {one.kind for one in await reached(team)} <= {"agents", "depth"}
         assert len(await reached(team)) >= 1
-        assert team.state("lead").last_reason == "end"
+        assert team.state("lead").turns.last_reason == "end"
 
 
 async def test_nobody_gives_more_than_they_have_left() -> None:
@@ -257,7 +257,7 @@ async def test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survi
     async with world.session(resume=True) as team:
         await team.quiet()
         after = team.team.host.budgets.tree["session"]
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
         assert after.spent.tokens == before.spent.tokens + held.tokens + 15
         assert after.spent.steps == 4
         nothing_is_held(team)
@@ -283,8 +283,8 @@ async def test_a_time_budget_ends_what_is_under_way_and_the_next_turn_makes_no_c
     async with team_world(model, budget=Budget(seconds=0.1)).session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_reason == "limit"
-        assert "the time budget of the session is used up" in team.state("lead").last_why
+        assert team.state("lead").turns.last_reason == "limit"
+        assert "the time budget of the session is used up" in team.state("lead").turns.last_why
         await team.prompt("again")
         await team.quiet()
         assert len(model.requests) == 1
@@ -307,7 +307,7 @@ async def test_a_teammate_without_money_takes_no_task_and_the_run_ends() -> None
         await team.prompt("go")
         await team.quiet()
         assert len(of(model, "alice")) == 1
-        assert team.state("alice").last_reason == "limit"
+        assert team.state("alice").turns.last_reason == "limit"
         assert len([one for one in await events(team, "alice") if isinstance(one, ev.TurnBegan)]) <= 2
 
 
@@ -323,12 +323,12 @@ async def test_a_summary_is_held_back_and_counted_like_any_call() -> None:
         await team.prompt("go")
         await team.quiet()
         state = team.state("lead")
-        assert state.compactions >= 1
+        assert state.compaction.count >= 1
         called = [one for one in await events(team) if isinstance(one, ev.ModelCalled) and one.purpose == "summary"]
         assert called
         assert all(one.reserved_tokens > 0 for one in called)
-        used = state.usage.prompt_tokens + state.usage.output_tokens
-        assert team.team.host.budgets.tree["session"].spent.tokens == state.account.spent.tokens == used
+        used = state.budget.usage.prompt_tokens + state.budget.usage.output_tokens
+        assert team.team.host.budgets.tree["session"].spent.tokens == state.budget.account.spent.tokens == used
         nothing_is_held(team)
 
 
@@ -341,5 +341,5 @@ async def test_a_summary_that_does_not_fit_fails_and_does_not_come_again_and_aga
         assert len(failed) <= 4
         assert all("the token budget of the session is used up" in one.why for one in failed)
         assert team.team.host.budgets.tree["session"].spent.tokens <= 7_000
-        assert team.state("lead").last_reason in ("limit", "end")
+        assert team.state("lead").turns.last_reason in ("limit", "end")
         nothing_is_held(team)

@@ -42,11 +42,11 @@ async def test_an_agent_whose_budget_is_raised_goes_on_and_a_resume_keeps_it() -
         await team.quiet()
         await team.prompt("more", to="alice")
         await team.quiet()
-        assert (len(of(model, "alice")), team.state("alice").last_reason) == (2, "limit")
+        assert (len(of(model, "alice")), team.state("alice").turns.last_reason) == (2, "limit")
         await team.command("budget", to="alice", text='{"steps": 5}')
         await team.prompt("go on", to="alice")
         await team.quiet()
-        assert team.state("alice").last_text == "and now it is done"
+        assert team.state("alice").turns.last_text == "and now it is done"
         assert team.team.host.budgets.tree["alice"].budget == Budget(steps=5)
     async with world.session(resume=True) as team:
         await team.prompt("once more", to="alice")

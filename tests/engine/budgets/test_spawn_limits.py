@@ -52,7 +52,7 @@ async def test_a_full_team_refuses_a_teammate_and_names_who_is_idle() -> None:
         assert "the team is full (2 agents, team.max_agents): give the work to one that is idle" in result_of(world)
         assert "request_shutdown first, for example alice" in result_of(world)
         assert sorted(row.name for row in team.team.host.board.agents()) == ["alice", "lead"]
-        assert team.state("lead").last_text == "then alice does it"
+        assert team.state("lead").turns.last_text == "then alice does it"
 
 
 @pytest.mark.parametrize("call", [spawn("alice"), TASK], ids=["spawn_teammate", "task"])

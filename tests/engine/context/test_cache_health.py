@@ -82,8 +82,8 @@ async def set_prompt(session: HostedSession, system: bytes | None = None, tools:
     store, state = session.world.store, agent.state
     event = PromptSet(
         at=session.world.clock.now(),
-        system=state.system if system is None else await store.put_blob(system),
-        tools=state.tools if tools is None else await store.put_blob(tools),
+        system=state.context.system if system is None else await store.put_blob(system),
+        tools=state.context.tools if tools is None else await store.put_blob(tools),
         overhead_tokens=2_000,
     )
     await agent.record(event)
@@ -101,8 +101,8 @@ async def test_system_and_tools_are_the_same_bytes_for_a_whole_session() -> None
         assert {request.tools for request in model.requests} == {model.requests[0].tools}
         assert len(model.requests) == 31
         assert await thrashes(session) == []
-        assert session.state("lead").health.misses == 0
-        assert cache_hit_rate(session.state("lead").usage) > 0.9
+        assert session.state("lead").costs.health.misses == 0
+        assert cache_hit_rate(session.state("lead").budget.usage) > 0.9
 
 
 async def test_the_tool_list_has_one_order_whatever_the_order_of_the_spec() -> None:
@@ -146,7 +146,7 @@ async def test_marks_that_are_missing_are_told_as_a_service_without_a_cache_once
         await session.prompt("look about, both of you")
         await session.quiet()
         told = [*await thrashes(session), *await thrashes(session, "alice")]
-        assert min(session.state(name).health.misses for name in ("lead", "alice")) >= 5
+        assert min(session.state(name).costs.health.misses for name in ("lead", "alice")) >= 5
         assert len(told) == 1
         assert "reports neither writes nor reads" in told[0].changed
 
@@ -158,7 +158,7 @@ async def test_a_streak_goes_on_over_a_resume() -> None:
             await session.prompt(f"go on {minute}")
             await session.quiet()
             await set_prompt(session, anchored_list([clock_section(f"12:{minute:02}")]))
-        assert session.state("lead").health.misses == 2
+        assert session.state("lead").costs.health.misses == 2
     async with store_world.session(resume=True) as session:
         await session.quiet()
         await set_prompt(session, anchored_list([clock_section("13:00")]))

@@ -132,7 +132,7 @@ class Life:
 
 
 def request(state: AgentState) -> bytes:
-    return b",".join(anchored(state.conversation, state.cycle))
+    return b",".join(anchored(state.context.conversation, state.costs.cycle))
 
 
 _PLACE = re.compile(rb"(?<=/transcripts/lead-)[0-9]+(?=\.jsonl)")

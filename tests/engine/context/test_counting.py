@@ -43,7 +43,7 @@ async def test_what_the_service_counts_stands_in_the_journal_and_counts() -> Non
         events = await team.journal("lead")
         assert events.index("results_merged") < events.index("tokens_counted") < events.index("turn_ended")
         assert events.count("tokens_counted") == 1
-        assert size(team.state("lead").conversation) < 31_000
+        assert size(team.state("lead").context.conversation) < 31_000
     (request,) = asked
     called = there.model.requests[-1]
     assert (request.purpose, request.ordinal, request.agent) == ("count", called.ordinal, "lead")
@@ -58,8 +58,8 @@ async def test_a_service_that_cannot_is_asked_once_in_an_agents_life() -> None:
             await team.prompt(words)
             await team.quiet()
         assert (await team.journal("lead")).count("tokens_counted") == 1
-        assert team.state("lead").uncountable
-        assert team.state("lead").last_text == "two"
+        assert team.state("lead").model.uncountable
+        assert team.state("lead").turns.last_text == "two"
 
 
 async def test_an_interrupt_ends_a_count_that_hangs_and_one_that_nobody_ends_runs_out_of_time() -> None:
@@ -77,7 +77,7 @@ async def test_an_interrupt_ends_a_count_that_hangs_and_one_that_nobody_ends_run
         await hanging.wait()
         await team.command("interrupt")
         await team.quiet()
-        assert team.state("lead").last_reason == "interrupted"
+        assert team.state("lead").turns.last_reason == "interrupted"
         assert "tokens_counted" not in await team.journal("lead")
 
 
@@ -99,7 +99,7 @@ async def test_a_process_that_dies_while_it_counts_asks_again_when_it_is_back() 
     async with there.session(resume=True) as team:
         await team.quiet()
         assert counted == [2, 2]
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
         assert (await team.journal("lead")).count("tokens_counted") == 1
 
 

@@ -47,7 +47,7 @@ async def test_a_paste_over_100_000_characters_goes_to_a_file_and_its_ends_into_
         assert "FIRST" in text
         assert "why does it fail? LAST" in text
         assert len(text) < 5_000
-        (pin,) = [block for block in team.state("lead").conversation.messages[0].blocks if block.pinned]
+        (pin,) = [block for block in team.state("lead").context.conversation.messages[0].blocks if block.pinned]
         assert pin.data["text"] == text, "the first instruction is pinned all the same"
 
 
@@ -148,14 +148,14 @@ async def test_results_stand_first_then_what_is_injected_then_the_persons_words(
         await team.prompt("go")
         await running.wait()
         await team.prompt("and another thing")
-        while not team.state("lead").mail:
+        while not team.state("lead").inbox.mail:
             await anyio.sleep(0)
         go.set()
         await team.quiet()
         kinds = [block.get("text", block["type"]).split("\n")[0] for block in blocks(world)]
         hook = "<post-tool-use-hook>"
         assert kinds == ["tool_result", "tool_result", hook, hook, "and another thing"]
-        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+        assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 SMALL: Json = {"models": {"scripted": {"window": 30_000, "max_output": 4_000}}, "output_tokens": 4_000}
@@ -172,13 +172,13 @@ async def test_giant_results_and_words_larger_than_the_window_are_read_by_the_mo
         await team.quiet()
         await team.prompt("HEAD " + "w" * 99_000 + "漢" * 900 + " TAIL")
         await team.quiet()
-        assert team.state("lead").last_text == "and that"
-        assert team.state("lead").last_reason == "end"
+        assert team.state("lead").turns.last_text == "and that"
+        assert team.state("lead").turns.last_reason == "end"
         assert [sum(map(len, request.messages)) < 12_000 for request in world.model.requests] == [True] * 3
         sizes = sorted(len(text) for text in world.archive.files.values() if text[0] != "{")
         assert sizes[-2:] == [3_000_000, 3_000_000]
         assert any(text.startswith("HEAD ") and text.endswith(" TAIL") for text in world.archive.files.values())
-        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+        assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 async def test_what_nothing_can_shrink_ends_the_turn_and_says_what_it_is() -> None:
@@ -187,8 +187,10 @@ async def test_what_nothing_can_shrink_ends_the_turn_and_says_what_it_is() -> No
     async with world.session() as team:
         await team.prompt("short words")
         await team.quiet()
-        assert team.state("lead").last_reason == "overflow"
-        assert team.state("lead").last_why.endswith(" of 25,900 tokens that may be sent, but the service counts more")
+        assert team.state("lead").turns.last_reason == "overflow"
+        assert team.state("lead").turns.last_why.endswith(
+            " of 25,900 tokens that may be sent, but the service counts more"
+        )
         assert len(world.model.requests) <= 3, "no loop"
 
 
@@ -203,7 +205,7 @@ async def test_a_request_too_large_in_bytes_goes_the_way_of_a_prompt_too_long() 
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "made it"
+        assert team.state("lead").turns.last_text == "made it"
         assert "react_asked" in await team.journal("lead")
 
 

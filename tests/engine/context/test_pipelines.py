@@ -96,8 +96,8 @@ async def test_a_session_under_each_preset_comes_to_its_end_with_requests_that_a
             await team.prompt(prompt)
             await team.quiet()
         state = team.state("lead")
-        assert (state.last_reason, state.last_text) == ("end", "All done.")
-        assert state.conversation.tokens <= LIMIT
+        assert (state.turns.last_reason, state.turns.last_text) == ("end", "All done.")
+        assert state.context.conversation.tokens <= LIMIT
         assert refusals(world) == []
         view = b"\n".join(world.model.requests[-1].messages).decode()
         assert all(prompt in view for prompt in ("Take small steps.", "Now all of it."))
@@ -142,7 +142,7 @@ async def test_a_persons_own_stage_edits_like_any_other() -> None:
         team.team.host.ports = replace(team.team.host.ports, stages={"mine:clear": clear_all})
         await team.prompt("Take small steps.")
         await team.quiet()
-        assert team.state("lead").last_text == "Small done."
+        assert team.state("lead").turns.last_text == "Small done."
     assert edits.stages == ["mine:clear"] * 2
     assert edits.told == []
     assert refusals(world) == []
@@ -156,7 +156,7 @@ async def test_one_that_fails_is_told_once_and_the_agent_lives_on() -> None:
         for prompt in ("Take small steps.", "Take large ones."):
             await team.prompt(prompt)
             await team.quiet()
-        assert team.state("lead").last_text == "Large done."
+        assert team.state("lead").turns.last_text == "Large done."
     assert edits.told == ["ZeroDivisionError: budget"]
     assert len(edits.stages) > 2
     assert refusals(world) == []

@@ -121,9 +121,9 @@ async def test_the_lead_is_told_of_its_team_and_a_mate_is_not() -> None:
     async with round_about(world, Place(git=None)).session() as session:
         await session.prompt("go")
         await session.quiet()
-        told = [str(text) for text in session.state("lead").told.values()]
+        told = [str(text) for text in session.state("lead").context.reminders.values()]
         assert any("- alice (worker): idle" in text for text in told)
-        assert set(session.state("alice").told) == {"date"}
+        assert set(session.state("alice").context.reminders) == {"date"}
 
 
 async def test_a_look_that_hangs_does_not_keep_an_interrupt_out() -> None:

@@ -71,7 +71,7 @@ async def events(world: World, kind: type[Any]) -> list[Any]:
 async def prompted(team: HostedSession, text: str = "go") -> None:
     await team.prompt(text)
     await team.quiet()
-    assert invariants(team.state("lead").conversation.messages, sent=False) == []
+    assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 def refused(request: ModelRequest) -> Fault:
@@ -89,9 +89,9 @@ async def test_an_interrupt_ends_a_summary_at_once_and_the_turn_with_it() -> Non
         await model.asked.wait()
         await team.command("interrupt")
         await team.quiet()
-        assert team.state("lead").last_reason == "interrupted"
+        assert team.state("lead").turns.last_reason == "interrupted"
         assert [one.why for one in await events(world, ev.SummaryFailed)] == ["interrupted"]
-        assert team.state("lead").summary is None
+        assert team.state("lead").compaction.summary is None
 
 
 async def test_an_interrupt_between_turns_ends_the_summary_that_compact_asked_for() -> None:
@@ -103,12 +103,12 @@ async def test_an_interrupt_between_turns_ends_the_summary_that_compact_asked_fo
         await model.asked.wait()
         await team.command("interrupt")
         await team.quiet()
-        assert team.state("lead").compactions == 0
-        assert team.state("lead").compact is None
+        assert team.state("lead").compaction.count == 0
+        assert team.state("lead").compaction.focus is None
         model.held.set()
         await team.command("compact")
         await team.quiet()
-        assert team.state("lead").compactions == 1
+        assert team.state("lead").compaction.count == 1
 
 
 async def test_a_summary_whose_process_is_killed_is_made_again_by_the_next() -> None:
@@ -121,7 +121,7 @@ async def test_a_summary_whose_process_is_killed_is_made_again_by_the_next() -> 
     model.held.set()
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.state("lead").last_text == "THE END"
+        assert team.state("lead").turns.last_text == "THE END"
         began = await events(world, ev.SummaryBegan)
         again = [one for one in model.summaries[1:] if one.ordinal == first.ordinal]
         assert [b"".join(one.messages) for one in again] == [b"".join(first.messages)]
@@ -136,7 +136,7 @@ async def test_the_waits_of_a_summary_and_the_models_it_goes_through_are_events(
     world, model = working(summary=answer, small_model="small", models={"small": {"cache_minimum": 100_000}})
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_text == "THE END"
+        assert team.state("lead").turns.last_text == "THE END"
     retries = [one for one in await events(world, ev.RetryPlanned) if one.purpose == "summary"]
     assert [(one.attempt, one.why) for one in retries[:2]] == [(1, "server 500: no"), (2, "server 500: no")]
     assert all(one.until - one.at >= 0.5 for one in retries)
@@ -165,7 +165,7 @@ async def test_a_crash_in_the_wait_of_a_summary_waits_for_what_is_left_of_it() -
     model.summary, world.clock = fine, Jumping()
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.state("lead").last_text == "THE END"
+        assert team.state("lead").turns.last_text == "THE END"
     assert waited[0] == planned.until
     assert len(model.summaries) > asked
 
@@ -178,7 +178,7 @@ async def test_a_long_chain_of_failing_summaries_ends_well() -> None:
     async with world.session() as team:
         for number in range(3):
             await prompted(team, f"go {number}")
-            assert team.state("lead").last_text == "THE END"
+            assert team.state("lead").turns.last_text == "THE END"
         assert len(await events(world, ev.SummaryFailed)) == 9
         edited = [one for one in await events(world, ev.ContextEdited) if one.edits]
         assert {one.stage for one in edited} == {"truncate_oldest"}
@@ -189,18 +189,18 @@ async def test_a_long_chain_of_summaries_that_come_back_larger_ends_well() -> No
     world, model = working(steps=30, summary=lambda request: say("- more and more of it\n" * 4_000))
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_text == "THE END"
+        assert team.state("lead").turns.last_text == "THE END"
         whys = {one.why for one in await events(world, ev.SummaryFailed)}
         assert whys == {"it would not make the conversation smaller"}
         assert len(model.summaries) == 3
-        assert team.state("lead").conversation.tokens < 8_000
+        assert team.state("lead").context.conversation.tokens < 8_000
 
 
 async def test_a_long_chain_of_good_summaries_ends_well_and_stays_within_its_bounds() -> None:
     world, model = working(steps=60, summary=lambda request: say("- " + "found " * 200))
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_text == "THE END"
+        assert team.state("lead").turns.last_text == "THE END"
         edited = [one for one in await events(world, ev.ContextEdited) if one.edits]
         assert len(edited) > 10
         assert all(one.tokens_after < one.tokens_before for one in edited)
@@ -219,7 +219,7 @@ async def test_how_often_a_refused_prompt_is_compacted(limit: str, rejections: i
     world = World(model, tools(Echo(act=long_result)), spec={"react_limit": limit})
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_reason == ends
+        assert team.state("lead").turns.last_reason == ends
         reacted = [one for one in await events(world, ev.ContextEdited) if one.trigger == "reactive" and one.edits]
         assert len(reacted) == (2 if ends == "end" else 1)
         assert "[Reactive compact]" in texts(world)
@@ -231,7 +231,7 @@ async def test_two_rejections_in_a_row_are_an_overflow_and_a_short_history_does_
     world = World(model, {})
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_reason == "overflow"
+        assert team.state("lead").turns.last_reason == "overflow"
         assert [one for one in await events(world, ev.ContextEdited) if one.edits] == []
         assert model.summaries == []
 
@@ -240,7 +240,7 @@ async def test_a_reached_limit_is_not_passed_for_a_summary() -> None:
     world, model = working(limits={"steps": 3})
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_reason == "limit"
+        assert team.state("lead").turns.last_reason == "limit"
         assert len(model.summaries) <= 1
 
 
@@ -257,7 +257,7 @@ async def test_todos_requests_and_tasks_stand_after_each_kind_of_compaction() ->
         world.spec = {**world.spec, "context_limit": 3_000, "pipeline": ({"stage": "summarize_all"},)}
         async with world.session() as team:
             await prompted(team, "Mend it. Never touch the chimney.")
-            assert team.state("lead").compactions
+            assert team.state("lead").compaction.count
             sent = texts(world)
             for words in ("Never touch the chimney", "[in_progress] ship the parser", "slate or tile?", "the roof"):
                 assert words in sent, words
@@ -274,10 +274,10 @@ async def test_what_follows_the_compaction_that_the_tool_asked_for(after: str, a
     async with world.session() as team:
         await prompted(team)
         state = team.state("lead")
-        assert state.compactions == 1
-        assert state.last_reason == "end"
+        assert state.compaction.count == 1
+        assert state.turns.last_reason == "end"
         assert len(model.requests) == asked
-        assert state.last_text == ("THE END" if after == "continue" else "x")
+        assert state.turns.last_text == ("THE END" if after == "continue" else "x")
         assert "keep what matters for this: paths" in b"".join(model.summaries[0].messages).decode()
         await prompted(team, "and now?")
         sent = texts(world)
@@ -303,7 +303,7 @@ async def test_a_transcript_grows_with_each_summary_and_renders_to_the_same_mess
             assert loaded[: len(older)] == tuple(older), "all but the newest message, which may still grow"
             edits = [edit for one in told if isinstance(one, ev.ContextEdited) for edit in one.edits]
             rendered = render((*loaded[: len(older)], newest), edits)
-            assert rendered == fold(told).conversation.messages
+            assert rendered == fold(told).context.conversation.messages
         assert loaded == tuple(unedited(journalled))[: len(loaded)]
 
 

@@ -41,9 +41,9 @@ async def turn(team: HostedSession) -> str:
     await team.prompt("go")
     await team.quiet()
     state = team.state("lead")
-    assert state.last_reason == "end", state.last_why
-    assert invariants(state.conversation.messages, sent=False) == []
-    return state.last_text
+    assert state.turns.last_reason == "end", state.turns.last_why
+    assert invariants(state.context.conversation.messages, sent=False) == []
+    return state.turns.last_text
 
 
 async def test_the_final_answer_is_shown_after_a_compaction_and_the_summary_stands_in_the_view() -> None:
@@ -56,7 +56,7 @@ async def test_the_final_answer_is_shown_after_a_compaction_and_the_summary_stan
         assert all(one.tokens_after < one.tokens_before for one in edited)
         await team.command("compact")
         await team.quiet()
-        assert team.state("lead").last_text == "THE FINAL ANSWER"
+        assert team.state("lead").turns.last_text == "THE FINAL ANSWER"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_an_hour_is_not_waited_for_what_does_not_fit_is_dropped_instead() 
         while (agent := team.team.agent("lead")) is None:
             await anyio.sleep(0)
         with anyio.fail_after(20):
-            while not agent.state.compactions:
+            while not agent.state.compaction.count:
                 await agent.change()
         assert [one.why[:34] for one in await events(world, ev.SummaryFailed)] == ["the service asks for a wait of 3,6"]
         assert [one.stage for one in await events(world, ev.ContextEdited) if one.edits] == ["truncate_oldest"]
@@ -229,10 +229,10 @@ async def test_what_nobody_can_mend_is_not_tried_again(kind: str) -> None:
         failed = await events(world, ev.SummaryFailed)
         assert failed
         if kind == "credentials":  # the key is refused: nobody calls with it again, the turn ends
-            assert "the key was refused" in team.state("lead").last_why
+            assert "the key was refused" in team.state("lead").turns.last_why
             assert len(talk.summaries) == 1
         else:
-            assert team.state("lead").last_text == "THE FINAL ANSWER"
+            assert team.state("lead").turns.last_text == "THE FINAL ANSWER"
         clock = world.clock
         assert isinstance(clock, JumpingClock)
         assert clock.waits == []

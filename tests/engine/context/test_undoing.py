@@ -83,10 +83,10 @@ async def test_an_idle_host_takes_it_back_at_once_and_the_next_call_sees_it() ->
         await session.quiet()
         assert texts(world).count("a long result a long result") < 2 * 100
         (seq, cleared), *_ = await edits(world)
-        before = session.state("lead").conversation
+        before = session.state("lead").context.conversation
         await session.command("undo", text=str(seq))
         await session.quiet()
-        after = session.state("lead").conversation
+        after = session.state("lead").context.conversation
         assert after.tokens > before.tokens
         assert invariants(after.messages, sent=False) == []
         undo = (await edits(world))[-1][1]
@@ -114,8 +114,8 @@ async def test_a_host_takes_it_back_while_a_tool_runs() -> None:
         assert not busy.go.is_set()
         busy.go.set()
         await session.quiet()
-        assert session.state("lead").last_text == "Waited."
-        assert invariants(session.state("lead").conversation.messages, sent=False) == []
+        assert session.state("lead").turns.last_text == "Waited."
+        assert invariants(session.state("lead").context.conversation.messages, sent=False) == []
 
 
 @pytest.mark.parametrize(("words", "why"), [("2", "#2 is no edit"), ("99", "#99 is no edit")])
@@ -127,8 +127,8 @@ async def test_what_is_no_edit_is_refused_in_the_journal_and_the_host_goes_on(wo
         await session.command("undo", text=words)
         await session.prompt("Are you there?")
         await session.quiet()
-        assert session.state("lead").undo == ()
-        assert session.state("lead").last_text == "Still here."
+        assert session.state("lead").compaction.undo == ()
+        assert session.state("lead").turns.last_text == "Still here."
     events = await events_of(world.store, journal("s1", "lead", 1))
     (refused,) = [one for one in events if isinstance(one, ContextEdited) and one.undoes]
     assert (refused.edits, refused.why) == ((), why)
@@ -144,7 +144,7 @@ async def test_nobody_hosts_and_it_is_taken_back_without_a_model_call() -> None:
     assert (answer, (await edits(world))[-1][1].undoes) == ((await edits(world))[-1][0], (seq,))
     assert len(world.model.requests) == asked
     state = await recall(world.store, "s1", "lead", 1)
-    assert (state.undo, state.turn) == ((), None)
+    assert (state.compaction.undo, state.turn) == ((), None)
 
 
 async def test_other_mail_is_received_in_its_order_and_kept_for_the_next_host() -> None:
@@ -156,10 +156,10 @@ async def test_other_mail_is_received_in_its_order_and_kept_for_the_next_host() 
             await commanded(world, str(seq))
     await beside(world)
     state = await recall(world.store, "s1", "lead", 1)
-    assert [one.content for one in state.mail] == ["before", "after"]
+    assert [one.content for one in state.inbox.mail] == ["before", "after"]
     async with world.session(resume=True) as session:
         await session.quiet()
-        assert session.state("lead").last_text == "I heard you."
+        assert session.state("lead").turns.last_text == "I heard you."
         said = texts(world)
         assert said.index("before") < said.index("after")
         assert said.count("before") == 1

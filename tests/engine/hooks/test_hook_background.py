@@ -122,7 +122,7 @@ async def test_what_it_says_waits_for_the_next_turn_or_wakes_a_rested_agent() ->
             go.set()
             await anyio.wait_all_tasks_blocked()
             await team.quiet()
-            assert team.state("lead").turns == turns
+            assert team.state("lead").turns.count == turns
             if turns == 1:
                 await team.prompt("and now?")
                 await team.quiet()

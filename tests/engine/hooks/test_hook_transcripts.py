@@ -144,6 +144,6 @@ async def test_a_hook_is_asked_and_the_person_told_when_the_transcript_cannot_be
     world.observers = (Listening(),)
     async with world.session() as team:
         await prompted(team)
-        assert team.state("lead").last_text == "Done."
+        assert team.state("lead").turns.last_text == "Done."
     assert len(handler.told) == 1
     assert len([one for one in notices if PATH in one and "No space left" in one]) == 1

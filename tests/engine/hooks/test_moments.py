@@ -162,7 +162,7 @@ async def test_a_batch_is_told_whole_and_may_stop_the_loop() -> None:
         assert [one.result.is_error for one in batch.calls] == [False, False, True]
         assert len(world.model.requests) == 1
         state = team.state("lead")
-        assert state.last_reason == "interrupted"
+        assert state.turns.last_reason == "interrupted"
         assert not state.calls, "the results stand in the conversation, so that the next turn can go on"
 
 
@@ -243,7 +243,7 @@ async def test_a_plan_that_a_policy_rejects_is_put_to_nobody_and_the_gate_stays(
         assert heard
         assert [one for one in team.team.host.board.requests() if one.kind == "plan"] == []
         name = heard[0].by.name
-        assert team.state(name).gate.gate == "required"
+        assert team.state(name).work.gate.gate == "required"
         assert "name the tests" in texts(world, name)
 
 
@@ -268,7 +268,7 @@ async def test_a_compaction_is_skipped_while_the_conversation_fits_and_done_when
     assert "summary_failed" in kinds[:first], "the premise: it was refused while the view still fitted"
     assert after[0].summary
     assert {one.trigger for one in (*heard, *after)} == {"auto"}
-    assert team.state("lead").last_text == "THE END"
+    assert team.state("lead").turns.last_text == "THE END"
 
 
 async def test_a_compaction_by_hand_may_be_refused_and_a_beginning_follows_one_that_is_not() -> None:

@@ -98,6 +98,6 @@ async def test_what_a_hook_decides_is_asked_again_after_a_kill(event: str) -> No
         if event == "TaskCreated":
             assert team.team.host.board.tasks() == []
         if event == "PostToolBatch":
-            assert state.last_reason == "interrupted"
+            assert state.turns.last_reason == "interrupted"
         else:
             assert "no" in texts(world)

@@ -70,7 +70,7 @@ async def test_the_answer_reaches_the_server_and_never_the_model() -> None:
         assert "a whole number" in (await answered(team, "old") or "")
         assert await answered(team, "4242") is None
         await team.quiet()
-        assert not team.state("lead").mail
+        assert not team.state("lead").inbox.mail
     assert tool.answers == [AnsweredBack("accept", {"age": 4242})]
     assert "4242" not in sent(here)
 
@@ -122,4 +122,4 @@ async def test_a_question_whose_process_died_is_taken_back_at_the_resume() -> No
     async with again.session(resume=True) as team:
         await team.quiet()
         assert [one.status for one in team.team.host.board.requests()] == ["withdrawn"]
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"

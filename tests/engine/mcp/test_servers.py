@@ -271,7 +271,7 @@ async def test_a_tool_that_goes_away_between_the_verdict_and_the_run_is_an_error
     async with here.session() as team:
         await team.prompt("x")
         await team.quiet()
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
     assert "mcp__shop__list is not there any more" in sent(here)
 
 
@@ -294,7 +294,7 @@ async def test_a_call_that_was_under_way_at_a_crash_is_told_and_not_run_again() 
     again = ServerWorld(here.model, servers=servers, store=here.store, clock=here.clock)
     async with again.session(resume=True) as team:
         await team.quiet()
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
     assert "its outcome is unknown" in sent(here)
     assert len(tool.ran) == 1
 

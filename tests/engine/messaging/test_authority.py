@@ -62,7 +62,7 @@ async def a_plan_waits(*replies: Any) -> AsyncGenerator[HostedSession]:
     async with team_world(model).session() as team:
         await team.prompt("go")
         await anyio.sleep(10)
-        assert team.state("alice").gate.gate == "pending"
+        assert team.state("alice").work.gate.gate == "pending"
         yield team
 
 
@@ -99,7 +99,12 @@ async def test_what_is_forged_is_dropped_with_a_reason_and_told(why: str, forged
         await team.world.store.commit(type(append)(stream, envelope.encode(), id=envelope.id))
         await anyio.sleep(10)
         alice = team.state("alice")
-        assert (alice.stop, alice.gate.gate, alice.mail, alice.compact) == ("", "pending", (), None)
+        assert (alice.lifecycle.stop, alice.work.gate.gate, alice.inbox.mail, alice.compaction.focus) == (
+            "",
+            "pending",
+            (),
+            None,
+        )
         assert alice.turn is None or not alice.turn.interrupted
         events = await events_of(team.world.store, "j/s1/alice.1")
         (kept,) = [e for e in events if isinstance(e, EnvelopeReceived) and e.envelope.id == "env_forged"]
@@ -115,7 +120,7 @@ async def test_a_row_that_says_approved_by_who_may_not_opens_nothing() -> None:
         forged = plan.model_copy(update={"status": "approved", "answered_by": "bob"})
         await team.world.store.commit(Put(request_key("s1", plan.id), forged.encode()))
         await anyio.sleep(10)
-        assert team.state("alice").gate.gate == "required"
+        assert team.state("alice").work.gate.gate == "required"
         sent = b"\n".join([r for r in team.world.model.requests if r.agent == "alice"][-1].messages)
         assert b"the approval is void: bob may not approve" in sent
 
@@ -223,13 +228,13 @@ async def test_what_a_schedule_sets_going_stays_the_schedules_through_every_hop_
         said = [one for one in await mailed(team) if one.sender == "alice"]
         assert {one.cause for one in (given, *said)} == {"schedule"}
         assert len(said) == 2
-        assert (team.state("lead").authority, team.state("alice").authority) == ("schedule", "schedule")
+        assert (team.state("lead").turns.authority, team.state("alice").turns.authority) == ("schedule", "schedule")
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.state("lead").authority == "schedule"
+        assert team.state("lead").turns.authority == "schedule"
         await team.prompt("and now I speak")
         await team.quiet()
-        assert team.state("lead").authority == "person", "only the person raises it"
+        assert team.state("lead").turns.authority == "person", "only the person raises it"
 
 
 async def test_a_team_works_with_its_leads_authority_and_leaves_the_lead_its_own() -> None:
@@ -244,8 +249,8 @@ async def test_a_team_works_with_its_leads_authority_and_leaves_the_lead_its_own
         assignments = [(await mailed(team, name))[0].cause for name in ("alice", "bob")]
         assert assignments == ["lead", "lead"], "the lead's own, in a person's turn"
         assert {one.cause for one in await mailed(team) if one.sender != "person"} == {"teammate"}
-        assert team.state("lead").authority == "lead"
-        assert team.state("bob").authority == "teammate"
+        assert team.state("lead").turns.authority == "lead"
+        assert team.state("bob").turns.authority == "teammate"
 
 
 async def test_a_question_is_answered_with_what_asked_it() -> None:
@@ -264,4 +269,4 @@ async def test_a_question_is_answered_with_what_asked_it() -> None:
         await anyio.sleep(10)
         assert [one.cause for one in await requests(team)] == ["schedule"]
         assert [one.cause for one in await mailed(team) if one.type == "answer"] == ["schedule"]
-        assert team.state("lead").authority == "schedule", "a yes raises no turn"
+        assert team.state("lead").turns.authority == "schedule", "a yes raises no turn"

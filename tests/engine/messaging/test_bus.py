@@ -49,7 +49,7 @@ async def test_a_message_reaches_a_busy_agent_at_its_next_step_and_not_at_the_en
         await team.prompt("go")
         await model.begun.wait()
         await team.prompt("tell her")
-        while not team.state("alice").mail:
+        while not team.state("alice").inbox.mail:
             await anyio.lowlevel.checkpoint()
         model.go.set()
         await team.quiet()
@@ -99,9 +99,9 @@ async def test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order() -> 
         await team.quiet()
         before = world.store.writes
         await world.store.commit(*(sending("s1", one) for one in burst))
-        while len(team.state("lead").mail) < len(burst):
+        while len(team.state("lead").inbox.mail) < len(burst):
             await anyio.lowlevel.checkpoint()
-        assert [one.id for one in team.state("lead").mail] == [one.id for one in burst]
+        assert [one.id for one in team.state("lead").inbox.mail] == [one.id for one in burst]
         assert world.store.writes - before < 20
 
 

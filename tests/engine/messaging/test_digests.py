@@ -44,4 +44,4 @@ async def test_the_lead_reads_a_digest_and_the_newest_results_and_a_file_has_the
             assert f"{count - shown} earlier results of schedules are not shown" in sent
             assert path in sent
             assert text.count("updated package") == count - shown
-        assert (team.state("lead").mail, len(sent) < 6_000) == ((), True)
+        assert (team.state("lead").inbox.mail, len(sent) < 6_000) == ((), True)

@@ -85,7 +85,7 @@ async def test_a_teammate_that_only_sends_messages_is_told_and_its_turn_ends(
         assert f"stuck: {why}" in stopped.content
         assert model.asked("alice") <= 2 * (100 // calls + 1)
         assert model.asked("lead") <= most_lead_calls
-        assert team.state("lead").position == len(mail), "what was accepted is read"
+        assert team.state("lead").inbox.position == len(mail), "what was accepted is read"
         results = b"\n".join([one for one in model.requests if one.agent == "alice"][-1].messages)
         refused = results.count(b"and 20 is the most. It was not sent.")
         assert (refused > 0) is (calls > 1), "who sends faster than is read is refused, and told"
@@ -124,7 +124,7 @@ async def test_results_that_come_together_wake_the_lead_once() -> None:
     async with team_world(model).session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").turns == 2, "the person's words, and all that was done"
+        assert team.state("lead").turns.count == 2, "the person's words, and all that was done"
         last = b"\n".join([one for one in model.requests if one.agent == "lead"][-1].messages)
         assert last.count(b'type=\\"result\\"') == SPAWNED
 

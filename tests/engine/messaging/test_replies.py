@@ -27,8 +27,8 @@ async def test_a_reply_in_parts_is_one_text() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "One, two and three."
-        assert team.state("lead").last_reason == "end"
+        assert team.state("lead").turns.last_text == "One, two and three."
+        assert team.state("lead").turns.last_reason == "end"
 
 
 async def test_what_was_said_before_the_last_limit_is_not_lost() -> None:
@@ -37,8 +37,8 @@ async def test_what_was_said_before_the_last_limit_is_not_lost() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "One, two, three,"
-        assert "did not end" in team.state("lead").last_why
+        assert team.state("lead").turns.last_text == "One, two, three,"
+        assert "did not end" in team.state("lead").turns.last_why
 
 
 async def test_a_subagents_result_and_a_teammates_mail_hold_all_parts() -> None:

@@ -80,12 +80,12 @@ async def test_what_waits_to_wake_is_read_though_nothing_else_happens_and_whatev
         for number in range(MOST_WAKES):
             await send(number)
             await team.quiet()
-        turns = team.state("lead").turns
+        turns = team.state("lead").turns.count
         await send(MOST_WAKES)
-        while not team.state("lead").mail:
+        while not team.state("lead").inbox.mail:
             await anyio.lowlevel.checkpoint()
-        assert team.state("lead").turns == turns == MOST_WAKES + 1
+        assert team.state("lead").turns.count == turns == MOST_WAKES + 1
         clock.ahead = jump
         await team.quiet()
-        assert team.state("lead").mail == ()
-        assert team.state("lead").turns == turns + 1
+        assert team.state("lead").inbox.mail == ()
+        assert team.state("lead").turns.count == turns + 1

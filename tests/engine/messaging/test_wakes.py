@@ -35,7 +35,7 @@ async def test_a_plan_wakes_an_idle_lead() -> None:
     async with world.session() as team:
         await team.prompt("add it up")
         await team.quiet()
-        assert team.state("lead").last_text == "good"
-        assert team.state("alice").reported == "it is seven"
+        assert team.state("lead").turns.last_text == "good"
+        assert team.state("alice").work.reported == "it is seven"
         woken = [request for request in model.requests if request.agent == "lead"][2]
         assert b"count, then sum" in woken.messages[-1]

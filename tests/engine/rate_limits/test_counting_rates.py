@@ -52,13 +52,13 @@ async def test_a_count_that_is_refused_parks_counts_and_no_message() -> None:
     there = world(model, clock, governor)
     began = anyio.current_time()
     (team,) = await run_together([there])
-    assert team.state("lead").last_text == "done"
+    assert team.state("lead").turns.last_text == "done"
     assert anyio.current_time() < began + 1, "the message that it was about did not wait"
     assert governor.parked_until("scripted") == 0.0
     assert 39 < governor.parked_until(counts_of("scripted")) - clock.now() < 41
     state = team.state("lead")
-    assert not state.uncountable
-    assert state.uncounted_until >= clock.now() + 59
+    assert not state.model.uncountable
+    assert state.model.uncounted_until >= clock.now() + 59
     (told,) = await events_of(there, "s0", ev.TokensCounted)
     assert isinstance(told, ev.TokensCounted)
     assert (told.tokens, told.why) == (None, "slow down")
@@ -70,7 +70,7 @@ async def test_while_counts_are_parked_for_longer_than_a_count_may_take_nobody_a
     teams = await run_together([world(model, clock, governor)])
     others = Counting()
     teams = await run_together([world(others, clock, governor)])
-    assert [team.state("lead").last_text for team in teams] == ["done"]
+    assert [team.state("lead").turns.last_text for team in teams] == ["done"]
     assert (len(model.counted), others.counted) == (1, [])
 
 
@@ -82,7 +82,7 @@ async def test_counts_wait_for_a_short_park() -> None:
     (team,) = await run_together([world(others, clock, governor)])
     assert len(others.counted) == 1
     assert others.counted[0] >= asked + 9
-    assert team.state("lead").uncounted_until == 0.0
+    assert team.state("lead").model.uncounted_until == 0.0
 
 
 @pytest.mark.parametrize("kind", ["credentials", "payment", "spend_limit"])
@@ -114,8 +114,8 @@ async def test_a_person_whose_key_is_refused_is_heard_without_a_count() -> None:
             await meet(governor, CallPriority("scripted", person=True), KEY)
         await team.prompt("I have mended it")
         await team.quiet()
-        assert team.state("lead").last_text == "done"
-        assert not team.state("lead").uncountable
+        assert team.state("lead").turns.last_text == "done"
+        assert not team.state("lead").model.uncountable
 
 
 async def test_a_service_that_has_no_way_to_count_is_still_asked_once() -> None:
@@ -126,7 +126,7 @@ async def test_a_service_that_has_no_way_to_count_is_still_asked_once() -> None:
         for words in ("go", "again"):
             await team.prompt(words)
             await team.quiet()
-        assert team.state("lead").uncountable
+        assert team.state("lead").model.uncountable
         assert len(model.counted) == 1
 
 

@@ -104,7 +104,7 @@ async def test_a_429_with_a_wait_parks_all_sessions_of_a_key_once() -> None:
     model, governor = Service(slow, clock=clock), Governor(clock)
     worlds = [world(model, clock, governor) for _ in range(20)]
     teams = await run_together(worlds)
-    assert [team.state("lead").last_text for team in teams] == ["done"] * 20
+    assert [team.state("lead").turns.last_text for team in teams] == ["done"] * 20
     first = [at for at in model.asked if at < 40]
     assert len(first) <= 16, "what a new key is asked with; nobody goes while all are parked"
     assert len(model.asked) == 21
@@ -117,7 +117,7 @@ async def test_after_an_outage_one_call_goes_and_not_a_herd() -> None:
     model, governor = Service(*[down] * 20, clock=clock), Governor(clock)
     worlds = [world(model, clock, governor, spec={"attempts": 10}) for _ in range(40)]
     teams = await run_together(worlds)
-    assert [team.state("lead").last_text for team in teams] == ["done"] * 40
+    assert [team.state("lead").turns.last_text for team in teams] == ["done"] * 40
     probes = model.asked[16:20]
     assert len(set(probes)) == 4, "each goes alone"
     gaps = [b - a for a, b in pairwise(probes)]
@@ -144,8 +144,8 @@ async def test_a_refused_key_stops_everybody_at_once_and_no_other_call_goes_out(
     model, governor = Service(*[KEY] * 99, clock=clock), Governor(clock)
     worlds = [world(model, clock, governor) for _ in range(30)]
     teams = await run_together(worlds)
-    assert all("bad key" in team.state("lead").last_why for team in teams)
-    assert {team.state("lead").last_reason for team in teams} == {"failed"}
+    assert all("bad key" in team.state("lead").turns.last_why for team in teams)
+    assert {team.state("lead").turns.last_reason for team in teams} == {"failed"}
 
 
 async def test_a_persons_new_prompt_is_tried_at_once_and_a_success_lifts_it_for_all() -> None:
@@ -155,13 +155,13 @@ async def test_a_persons_new_prompt_is_tried_at_once_and_a_success_lifts_it_for_
     async with one.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert "bad key" in team.state("lead").last_why
+        assert "bad key" in team.state("lead").turns.last_why
         with pytest.raises(CallFault, match="bad key"):
             async with governor.slot(CallPriority("scripted")):
                 pytest.fail("no call goes out")
         await team.prompt("again")
         await team.quiet()
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
     async with governor.slot(CallPriority("scripted")):
         pass  # it goes out
 
@@ -229,7 +229,7 @@ async def test_a_wait_of_any_length_is_tried_again_within_a_minute(wait: float) 
     slow = fault("rate_limited", retry_after=wait, status=429, message="slow down")
     model, governor = Service(slow, slow, clock=clock), Governor(clock)
     teams = await run_together([world(model, clock, governor)])
-    assert teams[0].state("lead").last_text == "done"
+    assert teams[0].state("lead").turns.last_text == "done"
     assert [round(at) for at in model.asked] == [0, 60, 120]
 
 
@@ -272,7 +272,7 @@ async def test_agents_with_a_fallback_use_it_at_once_and_the_first_model_again_l
     model, governor = Service(slow, clock=clock), Governor(clock)
     worlds = [world(model, clock, governor, spec={"fallback_models": ("other",)}) for _ in range(3)]
     teams = await run_together(worlds)
-    assert [team.state("lead").last_text for team in teams] == ["done"] * 3
+    assert [team.state("lead").turns.last_text for team in teams] == ["done"] * 3
     assert max(model.asked) < 10
     switched = [one for n, w in enumerate(worlds) for one in await events_of(w, f"s{n}", ev.ModelSwitched)]
     assert switched, "the one that was refused, at least"
@@ -339,7 +339,7 @@ async def test_two_hosts_that_share_a_store_are_parked_together() -> None:
         await other.prompt("go")
         await other.quiet()
         await one.quiet()
-        assert other.state("lead").last_text == one.state("lead").last_text == "done"
+        assert other.state("lead").turns.last_text == one.state("lead").turns.last_text == "done"
     assert model.asked[0] < 1
     assert len(model.asked) == 3
     assert min(model.asked[1:]) >= 40, "each has a governor of its own, and heeds what the other one heard"

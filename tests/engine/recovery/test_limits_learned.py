@@ -47,11 +47,11 @@ async def test_a_stated_output_limit_is_learned_once_and_the_turn_goes_on() -> N
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "whole"
+        assert team.state("lead").turns.last_text == "whole"
         assert asked(model) == [8_000, 16_000, 10_000]
         await team.prompt("more")
         await team.quiet()
-        assert team.state("lead").last_text == "again"
+        assert team.state("lead").turns.last_text == "again"
     async with world.session(resume=True) as team:
         await team.quiet()
         assert team.state("lead").me.limits_of("scripted").max_output == 10_000, "a resume knows it"
@@ -109,7 +109,7 @@ async def test_an_input_that_grows_with_the_limit_is_asked_for_in_smaller_parts(
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
     assert asked(model) == [8_000, 16_000, 16_000, 8_000], "no call at the highest limit"
     assert SMALLER_PROMPT.format(call="echo").encode() in b"".join(model.requests[2].messages)
     assert echo.ran == [{"text": "part"}]
@@ -121,6 +121,6 @@ async def test_an_input_that_never_fits_ends_the_turn_and_says_so() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_reason == "limit"
-        assert "the input of echo never fitted" in team.state("lead").last_why
+        assert team.state("lead").turns.last_reason == "limit"
+        assert "the input of echo never fitted" in team.state("lead").turns.last_why
     assert asked(model) == [8_000, 16_000, 16_000, 16_000]

@@ -86,7 +86,7 @@ async def test_a_whole_reply_that_is_void_is_marked_as_dropped_too(reason: str) 
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == ("whole" if reason == "max_tokens" else "cut")
+        assert team.state("lead").turns.last_text == ("whole" if reason == "max_tokens" else "cut")
     place = screen.seen.index("text: cut")
     assert screen.seen[place + 1].startswith("dropped: ")
 
@@ -99,12 +99,12 @@ async def test_the_text_of_a_reply_that_a_full_window_cut_is_kept_if_the_turn_en
         await team.prompt("go")
         await team.quiet()
         state = team.state("lead")
-        assert (state.last_reason, state.last_text.split()[-3:]) == ("overflow", ["what", "I", "found"])
-        assert state.last_text.startswith("First,") is bool(before)
-        newest = state.conversation.messages[-1]
+        assert (state.turns.last_reason, state.turns.last_text.split()[-3:]) == ("overflow", ["what", "I", "found"])
+        assert state.turns.last_text.startswith("First,") is bool(before)
+        newest = state.context.conversation.messages[-1]
         assert (newest.role, b"what I found" in newest.wire) == ("assistant", True)
-        assert invariants(state.conversation.messages, sent=False) == []
-        assert state.recovery.cut_text == ""
+        assert invariants(state.context.conversation.messages, sent=False) == []
+        assert state.model.recovery.cut_text == ""
 
 
 async def test_a_fault_before_any_word_drops_nothing() -> None:
@@ -127,12 +127,12 @@ async def test_a_paused_reply_goes_back_as_it_stands_and_the_turn_goes_on(reason
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "I look\nfound"
+        assert team.state("lead").turns.last_text == "I look\nfound"
         sent = b",".join(model.requests[-1].messages)
         assert sent.endswith(
             b'{"type":"text","text":"I look"},{"type":"compaction","content":"what was said so far"}]}'
         )
-        (whole,) = [one for one in team.state("lead").conversation.messages if one.role == "assistant"]
+        (whole,) = [one for one in team.state("lead").context.conversation.messages if one.role == "assistant"]
         assert len(whole.blocks) == 3
 
 
@@ -143,12 +143,12 @@ async def test_a_reply_that_is_paused_for_ever_ends_the_turn_and_the_next_one_go
         await team.prompt("go")
         await team.quiet()
         state = team.state("lead")
-        assert (state.last_reason, len(world.model.requests)) == ("limit", MAX_PAUSES + 1)
-        assert "paused its reply 11 times in a row" in state.last_why
+        assert (state.turns.last_reason, len(world.model.requests)) == ("limit", MAX_PAUSES + 1)
+        assert "paused its reply 11 times in a row" in state.turns.last_why
         await team.prompt("go on")
         await team.quiet()
-        assert team.state("lead").last_text == "done"
-        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+        assert team.state("lead").turns.last_text == "done"
+        assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 async def test_a_stop_reason_that_nobody_knows_is_treated_by_the_blocks_of_the_reply() -> None:
@@ -159,7 +159,7 @@ async def test_a_stop_reason_that_nobody_knows_is_treated_by_the_blocks_of_the_r
         await team.prompt("go")
         await team.quiet()
         assert echo.ran == [{"text": "x"}]
-        assert (team.state("lead").last_reason, team.state("lead").last_text) == ("end", "done")
+        assert (team.state("lead").turns.last_reason, team.state("lead").turns.last_text) == ("end", "done")
 
 
 # The chain of models
@@ -172,7 +172,7 @@ async def test_a_fallback_takes_over_until_the_turn_ends_and_the_next_begins_wit
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "by two"
+        assert team.state("lead").turns.last_text == "by two"
         await team.prompt("again")
         await team.quiet()
         assert [r.model for r in model.requests] == ["scripted"] * len(first) + ["two", "two", "scripted"]
@@ -230,11 +230,11 @@ async def test_the_person_reads_what_failed_how_often_how_long_and_what_to_do() 
         await team.prompt("go")
         await team.quiet()
         state = team.state("lead")
-        assert state.last_reason == "failed"
-        assert "model unavailable: 3 attempts in" in state.last_why
-        assert "(server 503)" in state.last_why
-        assert "send a message to try again" in state.last_why
-        assert state.last_text == ""
+        assert state.turns.last_reason == "failed"
+        assert "model unavailable: 3 attempts in" in state.turns.last_why
+        assert "(server 503)" in state.turns.last_why
+        assert "send a message to try again" in state.turns.last_why
+        assert state.turns.last_text == ""
 
 
 @pytest.mark.parametrize("last", [fault("not_found", status=404), fault("server")])
@@ -258,7 +258,7 @@ async def test_a_teammate_whose_call_fails_tells_the_lead_and_never_that_it_is_d
         assert "alice could not go on: " in lead
         assert "Its last words: I begin." in lead
         assert "Done" not in lead
-        assert team.state("lead").last_text == "I see: alice failed"
+        assert team.state("lead").turns.last_text == "I see: alice failed"
 
 
 @pytest.mark.parametrize("words", ["", "I begin."])
@@ -321,7 +321,7 @@ async def test_a_crash_in_a_back_off_waits_only_for_what_is_left_of_it() -> None
         clock.ahead = 0.7
         team.team.agent("lead").wake()  # type: ignore[union-attr]
         await team.quiet()
-        assert team.state("lead").last_text == "made it"
+        assert team.state("lead").turns.last_text == "made it"
     assert [r.attempt for r in model.requests] == [1, 2]
 
 
@@ -336,7 +336,7 @@ async def test_a_call_whose_process_died_is_made_again_and_says_that_the_first_m
     model._delay = 0
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.state("lead").last_text == "made it"
+        assert team.state("lead").turns.last_text == "made it"
     (failed,) = await events(world, ev.CallFailed)
     assert (failed.fault.kind, failed.fault.may_bill) == ("lost", True)
     (planned,) = await events(world, ev.RetryPlanned)

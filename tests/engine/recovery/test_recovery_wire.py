@@ -93,8 +93,8 @@ async def test_each_model_is_sent_its_own_thinking_alone_and_its_prefix_stands(f
                 await team.prompt("go")
                 await team.quiet()
                 state = team.state("lead")
-                assert (state.last_reason, state.last_text) == ("end", "done"), state.last_why
-                assert invariants(state.conversation.messages, sent=False) == []
+                assert (state.turns.last_reason, state.turns.last_text) == ("end", "done"), state.turns.last_why
+                assert invariants(state.context.conversation.messages, sent=False) == []
             (switched,) = await events(world, ev.ModelSwitched)
             assert switched.model == "two"
             assert [one.fault.kind for one in await events(world, ev.CallFailed)] == ["overloaded"] * 2

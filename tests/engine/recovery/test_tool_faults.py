@@ -39,7 +39,7 @@ async def test_a_bug_before_the_effect_is_a_result_and_the_agent_lives() -> None
         await team.quiet()
         assert "OSError: the disk is on fire" in texts(world)
         assert tool.ran == []
-        assert team.state("lead").last_text == "saw it"
+        assert team.state("lead").turns.last_text == "saw it"
         assert (await team.journal("lead")).count("agent_resumed") == 0
 
 
@@ -60,7 +60,7 @@ async def test_a_bug_in_the_repair_of_a_call_is_a_result_too() -> None:
         await team.quiet()
         assert "OSError: the disk is on fire" in texts(world)
         assert len(tool.ran) == 1
-        assert team.state("lead").last_text == "saw it"
+        assert team.state("lead").turns.last_text == "saw it"
 
 
 async def first_process(world: World) -> None:

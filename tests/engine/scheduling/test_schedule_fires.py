@@ -191,7 +191,7 @@ async def test_a_failing_schedule_waits_and_three_failures_in_a_row_pause_it_and
         assert fires[2].at - (fires[1].ended_at or 0) >= 120
         assert (row(team).state, row(team).failures) == ("paused", 3)
         assert "3 times in a row" in row(team).paused_why
-        mail = team.state("lead").mail
+        mail = team.state("lead").inbox.mail
         assert any("is paused" in one.content for one in mail)
 
 
@@ -245,7 +245,7 @@ async def test_a_fresh_agent_is_made_for_each_fire_and_its_words_wait_for_the_le
         assert len({one.agent for one in fires}) == 2
         assert all(one.agent.startswith("sched-a-") for one in fires)
         assert await turns_of(world) == [], "the lead was not woken"
-        assert [one.type for one in team.state("lead").mail] == ["result", "result"]
+        assert [one.type for one in team.state("lead").inbox.mail] == ["result", "result"]
         assert all(found.life == "stopped" for found in team.team.host.board.agents() if found.name != "lead")
 
 

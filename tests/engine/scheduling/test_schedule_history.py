@@ -58,7 +58,7 @@ async def test_slots_that_were_missed_stand_in_the_history_with_their_number() -
         other = team.team.host.board.schedule_row("cron_b")
         assert other is not None
         assert (gone.outcome, other.state) == ("missed", "ended")
-        assert any("was missed" in one.content for one in team.state("lead").mail) or any(
+        assert any("was missed" in one.content for one in team.state("lead").inbox.mail) or any(
             b"was missed" in message for request in world.model.requests for message in request.messages
         )
 

@@ -90,7 +90,7 @@ async def test_a_task_that_is_given_to_another_is_no_longer_its_old_owners() -> 
             await team.quiet()
         done = tasks_of(team)["t1"]
         assert (done.status, done.owner, done.attempts) == ("completed", "bob", 2)
-        assert dict(team.state("alice").tasks) == {}
+        assert dict(team.state("alice").work.tasks) == {}
         heard = b"\n".join([one for one in model.requests if one.agent == "alice"][-1].messages)
         assert b"lead took t1 from you: the t1." in heard
         assert b"cannot complete t1: it is" in heard
@@ -111,13 +111,13 @@ async def test_an_idle_owner_that_lost_its_task_takes_the_next_one() -> None:
         await team.quiet()
         await team.team.host.commit(made("t1"))
         await team.quiet()
-        assert dict(team.state("alice").tasks) == {"t1": "the t1"}
+        assert dict(team.state("alice").work.tasks) == {"t1": "the t1"}
         row = team.team.host.board.task("t1")
         assert row is not None
         gone = row[0].model_copy(update={"status": "cancelled", "owner": None, "owner_incarnation": 0})
         await team.team.host.commit(Put(task_key("s1", "t1"), gone.encode(), expected=row[1]), made("t2"))
         await team.quiet()
-        assert dict(team.state("alice").tasks) == {"t2": "the t2"}
+        assert dict(team.state("alice").work.tasks) == {"t2": "the t2"}
 
 
 # Who is woken
@@ -274,7 +274,7 @@ async def test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goe
         board = tasks_of(team)
         mine = board["t1"]
         assert (mine.owner, mine.lease_number, mine.attempts) == ("alice", 2, 1), "it goes on in this process"
-        assert dict(team.state("alice").tasks) == {"t1": "the t1"}
+        assert dict(team.state("alice").work.tasks) == {"t1": "the t1"}
         assert (board["t2"].status, board["t2"].owner) == ("pending", None)
 
 
@@ -311,11 +311,13 @@ async def test_who_was_stopped_because_it_repeats_itself_takes_no_task_until_it_
         await team.prompt("go")
         await team.quiet()
         stopped = team.state("amy")
-        assert stopped.last_limit == "repetition"
-        stopped = replace(stopped, spec=stopped.me.model_copy(update={"claims_tasks": True}))
+        assert stopped.turns.last_limit == "repetition"
+        stopped = replace(
+            stopped, identity=replace(stopped.identity, spec=stopped.me.model_copy(update={"claims_tasks": True}))
+        )
         board = {"t1": Task(id="t1", subject="the t1", created_at=1.0)}
         assert ready_for(board, host.holder(stopped)) == []
         kept = {"t1": board["t1"].model_copy(update={"reserved_for": "amy"})}
         assert len(ready_for(kept, host.holder(stopped))) == 1
-        later = replace(stopped, last_limit="")  # its newest turn ended in another way
+        later = replace(stopped, turns=replace(stopped.turns, last_limit=""))  # its newest turn ended in another way
         assert len(ready_for(board, host.holder(later))) == 1

@@ -79,7 +79,7 @@ async def test_a_turn_that_ends_with_a_task_in_hand_is_reminded_or_releases_it(c
         kind, status, words = case.report
         assert (told.type, told.metadata["status"]) == (kind, status)
         assert words in told.content
-        assert set(team.state("alice").tasks) == {"t1"} & ({"t1"} if task.status == "in_progress" else set())
+        assert set(team.state("alice").work.tasks) == {"t1"} & ({"t1"} if task.status == "in_progress" else set())
 
 
 async def test_the_answer_to_a_waiting_owner_lets_it_finish_its_task_and_report() -> None:

@@ -131,7 +131,7 @@ async def test_a_subagent_that_is_killed_before_its_first_record_is_an_error_res
         await killed_early(team, store, "subagent")
         assert "[status: stopped] The subagent was stopped before it was done" in to_lead(world.model)
         assert [one.type for one in await mail_of(world, "lead")] == ["prompt"]
-        assert team.state("lead").last_text == "alas"
+        assert team.state("lead").turns.last_text == "alas"
 
 
 @virtual
@@ -179,4 +179,4 @@ async def test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_
     async with world.session(resume=True) as team:
         await team.quiet()
         assert "[status: stopped] The subagent was stopped before it was done" in to_lead(world.model)
-        assert team.state("lead").last_text == "alas"
+        assert team.state("lead").turns.last_text == "alas"

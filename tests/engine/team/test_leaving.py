@@ -83,7 +83,7 @@ async def answered_and_interrupted() -> None:
         await world.store.commit(Put(request_key("s1", asked.id), approved.encode()), sending("s1", interrupt))
         await team.quiet()
         assert (await team.journal("lead")).count("agent_resumed") == 0, "it crashed"
-        assert team.state("lead").last_reason == "interrupted"
+        assert team.state("lead").turns.last_reason == "interrupted"
 
 
 class BreaksWhenCancelled(AllowAll):

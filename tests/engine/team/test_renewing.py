@@ -36,7 +36,7 @@ async def overflow(team: HostedSession) -> None:
     await team.quiet()
     await team.prompt("Go on")
     await team.quiet()
-    assert team.state("lead").last_reason == "overflow"
+    assert team.state("lead").turns.last_reason == "overflow"
 
 
 async def renewed(team: HostedSession, text: str) -> None:
@@ -52,15 +52,15 @@ async def test_a_fresh_conversation_carries_the_persons_words_the_state_and_a_no
         await renewed(team, "carry")
         old, new = team.team.state("lead", 1), team.state("lead")
         assert old is not None
-        assert old.ended is not None
-        assert new.incarnation == 2
-        assert new.todos == old.todos
-        assert len(new.conversation.messages) == 1
-        assert world.model.requests[-1].ordinal == old.ordinal + 1, "nothing was asked yet"
+        assert old.lifecycle.ended is not None
+        assert new.identity.incarnation == 2
+        assert new.work.todos == old.work.todos
+        assert len(new.context.conversation.messages) == 1
+        assert world.model.requests[-1].ordinal == old.model.ordinal + 1, "nothing was asked yet"
         await team.prompt("And now?")
         await team.quiet()
         sent = texts(world)
-        assert team.state("lead").last_text == "on I go"
+        assert team.state("lead").turns.last_text == "on I go"
         for words in (
             "Mend the house. Never touch the chimney.",
             "Go on",
@@ -76,7 +76,7 @@ async def test_a_fresh_conversation_carries_the_persons_words_the_state_and_a_no
         assert "I found the leak in attic.py" in note
         assert "Never touch the chimney" in note
         assert path == f"/data/transcripts/lead.1-{old.seq}-handoff.md"
-        assert invariants(team.state("lead").conversation.messages, sent=False) == []
+        assert invariants(team.state("lead").context.conversation.messages, sent=False) == []
 
 
 async def test_a_question_of_the_old_life_is_answered_to_the_new_one() -> None:
@@ -94,7 +94,7 @@ async def test_new_without_carry_begins_with_nothing_and_takes_back_what_was_ask
         await overflow(team)
         await renewed(team, "")
         new = team.state("lead")
-        assert (new.incarnation, new.todos, len(new.conversation.messages)) == (2, (), 0)
+        assert (new.identity.incarnation, new.work.todos, len(new.context.conversation.messages)) == (2, (), 0)
         assert {one.status for one in team.team.host.board.requests()} == {"withdrawn"}
         await team.prompt("And now?")
         await team.quiet()
@@ -106,7 +106,7 @@ async def test_a_fresh_conversation_keeps_what_the_session_used() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        first = team.state("lead").usage
+        first = team.state("lead").budget.usage
         await renewed(team, "")
         (row,) = team.team.host.board.agents()
         assert first.output_tokens > 0
@@ -191,7 +191,7 @@ async def test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_n
     async with world.session(resume=True) as team:
         await team.team.begun("lead", 2)
         await team.quiet()
-        assert [todo.content for todo in team.state("lead").todos] == ["ship it", "old"]
+        assert [todo.content for todo in team.state("lead").work.todos] == ["ship it", "old"]
         assert await recall(store, "s1", "lead", 2) == team.state("lead")
 
 

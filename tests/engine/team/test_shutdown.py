@@ -83,8 +83,14 @@ async def test_a_running_tool_ends_by_itself_and_the_model_reads_the_request_bef
         kinds = [(one.type, one.content) for one in await reports_of(team)]
         assert kinds == [("result", "All is built."), ("shutdown_response", "alice has stopped.")]
         state = team.state("alice")
-        assert (state.conversation, state.mail) == (Conversation(), ()), "the memory of a life that is over is freed"
-        assert (state.steps, state.reported, state.usage.output_tokens > 0) == (4, "All is built.", True)
+        assert (state.context.conversation, state.inbox.mail) == (Conversation(), ()), (
+            "the memory of a life that is over is freed"
+        )
+        assert (state.turns.steps, state.work.reported, state.budget.usage.output_tokens > 0) == (
+            4,
+            "All is built.",
+            True,
+        )
 
 
 async def test_a_task_that_is_not_finished_in_the_last_turn_is_named_and_released() -> None:

@@ -42,7 +42,7 @@ async def test_a_stalled_teammate_is_told_of_once_with_what_it_waits_for_and_sin
             pytest.approx(630),
         )
         assert to_lead(model).count("alice is stalled: it waits for write_file since") == 1
-        assert team.state("lead").last_text == "hm", "told once"
+        assert team.state("lead").turns.last_text == "hm", "told once"
         hangs.free.set()
         await team.quiet()
 

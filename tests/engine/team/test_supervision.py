@@ -43,7 +43,7 @@ async def test_a_crash_is_an_event_and_the_agent_goes_on_from_its_journal_after_
         resumed = await told(team, "alice", ev.AgentResumed)
         assert [one.at for one in resumed] == [one.again_at for one in crashes]
         assert (row(team, "alice").life, tool.ran) == ("idle", [{"text": "x"}])
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
 
 
 @virtual
@@ -88,7 +88,7 @@ async def test_a_subagent_that_crashes_again_and_again_is_an_error_to_its_caller
         await team.quiet()
         assert "[status: failed]" in to_lead(model)
         assert "ZeroDivisionError" in to_lead(model)
-        assert team.state("lead").last_text == "alas"
+        assert team.state("lead").turns.last_text == "alas"
 
 
 @virtual
@@ -101,7 +101,7 @@ async def test_a_crashed_lead_is_parked_and_goes_on_with_the_next_process() -> N
         await team.quiet()
     async with world.session(resume=True) as team:
         await until(team, "lead", "idle")
-        assert team.state("lead").last_text == "done"
+        assert team.state("lead").turns.last_text == "done"
 
 
 @virtual
@@ -233,7 +233,7 @@ async def test_the_lead_and_an_earlier_life_are_not_killed() -> None:
         await team.prompt("there?")
         await anyio.sleep(1)
         await team.quiet()
-        assert team.state("lead").last_text == "still here"
+        assert team.state("lead").turns.last_text == "still here"
 
 
 class Racing(MemoryStore):

@@ -29,10 +29,10 @@ async def test_a_teammates_result_wakes_an_idle_lead() -> None:
     async with team_world(model).session() as team:
         await team.prompt("how many files?")
         await team.quiet()
-        assert team.state("lead").last_text == "alice says three"
+        assert team.state("lead").turns.last_text == "alice says three"
         last = [r for r in model.requests if r.agent == "lead"][-1]
         assert b"three files" in last.messages[-1]
-        assert team.state("alice").reported == "three files"
+        assert team.state("alice").work.reported == "three files"
 
 
 async def test_a_teammate_that_fails_tells_the_lead_why() -> None:
@@ -57,7 +57,7 @@ async def test_a_teammate_that_just_ends_its_turn_has_its_last_words_sent_as_its
     async with team_world(model).session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "thanks"
+        assert team.state("lead").turns.last_text == "thanks"
         assert b"All done, I think." in [r for r in model.requests if r.agent == "lead"][-1].messages[-1]
 
 
@@ -72,7 +72,7 @@ async def test_a_subagents_final_text_is_the_result_of_its_call() -> None:
     async with team_world(model).session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert team.state("lead").last_text == "found"
+        assert team.state("lead").turns.last_text == "found"
         assert b"it is in retry.py" in [r for r in model.requests if r.agent == "lead"][-1].messages[-1]
 
 
@@ -85,7 +85,7 @@ async def test_many_subagents_of_one_reply_run_at_once() -> None:
         if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
             await team.prompt("go")
             await team.quiet()
-            assert team.state("lead").last_text == "all back"
+            assert team.state("lead").turns.last_text == "all back"
             assert world.clock.now() - begun < 60
 
 
@@ -123,7 +123,7 @@ async def test_a_rejected_plan_stays_closed_and_a_revised_one_opens() -> None:
         assert b"a plan must be approved first" in sent
         assert b"Not run: waiting for plan approval" in sent
         assert b"name the files" in sent
-        assert team.state("alice").gate.gate == "required", "the next assignment needs a plan of its own"
+        assert team.state("alice").work.gate.gate == "required", "the next assignment needs a plan of its own"
 
 
 async def test_mail_that_comes_while_a_plan_waits_is_kept_and_read_after_the_answer() -> None:
@@ -149,7 +149,7 @@ async def test_mail_that_comes_while_a_plan_waits_is_kept_and_read_after_the_ans
         await asked.wait()
         calls = len([r for r in model.requests if r.agent == "alice"])
         await team.prompt("by the way, hurry", to="alice")
-        while not team.state("alice").mail:
+        while not team.state("alice").inbox.mail:
             await anyio.sleep(0)
         assert len([r for r in model.requests if r.agent == "alice"]) == calls, "no model call while a plan waits"
         go.set()
@@ -180,7 +180,7 @@ async def test_an_idle_teammate_claims_the_next_ready_task_and_dependencies_hold
         await team.quiet()
         held = [task.subject for task in team.team.host.board.tasks() if task.owner == "alice"]
         assert held == ["do the first"]
-        assert dict(team.state("alice").tasks) != {}
+        assert dict(team.state("alice").work.tasks) != {}
 
 
 async def test_a_teammate_that_stops_at_a_limit_gives_its_task_back() -> None:
@@ -321,4 +321,4 @@ async def test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_ou
         row = team.team.host.board.agent("alice")
         assert row is not None
         assert row[0].life == "idle"
-        assert team.state("alice").stop_request is None
+        assert team.state("alice").lifecycle.stop_request is None

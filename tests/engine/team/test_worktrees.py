@@ -205,7 +205,7 @@ async def test_a_task_whose_worktree_is_gone_for_good_fails_and_is_not_done_else
         assert row is not None
         assert (row[0].status, row[0].worktree) == ("failed", None)
         assert "Your task has failed: the worktree parser is gone" in results(world, "lead")
-        assert team.state("lead").tasks == {}
+        assert team.state("lead").work.tasks == {}
 
 
 async def test_a_lead_whose_worktree_is_gone_in_the_middle_of_a_call_goes_on_without_it(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_a_lead_whose_worktree_is_gone_in_the_middle_of_a_call_goes_on_wit
         assert team.state("lead").me.folder == ""
         assert "You were interrupted: " in results(world, "lead")
         assert not (world.trees.workspace / "never.txt").exists()
-        assert team.state("lead").last_text == "I see"
+        assert team.state("lead").turns.last_text == "I see"
 
 
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])

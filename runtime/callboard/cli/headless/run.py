@@ -171,7 +171,7 @@ class HeadlessRun:
         if isinstance(session, HostedSession):
             return await session.begun() if self._what.options.identity.resume else None
         state = session.state("lead")
-        return state.spec if state is not None else None
+        return state.identity.spec if state is not None else None
 
     def _observers(self) -> Sequence[Observer]:
         # With JSON on stdout a script reads it all there; what a person may watch stays on stderr either way.

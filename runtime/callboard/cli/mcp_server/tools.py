@@ -189,7 +189,7 @@ class Tools:
             "workspace": str(room.places.workspace),
             "state": "waiting" if pending else "working",
             "host": host,
-            "text": (state.turn.text if state.turn else state.last_text) if state is not None else "",
+            "text": (state.turn.text if state.turn else state.turns.last_text) if state is not None else "",
             "why": "",
             "exit_code": None,
             "cost_usd": round(cost, 6),

@@ -307,7 +307,7 @@ def background_commands(session: OpenSession) -> list[str]:
         f"{shorten(first_line(entry.began.command), _COMMAND)} ({name})"
         for name, state in states
         if state is not None
-        for entry in state.background.values()
+        for entry in state.work.background.values()
         if entry.status == "running"
     ]
 

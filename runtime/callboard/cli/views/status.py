@@ -64,7 +64,7 @@ def rate_waits(session: OpenSession) -> list[str]:
     if not states:
         return []
     names = ", ".join(name for name, _ in states)
-    ends = [until for _, state in states if state is not None and (until := state.recovery.waiting_until)]
+    ends = [until for _, state in states if state is not None and (until := state.model.recovery.waiting_until)]
     until = f" until {datetime.fromtimestamp(max(ends)).astimezone():%H:%M}" if ends else ""
     return [f"{names} {'wait' if len(states) > 1 else 'waits'} for the rate limit{until} (callboard rate)"]
 

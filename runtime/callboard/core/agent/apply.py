@@ -14,7 +14,7 @@ from typing import Any
 
 from callboard.core.agent.apply_model import CALL_RULES, undo_asked
 from callboard.core.agent.apply_tools import TOOL_RULES
-from callboard.core.agent.changes import Rule, gate_moved, queue, said_to
+from callboard.core.agent.changes import Rule, gate_moved, queue, said_to, with_recovery, with_spec
 from callboard.core.agent.charging import charged
 from callboard.core.agent.plan_mode import mode_chosen, with_mode_reminder
 from callboard.core.agent.rules.delivery import mailing
@@ -107,7 +107,7 @@ def _waits_after_delivery(waits: Waits, state: AgentState, e: ev.EnvelopesDelive
     """End the wait for a reply when an envelope answers the agent's message, and record each message that the agent may
     answer.
     """
-    for envelope in [other for other in state.mail if other.id in e.ids]:
+    for envelope in [other for other in state.inbox.mail if other.id in e.ids]:
         answered = [to for to, message_id in waits.replies.items() if _answers(envelope, to, message_id)]
         if answered:
             waits = replace(
@@ -164,7 +164,7 @@ def budget_raised(state: AgentState, text: str) -> AgentState:
     except ValueError:
         return state
     budget = raised(state.me.budget, increase)
-    return replace(state, spec=state.me.model_copy(update={"budget": budget}))
+    return with_spec(state, state.me.model_copy(update={"budget": budget}))
 
 
 def asking_chosen(state: AgentState, text: str) -> AgentState:
@@ -176,7 +176,7 @@ def asking_chosen(state: AgentState, text: str) -> AgentState:
         return state
     if not 0 <= seconds < float("inf"):
         return state
-    return replace(state, spec=state.me.model_copy(update={"ask_deadline": seconds}))
+    return with_spec(state, state.me.model_copy(update={"ask_deadline": seconds}))
 
 
 def limits_chosen(state: AgentState, text: str) -> AgentState:
@@ -187,7 +187,7 @@ def limits_chosen(state: AgentState, text: str) -> AgentState:
     except ValueError:
         return state
     limits = state.me.limits.model_copy(update=changed.model_dump(exclude_unset=True))
-    return replace(state, spec=state.me.model_copy(update={"limits": limits}))
+    return with_spec(state, state.me.model_copy(update={"limits": limits}))
 
 
 def model_chosen(state: AgentState, text: str) -> AgentState:
@@ -199,7 +199,7 @@ def model_chosen(state: AgentState, text: str) -> AgentState:
         return state
     models = {**state.me.models, chosen.name: chosen.limits}
     spec = state.me.model_copy(update={"model": chosen.name, "models": models})
-    return replace(state, spec=spec, recovery=on_switched(state.recovery, ""))
+    return with_recovery(with_spec(state, spec), on_switched(state.model.recovery, ""))
 
 
 def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
@@ -212,7 +212,7 @@ def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
     )
     if not e.winds_down:
         return state
-    state = replace(state, wound_down=used_up_key(e.budget, e.kind, e.limit))
+    state = replace(state, budget=replace(state.budget, wound_down=used_up_key(e.budget, e.kind, e.limit)))
     return queue(state, Injection(kind="system-reminder", text=last_words_asked(reason), key="budget"))
 
 
@@ -271,14 +271,10 @@ def _started(state: AgentState, e: ev.AgentStarted) -> AgentState:
     gate = PlanGate("required") if e.spec.plan_required else PlanGate()
     return replace(
         state,
-        spec=e.spec,
-        session=e.session,
-        incarnation=e.incarnation,
-        began_at=e.at,
-        gate=gate,
-        assignment=e.assignment,
-        ordinal=e.ordinal,
-        summaries=e.summaries,
+        identity=replace(state.identity, spec=e.spec, session=e.session, incarnation=e.incarnation, began_at=e.at),
+        work=replace(state.work, gate=gate, assignment=e.assignment),
+        model=replace(state.model, ordinal=e.ordinal),
+        compaction=replace(state.compaction, summaries=e.summaries),
     )
 
 
@@ -287,50 +283,65 @@ def _same(state: AgentState, e: ev.Event) -> AgentState:
 
 
 def _prompt_set(state: AgentState, e: ev.PromptSet) -> AgentState:
-    conversation = with_overhead(state.conversation, e.overhead_tokens)
-    state = replace(state, system=e.system, tools=e.tools, listed=state.me.tools, conversation=conversation)
-    return (
-        state if e.instructions is None else replace(state, instructed={**(state.instructed or {}), **e.instructions})
-    )
+    conversation = with_overhead(state.context.conversation, e.overhead_tokens)
+    context = replace(state.context, system=e.system, tools=e.tools, listed=state.me.tools, conversation=conversation)
+    if e.instructions is not None:
+        context = replace(context, instructions={**(context.instructions or {}), **e.instructions})
+    return replace(state, context=context)
 
 
 def _spec_changed(state: AgentState, e: ev.SpecChanged) -> AgentState:
-    return replace(state, spec=e.spec)
+    return with_spec(state, e.spec)
 
 
 def _stop_asked(state: AgentState, e: ev.StopAsked) -> AgentState:
-    return replace(state, stop="asked", stop_by=e.by, stop_request=e.request_id)
+    return replace(state, lifecycle=replace(state.lifecycle, stop="asked", stop_by=e.by, stop_request=e.request_id))
 
 
 def _stopped(state: AgentState, e: ev.AgentStopped) -> AgentState:
-    return replace(state, ended=Ended(e.outcome, e.result), turn=None, wants_reply=False)
+    return replace(
+        state,
+        lifecycle=replace(state.lifecycle, ended=Ended(e.outcome, e.result)),
+        turn=None,
+        context=replace(state.context, wants_reply=False),
+    )
 
 
 def _received(state: AgentState, e: ev.EnvelopeReceived) -> AgentState:
     envelope = e.envelope
-    state = replace(state, position=max(state.position, envelope.seq))
+    state = replace(state, inbox=replace(state.inbox, position=max(state.inbox.position, envelope.seq)))
     if e.refused:
         return state
     if is_for_runtime(envelope):
         return _heed(state, envelope)
-    if envelope.type == "plan_request" or (envelope.type == "shutdown_request" and state.gate.gate == "pending"):
+    if envelope.type == "plan_request" or (envelope.type == "shutdown_request" and state.work.gate.gate == "pending"):
         state = gate_moved(state, PlanGate("required"))
-    return replace(state, mail=(*state.mail, envelope))
+    return replace(state, inbox=replace(state.inbox, mail=(*state.inbox.mail, envelope)))
 
 
 def _heed(state: AgentState, envelope: Envelope) -> AgentState:
     """Apply an envelope for the runtime, which takes effect at its receipt."""
     action = str(envelope.metadata.get("action", "")) if envelope.type == "command" else envelope.type
     if action in ("shutdown_request", "stop"):
-        return replace(state, stop="asked", stop_by=envelope.sender, stop_request=envelope.request_id)
+        return replace(
+            state,
+            lifecycle=replace(state.lifecycle, stop="asked", stop_by=envelope.sender, stop_request=envelope.request_id),
+        )
     if action == "interrupt" and state.turn:
         return replace(state, turn=replace(state.turn, interrupted=True))
-    if action == "new" and state.me.kind == "lead" and not state.stop:
-        return replace(state, stop="asked", stop_by=envelope.sender, renew="carry" if envelope.content else "fresh")
+    if action == "new" and state.me.kind == "lead" and not state.lifecycle.stop:
+        return replace(
+            state,
+            lifecycle=replace(
+                state.lifecycle, stop="asked", stop_by=envelope.sender, renew="carry" if envelope.content else "fresh"
+            ),
+        )
     if action == "interrupt":
-        return replace(state, compact=None, summary_halted=state.summary is not None)
+        return replace(
+            state, compaction=replace(state.compaction, focus=None, summary_halted=state.compaction.summary is not None)
+        )
     if action == "compact":
-        return replace(state, compact=envelope.content, compact_by="person")
+        return replace(state, compaction=replace(state.compaction, focus=envelope.content, requested_by="person"))
     change = _COMMANDS.get(action)
     return change(state, envelope.content) if change is not None else state
 
@@ -339,7 +350,9 @@ def _end_fire(state: AgentState, fire: str) -> AgentState:
     """End one fire of a schedule: the turn that it began, and no other; or remove it from the unread mail."""
     if state.turn is not None and state.turn.cause == fire:
         return replace(state, turn=replace(state.turn, interrupted=True))
-    return replace(state, mail=tuple(other for other in state.mail if other.id != fire))
+    return replace(
+        state, inbox=replace(state.inbox, mail=tuple(other for other in state.inbox.mail if other.id != fire))
+    )
 
 
 _COMMANDS: Mapping[str, Callable[[AgentState, str], AgentState]] = {
@@ -356,48 +369,66 @@ _COMMANDS: Mapping[str, Callable[[AgentState, str], AgentState]] = {
 
 def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
     gone = set(e.ids)
-    entering = [envelope for envelope in state.mail if envelope.id in gone]
+    entering = [envelope for envelope in state.inbox.mail if envelope.id in gone]
     assignments = [envelope.id for envelope in entering if envelope.metadata.get("assignment")]
     owes = bool(assignments)
     turn = state.turn
     leaving = [envelope for envelope in entering if envelope.type == "shutdown_request" and envelope.request_id]
     if leaving:
-        state = replace(state, leaving=leaving[-1].request_id or "", stop_by=leaving[-1].sender)
-    authority = state.authority
+        state = replace(
+            state, lifecycle=replace(state.lifecycle, leaving=leaving[-1].request_id or "", stop_by=leaving[-1].sender)
+        )
+    authority = state.turns.authority
     if turn:
         authority = after(turn.authority, entering, state.me.kind)
         wakes = (*turn.wakes, *(envelope.type for envelope in entering))
         turn = replace(turn, wakes=wakes, stop_asked=False, authority=authority)
         if turn.denies and any(raises(envelope) for envelope in entering):
             turn = replace(turn, denies=())
+    work = state.work
+    recovery = on_prompt(state.model.recovery) if any(map(raises, entering)) else state.model.recovery
+    state = said_to(state, e.blocks, e.at)
     return replace(
-        said_to(state, e.blocks, e.at),
-        mail=tuple(envelope for envelope in state.mail if envelope.id not in gone),
-        heard=state.heard + 1,
-        recovery=on_prompt(state.recovery) if any(map(raises, entering)) else state.recovery,
-        commands_begun=state.commands_begun - gone,
+        state,
+        inbox=replace(
+            state.inbox,
+            mail=tuple(envelope for envelope in state.inbox.mail if envelope.id not in gone),
+            deliveries=state.inbox.deliveries + 1,
+        ),
+        model=replace(state.model, recovery=recovery),
+        work=replace(
+            work,
+            commands_begun=work.commands_begun - gone,
+            assignment=work.assignment or owes,
+            assigned=assignments[-1] if assignments else work.assigned,
+            reported="" if owes else work.reported,
+            gate=PlanGate("required") if owes and state.me.plan_required else work.gate,
+        ),
         turn=turn,
-        authority=authority,
-        assignment=state.assignment or owes,
-        assigned=assignments[-1] if assignments else state.assigned,
-        reported="" if owes else state.reported,
-        gate=PlanGate("required") if owes and state.me.plan_required else state.gate,
+        turns=replace(state.turns, authority=authority),
     )
 
 
 def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
-    remaining = tuple(envelope for envelope in state.mail if envelope.id not in set(e.ids))
+    remaining = tuple(envelope for envelope in state.inbox.mail if envelope.id not in set(e.ids))
     turn = state.turn
     if e.refused and turn is not None:
         turn = replace(turn, refused=e.why)
-    begun = state.commands_begun - set(e.ids)
-    return replace(state, mail=remaining, heard=state.heard + 1, commands_begun=begun, turn=turn)
+    begun = state.work.commands_begun - set(e.ids)
+    return replace(
+        state,
+        inbox=replace(state.inbox, mail=remaining, deliveries=state.inbox.deliveries + 1),
+        work=replace(state.work, commands_begun=begun),
+        turn=turn,
+    )
 
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
     turn = Turn(id=e.turn, began_at=e.at, cause=e.cause, depth=e.depth, authority=e.authority)
-    state = replace(state, tried=frozenset(), skipped=frozenset())
-    return with_mode_reminder(replace(state, turn=turn, turns=state.turns + 1, authority=e.authority))
+    state = replace(state, compaction=replace(state.compaction, tried=frozenset(), skipped=frozenset()))
+    return with_mode_reminder(
+        replace(state, turn=turn, turns=replace(state.turns, count=state.turns.count + 1, authority=e.authority))
+    )
 
 
 def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
@@ -406,38 +437,41 @@ def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
 
 
 def _shutdown_refused(state: AgentState, e: ev.ShutdownRefused) -> AgentState:
-    return replace(state, leaving="") if state.leaving == e.request_id else state
+    if state.lifecycle.leaving != e.request_id:
+        return state
+    return replace(state, lifecycle=replace(state.lifecycle, leaving=""))
 
 
 def _turn_ended(state: AgentState, e: ev.TurnEnded) -> AgentState:
-    if state.leaving:
-        state = replace(state, stop="asked", stop_request=state.leaving, leaving="")
-    conversation = state.conversation
-    if state.recovery.cut_text:  # it stands in the turn's last words: the model knows what it has said
-        blocks = ({"type": "text", "text": state.recovery.cut_text},)
+    if state.lifecycle.leaving:
+        state = replace(
+            state, lifecycle=replace(state.lifecycle, stop="asked", stop_request=state.lifecycle.leaving, leaving="")
+        )
+    conversation = state.context.conversation
+    if state.model.recovery.cut_text:  # it stands in the turn's last words: the model knows what it has said
+        blocks = ({"type": "text", "text": state.model.recovery.cut_text},)
         conversation = add_assistant(
             conversation, state.seq + 1, blocks, at=e.at, turn=state.turn.id if state.turn else ""
         )
     return replace(
         state,
         turn=None,
-        conversation=conversation,
-        wants_reply=False,
-        last_text=e.text,
-        last_reason=e.reason,
-        last_why=e.why,
-        last_limit=e.limit,
-        recovery=rec.on_turn_end(state.recovery),
-        compact=None if state.compact_by == "tool" else state.compact,
-        summary=None,
+        context=replace(state.context, conversation=conversation, wants_reply=False),
+        turns=replace(state.turns, last_text=e.text, last_reason=e.reason, last_why=e.why, last_limit=e.limit),
+        model=replace(state.model, recovery=rec.on_turn_end(state.model.recovery)),
+        compaction=replace(
+            state.compaction,
+            focus=None if state.compaction.requested_by == "tool" else state.compaction.focus,
+            summary=None,
+        ),
     )
 
 
 def _tasks_reminded(state: AgentState, e: ev.TasksReminded) -> AgentState:
     if state.turn is None:
         return state
-    state = replace(state, turn=replace(state.turn, reminded=True), wants_reply=True)
-    tasks = {task: state.tasks.get(task, "") for task in e.tasks}
+    state = replace(state, turn=replace(state.turn, reminded=True), context=replace(state.context, wants_reply=True))
+    tasks = {task: state.work.tasks.get(task, "") for task in e.tasks}
     return queue(state, Injection(kind="system-reminder", text=reminder_words(tasks), key="unfinished"))
 
 
@@ -447,10 +481,11 @@ def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
 
 def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
     # A reminder alone asks for no reply: the prompt behind it may be blocked by a hook.
-    asks = state.wants_reply or not all(
-        is_reminder(injection) or is_guidance(injection) for injection in state.injections
+    asks = state.context.wants_reply or not all(
+        is_reminder(injection) or is_guidance(injection) for injection in state.context.injections
     )
-    return replace(said_to(state, e.blocks, e.at), injections=(), wants_reply=asks)
+    state = said_to(state, e.blocks, e.at)
+    return replace(state, context=replace(state.context, injections=(), wants_reply=asks))
 
 
 _RULES: Mapping[type, Rule] = charged(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.core.agent.changes import Rule, billed, queue, said_to
+from callboard.core.agent.changes import Rule, billed, queue, said_to, with_recovery, with_spec
 from callboard.core.agent.plan_mode import with_mode_reminder
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
@@ -34,52 +34,63 @@ from callboard.types.records import Usage
 def _called(state: AgentState, e: ev.ModelCalled) -> AgentState:
     if e.purpose == "summary":
         return state
-    recovery = replace(state.recovery, waiting_until=0.0, parked=False)
-    return replace(state, call=e, asked=state.asked + 1, heard=0, recovery=recovery)
+    recovery = replace(state.model.recovery, waiting_until=0.0, parked=False)
+    return replace(
+        state,
+        model=replace(state.model, call=e, turn_calls=state.model.turn_calls + 1, recovery=recovery),
+        inbox=replace(state.inbox, deliveries=0),
+    )
 
 
 def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
     cut = e.stop_reason == "max_tokens"
     paused = e.stop_reason in GOES_ON
-    conversation = usage_seen(state.conversation, e.usage)
+    conversation = usage_seen(state.context.conversation, e.usage)
     turn = state.turn
     if turn:
         spoken = turn.said.after(e.blocks, e.stop_reason, e.trimmed)
         turn = replace(turn, steps=turn.steps + 1, usage=turn.usage.plus(e.usage), said=spoken, last_call=False)
     if e.blocks:
-        model = state.call.model if state.call else e.model
+        model = state.model.call.model if state.model.call else e.model
         conversation = add_assistant(
             conversation, state.seq + 1, e.blocks, at=e.at, turn=turn.id if turn else "", by=model
         )
+    state = reply_booked(state, e)
     return replace(
-        reply_booked(state, e),
-        call=None,
-        ordinal=e.ordinal,
-        conversation=conversation,
+        state,
+        model=replace(
+            state.model,
+            call=None,
+            ordinal=e.ordinal,
+            recovery=rec.on_reply(
+                state.model.recovery, cut=cut, cut_call=e.cut_call, paused=paused, react_limit=state.me.react_limit
+            ),
+            stop_reason=e.stop_reason,
+            last_fault="",
+        ),
+        context=replace(state.context, conversation=conversation, wants_reply=paused),
         turn=turn,
         calls=tuple(CallState(call) for call in e.calls),
-        recovery=rec.on_reply(
-            state.recovery, cut=cut, cut_call=e.cut_call, paused=paused, react_limit=state.me.react_limit
+        budget=replace(state.budget, usage=state.budget.usage.plus(e.usage)),
+        costs=replace(
+            state.costs,
+            cache=cache_seen(state.costs.cache, e.usage, e.at, state.context.conversation.revision),
+            health=health_after(state, e),
         ),
-        wants_reply=paused,
-        stop_reason=e.stop_reason,
-        last_fault="",
-        usage=state.usage.plus(e.usage),
-        cache=cache_seen(state.cache, e.usage, e.at, state.conversation.revision),
-        health=health_after(state, e),
-        batch="",
-        steps=state.steps + 1,
-        steps_since_todo=state.steps_since_todo + 1,
+        compaction=replace(state.compaction, batch=""),
+        turns=replace(state.turns, steps=state.turns.steps + 1),
+        work=replace(state.work, steps_since_todo=state.work.steps_since_todo + 1),
     )
 
 
 def _reply_dropped(state: AgentState, e: ev.ReplyDropped) -> AgentState:
-    recovery = replace(state.recovery, cut_call=e.cut_call, cut_characters=e.cut_characters)
-    return billed(replace(state, call=None, ordinal=e.ordinal, wants_reply=True, recovery=recovery), e.usage)
+    recovery = replace(state.model.recovery, cut_call=e.cut_call, cut_characters=e.cut_characters)
+    model = replace(state.model, call=None, ordinal=e.ordinal, recovery=recovery)
+    return billed(replace(state, model=model, context=replace(state.context, wants_reply=True)), e.usage)
 
 
 def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
-    conversation = state.conversation
+    conversation = state.context.conversation
     if e.text.strip():
         blocks = ({"type": "text", "text": e.text.rstrip()},)
         conversation = add_assistant(
@@ -87,71 +98,86 @@ def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
         )
         if state.turn and state.turn.said.seam is not None:  # the person has seen it as the rest of what came before
             state = replace(state, turn=replace(state.turn, said=state.turn.said.after(blocks, "")))
-    return replace(state, call=None, ordinal=e.ordinal, conversation=conversation, wants_reply=False)
+    return replace(
+        state,
+        model=replace(state.model, call=None, ordinal=e.ordinal),
+        context=replace(state.context, conversation=conversation, wants_reply=False),
+    )
 
 
 def _call_failed(state: AgentState, e: ev.CallFailed) -> AgentState:
     state = billed(state, e.fault.usage) if e.fault.usage else state
     if e.purpose == "summary":
         return state
-    return replace(state, call=None, recovery=rec.on_failed(state.recovery, e), last_fault=e.fault.kind)
+    recovery = rec.on_failed(state.model.recovery, e)
+    return replace(state, model=replace(state.model, call=None, recovery=recovery, last_fault=e.fault.kind))
 
 
 def _retry_planned(state: AgentState, e: ev.RetryPlanned) -> AgentState:
     if e.purpose == "summary":
-        return replace(state, summary_until=e.until)
-    return replace(state, recovery=rec.on_retry(state.recovery, e.until, e.parked, e.at))
+        return replace(state, compaction=replace(state.compaction, summary_until=e.until))
+    return with_recovery(state, rec.on_retry(state.model.recovery, e.until, e.parked, e.at))
 
 
 def _switched(state: AgentState, e: ev.ModelSwitched) -> AgentState:
     if e.purpose == "summary":
         return state
-    return replace(state, recovery=rec.on_switched(state.recovery, e.model))
+    return with_recovery(state, rec.on_switched(state.model.recovery, e.model))
 
 
 def _learned(state: AgentState, e: ev.LimitsLearned) -> AgentState:
     stated = {"max_output": e.max_output, "window": e.window}
     limits = state.me.limits_of(e.model).model_copy(update={k: v for k, v in stated.items() if v is not None})
     spec = state.me.model_copy(update={"models": {**state.me.models, e.model: limits}})
-    return replace(state, spec=spec, recovery=rec.on_learned(state.recovery))
+    return with_recovery(with_spec(state, spec), rec.on_learned(state.model.recovery))
 
 
 def _raised(state: AgentState, e: ev.OutputRaised) -> AgentState:
-    return replace(state, recovery=replace(state.recovery, output_limit=e.limit, escalated=True))
+    return with_recovery(state, replace(state.model.recovery, output_limit=e.limit, escalated=True))
 
 
 def _continued(state: AgentState, e: ev.ContinuationAsked) -> AgentState:
     text = rec.SMALLER_PROMPT.format(call=e.call) if e.call else rec.CONTINUATION_PROMPT
     prompt = Placed(data={"type": "text", "text": text}, source="reminder")
-    state = replace(state, recovery=replace(state.recovery, continuations=e.count, cut=False))
+    state = with_recovery(state, replace(state.model.recovery, continuations=e.count, cut=False))
     return said_to(state, (prompt,), e.at)
 
 
 def _react_asked(state: AgentState, e: ev.ReactAsked) -> AgentState:
-    return replace(state, recovery=replace(state.recovery, failure=None, react=True, reacted=True))
+    return with_recovery(state, replace(state.model.recovery, failure=None, react=True, reacted=True))
 
 
 def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
     if e.undoes:
         return edit_booked(state, _undone(state, e), e)
     state = billed(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
+    compaction = state.compaction
     if not e.edits:
-        faulty = state.faulty | {e.stage} if e.why else state.faulty
-        return replace(_compacted(state, e), tried=state.tried | {(e.stage, e.revision)}, faulty=faulty)
+        after = _compacted(state, e)
+        faulty = compaction.faulty | {e.stage} if e.why else compaction.faulty
+        tried = compaction.tried | {(e.stage, e.revision)}
+        return replace(after, compaction=replace(after.compaction, tried=tried, faulty=faulty))
     by = f"{e.stage}/{e.trigger}"
+    after = _compacted(state, e)
     after = replace(
-        _compacted(state, e),
-        conversation=edited(state.conversation, e.edits),
-        tried=still_failed(state.tried),
-        skipped=frozenset(),
-        batch=e.stage,
-        compactions=state.compactions + 1,
-        compacted={**state.compacted, by: state.compacted.get(by, 0) + 1},
-        spared=spared_after(state.spared, e) if state.spared else (),
-        told=told_after(state.told, e.edits),
-        noted=noted_after(state.noted, e.edits),
+        after,
+        context=replace(
+            after.context,
+            conversation=edited(state.context.conversation, e.edits),
+            reminders=told_after(state.context.reminders, e.edits),
+            notes=noted_after(state.context.notes, e.edits),
+        ),
+        compaction=replace(
+            after.compaction,
+            tried=still_failed(compaction.tried),
+            skipped=frozenset(),
+            batch=e.stage,
+            count=compaction.count + 1,
+            by_stage={**compaction.by_stage, by: compaction.by_stage.get(by, 0) + 1},
+            spared=spared_after(compaction.spared, e) if compaction.spared else (),
+        ),
     )
-    if after.turn is not None and MODE in state.told and MODE not in after.told:
+    if after.turn is not None and MODE in state.context.reminders and MODE not in after.context.reminders:
         after = with_mode_reminder(after)
     return _reminded_of_part(state, edit_booked(state, after, e))
 
@@ -159,35 +185,48 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
 def _reminded_of_part(before: AgentState, state: AgentState) -> AgentState:
     """Show the model the end of a reply that is to be continued again, if the edits removed that part of the reply."""
     spoken = state.turn.said if state.turn else None
-    if spoken is None or spoken.seam is None or not state.wants_reply:
+    if spoken is None or spoken.seam is None or not state.context.wants_reply:
         return state
-    part = next((message.id for message in reversed(before.conversation.messages) if message.role == "assistant"), None)
-    if any(message.id == part for message in state.conversation.messages):
+    earlier = reversed(before.context.conversation.messages)
+    part = next((message.id for message in earlier if message.role == "assistant"), None)
+    if any(message.id == part for message in state.context.conversation.messages):
         return state
     return queue(state, going_on(spoken.text))
 
 
 def _compacted(state: AgentState, e: ev.ContextEdited) -> AgentState:
     """Clear the request that asked for this compaction."""
-    turn = replace(state.turn, summaries_failed=0) if state.turn and state.summary and e.edits else state.turn
-    recovery = replace(state.recovery, react=False) if e.trigger == "reactive" else state.recovery
-    state = replace(state, turn=turn, recovery=recovery)
+    turn = state.turn
+    if turn and state.compaction.summary and e.edits:
+        turn = replace(turn, summaries_failed=0)
+    recovery = replace(state.model.recovery, react=False) if e.trigger == "reactive" else state.model.recovery
+    state = replace(state, turn=turn, model=replace(state.model, recovery=recovery))
     return _summary_over(_compact_done(state) if e.trigger == "manual" else state)
 
 
 def _compact_done(state: AgentState) -> AgentState:
     """End the requested compaction. If the `compact` tool requested it, the turn may end too."""
-    ends = state.compact is not None and state.compact_by == "tool" and state.me.after_compact == "end_turn"
+    request = state.compaction
+    ends = request.focus is not None and request.requested_by == "tool" and state.me.after_compact == "end_turn"
     turn = replace(state.turn, ending=True) if state.turn and ends else state.turn
-    return replace(state, compact=None, turn=turn)
+    return replace(state, compaction=replace(request, focus=None), turn=turn)
 
 
 def _summary_over(state: AgentState) -> AgentState:
-    return replace(state, summary=None, summary_transcript="", summary_halted=False, summary_until=0.0)
+    compaction = replace(state.compaction, summary=None, summary_transcript="", summary_halted=False, summary_until=0.0)
+    return replace(state, compaction=compaction)
 
 
 def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:
-    return replace(state, summary=e.wanted, summary_transcript=e.transcript, summaries=state.summaries + 1)
+    return replace(
+        state,
+        compaction=replace(
+            state.compaction,
+            summary=e.wanted,
+            summary_transcript=e.transcript,
+            summaries=state.compaction.summaries + 1,
+        ),
+    )
 
 
 def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
@@ -195,9 +234,13 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
         return _summary_skipped(state, e.skipped)
     state = billed(state, e.usage)
     turn = replace(state.turn, summaries_failed=state.turn.summaries_failed + 1) if state.turn else None
-    request = state.summary
-    tried = state.tried | {failed_at(request, state.conversation.revision)} if request else state.tried
-    state = replace(state, turn=turn, tried=tried)
+    request = state.compaction.summary
+    tried = (
+        state.compaction.tried | {failed_at(request, state.context.conversation.revision)}
+        if request
+        else state.compaction.tried
+    )
+    state = replace(state, turn=turn, compaction=replace(state.compaction, tried=tried))
     return _summary_over(_compact_done(state) if request and request.trigger == "manual" else state)
 
 
@@ -207,26 +250,27 @@ def _summary_skipped(state: AgentState, skipped: SummaryWanted) -> AgentState:
     """
     if skipped.trigger == "manual":
         return _compact_done(state)
-    return replace(state, skipped=state.skipped | {failed_at(skipped, state.conversation.revision)})
+    now_skipped = state.compaction.skipped | {failed_at(skipped, state.context.conversation.revision)}
+    return replace(state, compaction=replace(state.compaction, skipped=now_skipped))
 
 
 def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:
     if e.tokens is None and e.until is not None:
-        return replace(state, uncounted_until=e.until)
-    if e.tokens is None or e.revision != state.conversation.revision:
-        return replace(state, uncountable=state.uncountable or e.tokens is None)
-    return replace(state, conversation=counted(state.conversation, e.tokens))
+        return replace(state, model=replace(state.model, uncounted_until=e.until))
+    if e.tokens is None or e.revision != state.context.conversation.revision:
+        return replace(state, model=replace(state.model, uncountable=state.model.uncountable or e.tokens is None))
+    return replace(state, context=replace(state.context, conversation=counted(state.context.conversation, e.tokens)))
 
 
 def health_after(state: AgentState, e: ev.ModelReplied) -> CacheHealth:
     """Return the agent's cache health after this reply."""
-    call = state.call
+    call = state.model.call
     limits = state.me.limits_of(call.model if call else e.model)
-    return health_seen(state.health, e.usage, limits, call.at if call else e.at)
+    return health_seen(state.costs.health, e.usage, limits, call.at if call else e.at)
 
 
 def _thrashed(state: AgentState, e: ev.CacheThrash) -> AgentState:
-    return replace(state, health=thrash_told(state.health))
+    return replace(state, costs=replace(state.costs, health=thrash_told(state.costs.health)))
 
 
 CALL_RULES: Mapping[type, Rule] = {
@@ -252,63 +296,69 @@ CALL_RULES: Mapping[type, Rule] = {
 
 def reply_booked(state: AgentState, e: ModelReplied) -> AgentState:
     """Return the state before a reply, with the cost of the request and the reply's calls added."""
-    limits = state.me.limits_of(state.call.model if state.call else e.model)
-    forgotten = called(state.forgotten, e.calls, state.steps + 1)
+    limits = state.me.limits_of(state.model.call.model if state.model.call else e.model)
+    forgotten = called(state.costs.forgotten, e.calls, state.turns.steps + 1)
     charged = 0.0
-    if forgotten.rereads > state.forgotten.rereads:
-        reread = forgotten.reread_tokens - state.forgotten.reread_tokens
-        whole = size(state.conversation)
+    if forgotten.rereads > state.costs.forgotten.rereads:
+        reread = forgotten.reread_tokens - state.costs.forgotten.reread_tokens
+        whole = size(state.context.conversation)
         # The step that asked, and the storing of what it brings.
         charged = step_price(prices_of(limits), whole + reread, whole) + limits.price_output * e.usage.output_tokens
-    cycle = step_made(state.cycle, state.conversation.messages, limits, charged)
-    return replace(state, cycle=cycle, forgotten=forgotten)
+    cycle = step_made(state.costs.cycle, state.context.conversation.messages, limits, charged)
+    return replace(state, costs=replace(state.costs, cycle=cycle, forgotten=forgotten))
 
 
 def edit_booked(before: AgentState, after: AgentState, e: ContextEdited) -> AgentState:
     """Return the state after an edit of the view, with its cost and savings added."""
-    old = before.conversation.messages
-    new = after.conversation.messages
+    old = before.context.conversation.messages
+    new = after.context.conversation.messages
     if not e.edits or old == new:
         return after
-    limits = before.me.limits_of(model_in_use(before.recovery, before.me))
+    limits = before.me.limits_of(model_in_use(before.model.recovery, before.me))
     start, _ = new.span(min(edit.message for edit in e.edits), new[-1].id)
     behind = sum(message.tokens for message in new[start:])
     # What an edit before it has changed at this same moment is paid for already.
-    warm = not before.cycle.touched and is_warm(before.cache.used_at, e.at, limits.cache_ttl)
+    warm = not before.costs.cycle.touched and is_warm(before.costs.cache.used_at, e.at, limits.cache_ttl)
     price = edit_price(prices_of(limits), behind, warm=warm) + _price_of(e.usage, before)
-    cycle = edit_made(before.cycle, old, new, edits=e.edits, cost=(price, before.steps))
-    return replace(after, cycle=cycle, forgotten=taken_away(before.forgotten, old, e.edits, before.steps))
+    cycle = edit_made(before.costs.cycle, old, new, edits=e.edits, cost=(price, before.turns.steps))
+    forgotten = taken_away(before.costs.forgotten, old, e.edits, before.turns.steps)
+    return replace(after, costs=replace(after.costs, cycle=cycle, forgotten=forgotten))
 
 
 def _price_of(usage: Usage, state: AgentState) -> float:
     """Return the price of a summary's calls, in the unit of these figures."""
     if usage.cost_usd:
         return usage.cost_usd * 1_000_000
-    limits = state.me.limits_of(model_in_use(state.recovery, state.me))
+    limits = state.me.limits_of(model_in_use(state.model.recovery, state.me))
     return limits.cost_of(usage) * 1_000_000
 
 
 def undo_asked(state: AgentState, text: str) -> AgentState:
     """Return the state once a person asked to take back the edits at these journal positions."""
     positions = asked_for(text)
-    return replace(state, undo=(*state.undo, positions)) if positions else state
+    if not positions:
+        return state
+    return replace(state, compaction=replace(state.compaction, undo=(*state.compaction.undo, positions)))
 
 
 def _undone(state: AgentState, event: ContextEdited) -> AgentState:
     """Return the state after the record of an undo, done or refused. Other requests stay open. A summary of the
     previous view that a dead process began is void."""
-    pending = list(state.undo)
+    pending = list(state.compaction.undo)
     if event.undoes in pending:
         pending.remove(event.undoes)
-    state = replace(state, undo=tuple(pending))
+    state = replace(state, compaction=replace(state.compaction, undo=tuple(pending)))
     if not event.edits:
         return state
     return replace(
         state,
-        conversation=edited(state.conversation, event.edits),
-        tried=frozenset(),
-        summary=None,
-        summary_transcript="",
-        summary_halted=False,
-        spared=spared_after(state.spared, event),
+        context=replace(state.context, conversation=edited(state.context.conversation, event.edits)),
+        compaction=replace(
+            state.compaction,
+            tried=frozenset(),
+            summary=None,
+            summary_transcript="",
+            summary_halted=False,
+            spared=spared_after(state.compaction.spared, event),
+        ),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callboard.core.agent.changes import Rule, gate_moved, queue, said_to
+from callboard.core.agent.changes import Rule, gate_moved, queue, said_to, with_recovery
 from callboard.core.agent.plan_mode import in_mode, mode_after_approval, without_mode_reminder
 from callboard.core.agent.state import AgentState, BackgroundCommand, CallState
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
@@ -66,7 +66,8 @@ def _answer_taken(state: AgentState, e: ev.AnswerTaken) -> AgentState:
     def change(item: CallState) -> CallState:
         if item.request_id != e.request_id or item.stage != "asking":
             return item
-        closed = gate_refuses(state.gate, item.call.name, reads_only=False)  # it may have closed while the call waited
+        # The gate may have closed while the call waited.
+        closed = gate_refuses(state.work.gate, item.call.name, reads_only=False)
         void = _void(e, item)
         if e.status == "approved" and closed is None and not void:
             if e.input is None:
@@ -99,7 +100,7 @@ def _refusal(e: ev.AnswerTaken) -> str:
 def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
     """Apply the answer to a plan. Only the answer to the pending plan changes the gate, and only an approval of its
     digest opens it."""
-    gate = state.gate
+    gate = state.work.gate
     if gate.gate != "pending" or gate.request_id != e.request_id:
         return state
     void = void_of(e, gate.digest) if e.status == "approved" else ""
@@ -114,7 +115,8 @@ def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
     tag = Injection(
         kind="plan-decision", text=decision(e, void, mode), key=f"{e.request_id} {'void' if void else e.status}"
     )
-    return replace(queue(state, tag), gate=gate, wants_reply=True)
+    state = queue(state, tag)
+    return replace(state, work=replace(state.work, gate=gate), context=replace(state.context, wants_reply=True))
 
 
 def _tool_started(state: AgentState, e: ev.ToolStarted) -> AgentState:
@@ -164,10 +166,11 @@ def _merged(state: AgentState, e: ev.ResultsMerged) -> AgentState:
 def _reminded(state: AgentState) -> AgentState:
     """Queue a reminder of open todos that were not changed for some steps. Each reminder restarts the count."""
     due = state.me.todo_reminder_steps
-    if not due or state.steps_since_todo < due or all(todo.status == "completed" for todo in state.todos):
+    if not due or state.work.steps_since_todo < due or all(todo.status == "completed" for todo in state.work.todos):
         return state
-    note = Injection(kind="system-reminder", text=todo_reminder(state.todos), key="todo")
-    return replace(queue(state, note), steps_since_todo=0)
+    note = Injection(kind="system-reminder", text=todo_reminder(state.work.todos), key="todo")
+    state = queue(state, note)
+    return replace(state, work=replace(state.work, steps_since_todo=0))
 
 
 def _result_block(item: CallState) -> Json:
@@ -186,51 +189,59 @@ def _stop_hook_ran(state: AgentState, e: ev.StopHookRan) -> AgentState:
         return state
     if not e.go_on:
         return replace(state, turn=replace(turn, stop_asked=True, stop_blocks=0))
-    state = replace(state, turn=replace(turn, stop_blocks=turn.stop_blocks + 1), wants_reply=True)
+    state = replace(
+        state, turn=replace(turn, stop_blocks=turn.stop_blocks + 1), context=replace(state.context, wants_reply=True)
+    )
     return queue(state, Injection(kind="stop-hook", text=e.go_on, source="hook"))
 
 
 def _todos_set(state: AgentState, e: ev.TodosSet) -> AgentState:
-    return replace(state, todos=e.todos, steps_since_todo=0)
+    return replace(state, work=replace(state.work, todos=e.todos, steps_since_todo=0))
 
 
 def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
-    changed = state.changed
-    if e.changed and (e.path not in state.files or e.path not in changed):  # a changed one is known: quick for new ones
+    work = state.work
+    changed = work.changed
+    if e.changed and (e.path not in work.files or e.path not in changed):  # a changed one is known: quick for new ones
         changed = (*changed, e.path)
-    return replace(state, files=state.files.having(e.path, e.digest), changed=changed)
+    return replace(state, work=replace(work, files=work.files.having(e.path, e.digest), changed=changed))
 
 
 def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:
     """Apply a loaded skill: its rules for calls apply to the current turn, and so does its model, like a fallback
     model."""
-    skills = state.skills if e.name in state.skills else (*state.skills, e.name)
-    texts = {**{k: v for k, v in state.skill_texts.items() if k != e.name}, e.name: e.text} if e.text else None
+    skills = state.work.skills if e.name in state.work.skills else (*state.work.skills, e.name)
+    texts = {**{k: v for k, v in state.work.skill_texts.items() if k != e.name}, e.name: e.text} if e.text else None
     turn = state.turn
     if turn is not None and (e.allowed or e.disallowed or e.effort):
         lifts = tuple(dict.fromkeys((*turn.lifts, *e.allowed)))
         denies = tuple(dict.fromkeys((*turn.denies, *e.disallowed)))
         turn = replace(turn, lifts=lifts, denies=denies, effort=e.effort or turn.effort)
-    state = replace(state, skills=skills, skill_texts=texts or state.skill_texts, turn=turn)
-    return replace(state, recovery=on_switched(state.recovery, e.model)) if e.model and turn is not None else state
+    state = replace(
+        state, work=replace(state.work, skills=skills, skill_texts=texts or state.work.skill_texts), turn=turn
+    )
+    if not e.model or turn is None:
+        return state
+    return with_recovery(state, on_switched(state.model.recovery, e.model))
 
 
 def _commands_began(state: AgentState, e: ev.SkillCommandsBegan) -> AgentState:
-    return replace(state, commands_begun=state.commands_begun | {e.envelope})
+    return replace(state, work=replace(state.work, commands_begun=state.work.commands_begun | {e.envelope}))
 
 
 def _gate_set(state: AgentState, e: ev.GateSet) -> AgentState:
-    return replace(state, gate=PlanGate(e.gate, e.request_id, e.digest, e.plan, task=e.task))
+    return replace(state, work=replace(state.work, gate=PlanGate(e.gate, e.request_id, e.digest, e.plan, task=e.task)))
 
 
 def _task_held(state: AgentState, e: ev.TaskHeld) -> AgentState:
-    tasks = {task: subject for task, subject in state.tasks.items() if task != e.task}
+    tasks = {task: subject for task, subject in state.work.tasks.items() if task != e.task}
     if e.held:
         tasks[e.task] = e.subject
-    gate = state.gate
+    gate = state.work.gate
     if gate.gate == "open" and gate.task and gate.task not in tasks:
         gate = _after_work(state)
-    return replace(gate_moved(state, gate), tasks=tasks)
+    state = gate_moved(state, gate)
+    return replace(state, work=replace(state.work, tasks=tasks))
 
 
 def _after_work(state: AgentState) -> PlanGate:
@@ -239,23 +250,24 @@ def _after_work(state: AgentState) -> PlanGate:
 
 
 def _reported(state: AgentState, e: ev.Reported) -> AgentState:
-    return replace(gate_moved(state, _after_work(state)), assignment=False, assigned="", reported=e.result)
+    state = gate_moved(state, _after_work(state))
+    return replace(state, work=replace(state.work, assignment=False, assigned="", reported=e.result))
 
 
 def _bg_started(state: AgentState, e: ev.BackgroundStarted) -> AgentState:
-    return replace(state, background={**state.background, e.id: BackgroundCommand(e)})
+    return replace(state, work=replace(state.work, background={**state.work.background, e.id: BackgroundCommand(e)}))
 
 
 def _bg_ended(state: AgentState, e: ev.BackgroundEnded) -> AgentState:
-    command = state.background.get(e.id)
+    command = state.work.background.get(e.id)
     if command is None:
         return state
     ended = replace(command, status=e.status, exit_code=e.exit_code)
-    return replace(state, background={**state.background, e.id: ended})
+    return replace(state, work=replace(state.work, background={**state.work.background, e.id: ended}))
 
 
 def _compact_asked(state: AgentState, e: ev.CompactAsked) -> AgentState:
-    return replace(state, compact=e.focus, compact_by=e.by)
+    return replace(state, compaction=replace(state.compaction, focus=e.focus, requested_by=e.by))
 
 
 def _text(text: str) -> Json:

@@ -11,6 +11,8 @@ from callboard.core.context.project_instructions import instructed_with, noted_w
 from callboard.core.context.reminders import told_with
 from callboard.core.context.view.conversation import add_user
 from callboard.core.frozen import replace
+from callboard.core.recovery.retry_policy import RecoveryState
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Usage
 
@@ -20,33 +22,50 @@ Rule = Callable[[AgentState, Any], AgentState]
 
 def queue(state: AgentState, injection: Injection) -> AgentState:
     """Queue an injection. It replaces an unsent one of the same kind and key."""
-    others = tuple(other for other in state.injections if (other.kind, other.key) != (injection.kind, injection.key))
+    others = tuple(
+        other for other in state.context.injections if (other.kind, other.key) != (injection.kind, injection.key)
+    )
     return replace(
         state,
-        injections=(*others, injection),
-        told=told_with(state.told, injection),
-        instructed=instructed_with(state.instructed, injection),
-        noted=noted_with(state.noted, injection),
+        context=replace(
+            state.context,
+            injections=(*others, injection),
+            reminders=told_with(state.context.reminders, injection),
+            instructions=instructed_with(state.context.instructions, injection),
+            notes=noted_with(state.context.notes, injection),
+        ),
     )
 
 
 def said_to(state: AgentState, blocks: tuple[Placed, ...], at: float) -> AgentState:
     """Add blocks for the model to the open user message, or open one."""
     turn = state.turn.id if state.turn else ""
-    conversation = add_user(state.conversation, state.seq + 1, blocks, at=at, turn=turn)
-    return replace(state, conversation=conversation, wants_reply=True)
+    conversation = add_user(state.context.conversation, state.seq + 1, blocks, at=at, turn=turn)
+    return replace(state, context=replace(state.context, conversation=conversation, wants_reply=True))
+
+
+def with_spec(state: AgentState, spec: AgentSpec) -> AgentState:
+    """Return the state with another spec."""
+    return replace(state, identity=replace(state.identity, spec=spec))
+
+
+def with_recovery(state: AgentState, recovery: RecoveryState) -> AgentState:
+    """Return the state with another recovery from failed model calls."""
+    return replace(state, model=replace(state.model, recovery=recovery))
 
 
 def billed(state: AgentState, usage: Usage) -> AgentState:
     turn = replace(state.turn, usage=state.turn.usage.plus(usage)) if state.turn else None
-    return replace(state, usage=state.usage.plus(usage), turn=turn)
+    return replace(state, budget=replace(state.budget, usage=state.budget.usage.plus(usage)), turn=turn)
 
 
 def gate_moved(state: AgentState, gate: PlanGate) -> AgentState:
     """Set the plan gate. If it has closed, allowed calls that have not started are checked again."""
     if gate.gate == "open":
-        return replace(state, gate=gate)
-    return replace(state, gate=gate, calls=tuple(_back_to_proposed(item) for item in state.calls))
+        return replace(state, work=replace(state.work, gate=gate))
+    return replace(
+        state, work=replace(state.work, gate=gate), calls=tuple(_back_to_proposed(item) for item in state.calls)
+    )
 
 
 def _back_to_proposed(item: CallState) -> CallState:

@@ -23,36 +23,36 @@ Charge = Callable[[AgentState, Any], Account]
 
 
 def _called(state: AgentState, e: ev.ModelCalled) -> Account:
-    account = state.account
+    account = state.budget.account
     if e.purpose == "summary":
         account = replace(_summary_used(state, e.used), summary=amount_of(e.used, 0))
     return replace(account, held=Amount(e.reserved_tokens, e.reserved_usd, 1))
 
 
 def _replied(state: AgentState, e: ev.ModelReplied | ev.ReplyDropped) -> Account:
-    return state.account.using(amount_of(e.usage), _cause(state))
+    return state.budget.account.using(amount_of(e.usage), _cause(state))
 
 
 def _interrupted(state: AgentState, e: ev.ReplyInterrupted) -> Account:
-    return state.account.using(state.account.held or ONE_CALL, _cause(state))
+    return state.budget.account.using(state.budget.account.held or ONE_CALL, _cause(state))
 
 
 def _failed(state: AgentState, e: ev.CallFailed) -> Account:
-    used = state.account.held or ONE_CALL if e.fault.may_bill or e.fault.kind == "lost" else ONE_CALL
+    used = state.budget.account.held or ONE_CALL if e.fault.may_bill or e.fault.kind == "lost" else ONE_CALL
     if e.fault.usage is not None:
         used = amount_of(e.fault.usage)
-    return state.account.using(used, _cause(state))
+    return state.budget.account.using(used, _cause(state))
 
 
 def _edited(state: AgentState, e: ev.ContextEdited) -> Account:
-    if e.undoes or state.summary is None or e.stage != state.summary.stage:
-        return state.account
+    if e.undoes or state.compaction.summary is None or e.stage != state.compaction.summary.stage:
+        return state.budget.account
     return replace(_summary_used(state, e.usage), summary=NOTHING)
 
 
 def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> Account:
     if e.skipped is not None:
-        return state.account
+        return state.budget.account
     account = _summary_used(state, e.usage)
     if account.held is not None:  # what was told before it says nothing of this one: it was cut off
         account = account.using(account.held, _cause(state))
@@ -61,21 +61,22 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> Account:
 
 def _summary_used(state: AgentState, usage: Usage) -> Account:
     """Return the account with the total usage that calls of a summary have reported so far."""
-    account = state.account
+    account = state.budget.account
     used = amount_of(usage, 0).minus(account.summary)
     return account.using(used.plus(ONE_CALL), _cause(state)) if used.tokens else account
 
 
 def _resumed(state: AgentState, e: ev.AgentResumed) -> Account:
     """Charge the call of a summary whose process is gone. `CallFailed` handles the call of a turn."""
-    account = state.account
-    if account.held is None or state.call is not None:
+    account = state.budget.account
+    if account.held is None or state.model.call is not None:
         return account
     return replace(account.using(account.held, _cause(state)), summary=NOTHING)
 
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> Account:
-    return state.account if state.account.fire == NOTHING else replace(state.account, fire=NOTHING)
+    account = state.budget.account
+    return account if account.fire == NOTHING else replace(account, fire=NOTHING)
 
 
 def _cause(state: AgentState) -> str:
@@ -105,6 +106,8 @@ def _charging(rule: Rule, charge: Charge) -> Rule:
     def both(state: AgentState, event: Any) -> AgentState:
         account = charge(state, event)
         after = rule(state, event)
-        return after if account is after.account else replace(after, account=account)
+        if account is after.budget.account:
+            return after
+        return replace(after, budget=replace(after.budget, account=account))
 
     return both

@@ -66,9 +66,9 @@ def decide(state: AgentState, facts: Facts) -> st.Step:
 
 
 def ended(state: AgentState, facts: Facts) -> st.Step | None:
-    if state.ended is None:
+    if state.lifecycle.ended is None:
         return None
-    return st.Done(state.ended.outcome, state.ended.result)
+    return st.Done(state.lifecycle.ended.outcome, state.lifecycle.ended.result)
 
 
 def stopping(state: AgentState, facts: Facts) -> st.Step | None:
@@ -79,29 +79,31 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     if not reason:
         return None
     # An interrupt ends the turn only (test_an_interrupt_ends_the_turn_but_lets_background_commands_run).
-    spared = ("end",) if state.stop else ("end", "bg")
+    spared = ("end",) if state.lifecycle.stop else ("end", "bg")
     running = tuple(sorted(operation for operation in facts.running if operation.kind not in spared))
     # Operations first: a tool that still runs could change files after its call has a result
     # (test_a_stop_cancels_all_then_answers_all_then_ends_the_turn_then_the_life).
     if running:
         return st.Cancel(running)
-    if state.call is not None or any(item.stage != "settled" for item in state.calls) or state.summary:
-        return st.Interrupt("stopped" if state.stop else reason)
+    if state.model.call is not None or any(item.stage != "settled" for item in state.calls) or state.compaction.summary:
+        return st.Interrupt("stopped" if state.lifecycle.stop else reason)
     if state.calls:
         return st.Merge()
     if turn is not None:
-        if state.stop or reason != "limit":
-            return st.EndTurn("stopped" if state.stop else "interrupted")
+        if state.lifecycle.stop or reason != "limit":
+            return st.EndTurn("stopped" if state.lifecycle.stop else "interrupted")
         return time_is_up(state, facts)
-    if not state.stop:
+    if not state.lifecycle.stop:
         return None
-    return commands_left(state, facts) or st.StopAgent("stopped", state.reported or state.last_text)
+    return commands_left(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
 
 
 def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
     """End background commands with the life that started them, because no other life would receive their end. The next
     life of a renewed name takes them over."""
-    running = [command for command, bg in state.background.items() if bg.status == "running"] if not state.renew else []
+    if state.lifecycle.renew:
+        return None
+    running = [command for command, bg in state.work.background.items() if bg.status == "running"]
     unended = tuple(command for command in running if Operation("end", command) not in facts.running)
     if unended:
         return st.EndCommands(unended)
@@ -109,10 +111,10 @@ def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def _why_halt(state: AgentState, facts: Facts) -> str:
-    if state.stop:
+    if state.lifecycle.stop:
         return "stopped"
     if state.turn is None:
-        return "interrupted" if state.summary_halted and state.summary else ""
+        return "interrupted" if state.compaction.summary_halted and state.compaction.summary else ""
     if state.turn.interrupted:
         return "interrupted"
     return "limit" if time_is_up(state, facts) else ""
@@ -120,7 +122,7 @@ def _why_halt(state: AgentState, facts: Facts) -> str:
 
 def answers(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle requests of this agent that are no longer pending, or past their deadline, and a withdrawn shutdown."""
-    shutdown = facts.requests.get(state.leaving)
+    shutdown = facts.requests.get(state.lifecycle.leaving)
     if shutdown is not None and shutdown.status in ("rejected", "withdrawn"):
         return st.StayOn(shutdown.id, f"it is {shutdown.status}")
     for request in _open_requests(state, facts):
@@ -144,8 +146,8 @@ def _deadline(request: Request, facts: Facts) -> float | None:
 
 def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
     ids = [item.request_id for item in state.calls if item.stage == "asking"]
-    if state.gate.gate == "pending":
-        ids.append(state.gate.request_id)
+    if state.work.gate.gate == "pending":
+        ids.append(state.work.gate.request_id)
     for request_id in ids:
         if request_id and request_id in facts.requests:
             yield facts.requests[request_id]
@@ -158,10 +160,10 @@ def taken(state: AgentState, facts: Facts) -> st.Step | None:
 
 def orphans(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle work that the journal lists as running but no operation owns, because its process died."""
-    if state.call is not None and state.call.purpose == "turn" and MODEL not in facts.running:
+    if state.model.call is not None and state.model.call.purpose == "turn" and MODEL not in facts.running:
         return st.LoseCall()
-    if state.summary is not None and SUMMARY not in facts.running:
-        return st.Summarise(state.summary, begun=True)
+    if state.compaction.summary is not None and SUMMARY not in facts.running:
+        return st.Summarise(state.compaction.summary, begun=True)
     lost = tuple(
         c.call.id for c in state.calls if c.stage == "started" and Operation("tool", c.call.id) not in facts.running
     )
@@ -169,7 +171,7 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
         return st.Repair(lost)
     unwatched = tuple(
         command
-        for command, bg in state.background.items()
+        for command, bg in state.work.background.items()
         if bg.status == "running" and Operation("bg", command) not in facts.running
     )
     return st.WatchBackground(unwatched) if unwatched else None
@@ -177,7 +179,7 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
 
 def failure(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle a failed model call by the recovery rules."""
-    recovery = state.recovery
+    recovery = state.model.recovery
     spec = state.me
     if recovery.failure is None or state.turn is None:
         return None
@@ -227,7 +229,7 @@ def _only_watches(state: AgentState, facts: Facts) -> bool:
     tools = [facts.tools.get(item.call.name) for item in state.calls]
     if not all(tool is not None and tool.watches for tool in tools):
         return False
-    return facts.others_at_work or any(command.status == "running" for command in state.background.values())
+    return facts.others_at_work or any(command.status == "running" for command in state.work.background.values())
 
 
 def _submits(state: AgentState, barrier: int | None) -> bool:
@@ -247,7 +249,7 @@ def _barrier(state: AgentState, facts: Facts) -> int | None:
 
 
 def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
-    busy = state.call is not None or state.summary is not None or facts.running & WAITED_FOR
+    busy = state.model.call is not None or state.compaction.summary is not None or facts.running & WAITED_FOR
     return st.Wait(_next_time(state, facts), "model") if busy else None
 
 
@@ -262,28 +264,28 @@ def cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle a reply that was cut at the highest output limit, or paused too often."""
     if state.turn is None or state.turn.winding_down:
         return None
-    return rec.after_cut(state.recovery) if state.recovery.cut else rec.after_pause(state.recovery)
+    return rec.after_cut(state.model.recovery) if state.model.recovery.cut else rec.after_pause(state.model.recovery)
 
 
 def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:
     """Wait for the answer to a plan: no model call before it, and mail stays in the mailbox."""
-    if state.gate.gate != "pending":
+    if state.work.gate.gate != "pending":
         return None
-    return st.Wait(_next_time(state, facts), "plan", state.gate.request_id)
+    return st.Wait(_next_time(state, facts), "plan", state.work.gate.request_id)
 
 
 def prompt(state: AgentState, facts: Facts) -> st.Step | None:
     """Compose the prompt again if the agent entered plan mode and its prompt does not list `submit_plan`."""
-    if state.turn is None or not state.wants_reply or not lacks_submit_plan(state):
+    if state.turn is None or not state.context.wants_reply or not lacks_submit_plan(state):
         return None
     return st.SetPrompt()
 
 
 def injections(state: AgentState, facts: Facts) -> st.Step | None:
     """Add waiting injections to the next user message. They alone do not wake the agent."""
-    if state.turn is None or not state.injections:
+    if state.turn is None or not state.context.injections:
         return None
-    return st.Inject() if state.wants_reply or deliverable(state, facts) else None
+    return st.Inject() if state.context.wants_reply or deliverable(state, facts) else None
 
 
 def mail(state: AgentState, facts: Facts) -> st.Step | None:
@@ -291,10 +293,10 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
     if state.turn is not None and state.turn.winding_down:
         return None
     ready = deliverable(state, facts)
-    if state.turn is not None and rec.waits_until(state.recovery, facts.now) > facts.now:
+    if state.turn is not None and rec.waits_until(state.model.recovery, facts.now) > facts.now:
         # Mail during a back-off would change the request that is to be repeated; a prompt of the user may lift a park
         # (test_a_planned_retry_is_waited_for_and_mail_that_comes_meanwhile_stays_out).
-        speaks = state.recovery.parked and any(map(raises, ready))
+        speaks = state.model.recovery.parked and any(map(raises, ready))
         if not speaks:
             return None
     # Two agents that answer each other would never stop
@@ -302,8 +304,8 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
     too_deep = tuple(e.id for e in ready if e.depth > MAX_DEPTH and e.type != "shutdown_request")
     if too_deep:
         return st.Drop(too_deep, f"more than {MAX_DEPTH} hops between agents with no task or file changed")
-    if state.turn is None and state.wants_reply and state.injections:
-        return st.BeginTurn(state.injections[0].key or state.injections[0].kind)
+    if state.turn is None and state.context.wants_reply and state.context.injections:
+        return st.BeginTurn(state.context.injections[0].key or state.context.injections[0].kind)
     if not ready:
         return await_recorded(state, facts)
     if state.turn is None:
@@ -320,14 +322,14 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
 
 def _says_its_last(state: AgentState) -> bool:
     """Return True if the model has replied and nothing in this turn needs another reply."""
-    return state.turn is not None and state.turn.steps > 0 and not state.wants_reply and not state.calls
+    return state.turn is not None and state.turn.steps > 0 and not state.context.wants_reply and not state.calls
 
 
 def stuck(state: AgentState, facts: Facts) -> st.Step | None:
     """Nudge an agent that repeats itself the first time in a turn, and end the turn the next time. A turn that winds
     down has its last call in any case."""
     turn = state.turn
-    if turn is None or not state.wants_reply or turn.winding_down:
+    if turn is None or not state.context.wants_reply or turn.winding_down:
         return None
     notice = noticed(turn.stuck, state.me.stuck_after)
     if notice is None:
@@ -337,7 +339,7 @@ def stuck(state: AgentState, facts: Facts) -> st.Step | None:
 
 def ask(state: AgentState, facts: Facts) -> st.Step | None:
     """Ask the model, unless a limit is reached or the agent must wait."""
-    if state.turn is None or not state.wants_reply:
+    if state.turn is None or not state.context.wants_reply:
         return None
     call = next_call(state, facts)
     if not isinstance(call, CallAllowance):
@@ -346,9 +348,9 @@ def ask(state: AgentState, facts: Facts) -> st.Step | None:
     if wait > facts.now:
         return _fallback(state, facts) or st.Wait(min(wait, _next_time(state, facts) or wait), "rate")
     spec = state.me
-    model = rec.model_in_use(state.recovery, spec)
+    model = rec.model_in_use(state.model.recovery, spec)
     worst = call.worst or NOTHING
-    request = state.ordinal + 1, state.recovery.attempts + 1, model, call.max_tokens
+    request = state.model.ordinal + 1, state.model.recovery.attempts + 1, model, call.max_tokens
     return st.AskModel(*request, worst.tokens, worst.cost_usd, call.last)
 
 
@@ -358,7 +360,7 @@ def _rate_wait(state: AgentState, facts: Facts) -> float:
     The key's own park ends the wait of an agent that it parked, because another agent's attempt, or the user, may have
     lifted it. A new prompt of the user does not wait for a long park: the limiter lets one such call try.
     """
-    recovery = state.recovery
+    recovery = state.model.recovery
     # The wait that the service named may be over, and the user is waiting
     # (test_a_persons_prompt_waits_for_no_long_park).
     if recovery.prompted and facts.named_until > facts.parked_until:
@@ -372,7 +374,7 @@ def _fallback(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     demand = _demand(state)
     # Each model has limits of its own (test_a_fallback_model_is_used_where_the_service_named_a_long_wait).
-    other = next_model(rec.model_in_use(state.recovery, state.me), state.me, demand)
+    other = next_model(rec.model_in_use(state.model.recovery, state.me), state.me, demand)
     wait = facts.named_until - facts.now
     reason = f"the service asks for a wait of {wait:,.0f} s"
     return st.SwitchModel(other.model, reason, other.skipped) if other.model else None
@@ -380,8 +382,8 @@ def _fallback(state: AgentState, facts: Facts) -> st.Step | None:
 
 def _demand(state: AgentState) -> Demand:
     """Return the requirements of the next call for a model that takes over."""
-    recovery = state.recovery
-    return Demand(size(state.conversation), recovery.output_limit or state.me.output_tokens, recovery.escalated)
+    recovery = state.model.recovery
+    return Demand(size(state.context.conversation), recovery.output_limit or state.me.output_tokens, recovery.escalated)
 
 
 def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
@@ -392,10 +394,10 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
         return st.EndTurn("blocked" if blocked else "end", blocked or "") if turn is not None else None
     if turn.winding_down:
         return st.EndTurn("limit", turn.winding_down, turn.winding_limit)
-    if state.stop_reason == "refusal":
+    if state.model.stop_reason == "refusal":
         return st.EndTurn("refused", rec.REFUSED)
     if reminder_due(state):
-        return st.RemindTasks(tuple(state.tasks))
+        return st.RemindTasks(tuple(state.work.tasks))
     # A hook that never lets go would keep the agent working forever
     # (test_stop_hooks_are_asked_once_and_may_go_on_up_to_the_cap).
     if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
@@ -406,16 +408,16 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
 def rest(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle the time between turns: a subagent is done, a teammate looks at the board, every other agent is idle, at
     most until its muted mail may wake it."""
-    if state.me.kind == "subagent" and state.turns > 0 and not state.mail:
+    if state.me.kind == "subagent" and state.turns.count > 0 and not state.inbox.mail:
         return commands_left(state, facts) or st.StopAgent(_outcome(state), final_words(state))
-    if facts.claimable and not state.tasks and state.gate.gate != "pending":
+    if facts.claimable and not state.work.tasks and state.work.gate.gate != "pending":
         return st.ClaimTask(facts.claimable)
     return st.Wait(muted_until(state, facts), "idle")
 
 
 def _outcome(state: AgentState) -> st.Outcome:
     """Return the outcome of a life that consists of one turn."""
-    match state.last_reason:
+    match state.turns.last_reason:
         case "end":
             return "done"
         case "limit":

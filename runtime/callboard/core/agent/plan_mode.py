@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from callboard.core.agent.changes import gate_moved, queue
+from callboard.core.agent.changes import gate_moved, queue, with_spec
 from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plan_gate import SUBMIT, PlanGate
 from callboard.core.context.reminders import MODE
@@ -37,13 +37,13 @@ def in_mode(state: AgentState, mode: str) -> AgentState:
     if mode not in get_args(PermissionMode):
         return state
     me = state.me
-    gate = state.gate
+    gate = state.work.gate
     tools = set(me.tools)
     if me.kind == "lead" and mode == "plan":
         tools.add(SUBMIT)
-    elif me.kind == "lead" and SUBMIT not in state.listed:
+    elif me.kind == "lead" and SUBMIT not in state.context.listed:
         tools.discard(SUBMIT)
-    state = replace(state, spec=me.model_copy(update={"permission_mode": mode, "tools": tuple(sorted(tools))}))
+    state = with_spec(state, me.model_copy(update={"permission_mode": mode, "tools": tuple(sorted(tools))}))
     if mode != "plan" and gate.gate == "required" and not me.plan_required:
         return gate_moved(state, PlanGate())
     return state
@@ -58,7 +58,7 @@ def mode_chosen(state: AgentState, mode: str) -> AgentState:
 def with_mode_reminder(state: AgentState) -> AgentState:
     """Queue the reminder that plan mode is on or over, unless the conversation already says so."""
     me = state.me
-    newest = state.told.get(MODE, "")
+    newest = state.context.reminders.get(MODE, "")
     if me.permission_mode == "plan":
         text = _PLANNING + (_SUBMITS if SUBMIT in me.tools else _TELLS)
     elif newest.startswith(_PLANNING):
@@ -70,10 +70,11 @@ def with_mode_reminder(state: AgentState) -> AgentState:
 
 def without_mode_reminder(state: AgentState) -> AgentState:
     """Return the state after another text informed the agent of its mode."""
-    return replace(state, told={key: text for key, text in state.told.items() if key != MODE})
+    reminders = {key: text for key, text in state.context.reminders.items() if key != MODE}
+    return replace(state, context=replace(state.context, reminders=reminders))
 
 
 def lacks_submit_plan(state: AgentState) -> bool:
     """Return True if the agent is in plan mode and its prompt does not list its tool `submit_plan`."""
     planning = state.me.permission_mode == "plan" and SUBMIT in state.me.tools
-    return planning and bool(state.system) and SUBMIT not in state.listed
+    return planning and bool(state.context.system) and SUBMIT not in state.context.listed

@@ -44,7 +44,7 @@ def shape() -> str:
 
 def due(before: int, state: AgentState) -> bool:
     """Decide whether to write a snapshot with the events after position `before`, up to this state."""
-    apart = EVERY * (1 + state.conversation.tokens // PER_VIEW)
+    apart = EVERY * (1 + state.context.conversation.tokens // PER_VIEW)
     return state.seq // apart > before // apart
 
 

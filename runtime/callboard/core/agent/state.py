@@ -152,15 +152,19 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class AgentState:
-    """All values that the rules use."""
+class Identity:
+    """The agent and its life. Set by the first record, except for changes of the spec."""
 
-    seq: int = 0
-    """Journal position of the newest applied event."""
     spec: AgentSpec | None = None
     session: str = ""
     incarnation: int = 1
     began_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """The end of the agent's life: requested, coming, or reached."""
+
     ended: Ended | None = None
     stop: Literal["", "asked"] = ""
     stop_by: str = ""
@@ -169,20 +173,29 @@ class AgentState:
     """Shutdown request that the agent has read: its life ends with the turn, unless it refuses."""
     renew: Literal["", "carry", "fresh"] = ""
     """Set if a new life of its name follows its end: with a summary of this one (`carry`), or without."""
-    system: str = ""
-    tools: str = ""
-    """Digests of the system prompt and tool list in use; empty before the first PromptSet."""
-    listed: tuple[str, ...] = ()
-    """Names of the runtime's own tools in the current tool list."""
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """Received mail."""
 
     mail: tuple[Envelope, ...] = ()
     """Received envelopes that are not yet in the conversation."""
-    mailing: MailCounts = MailCounts()
+    counts: MailCounts = MailCounts()
     """Counts that bound the messages that the agent sends, and the turns that messages begin."""
     position: int = 0
     """Mailbox number of the newest received envelope."""
-    turn: Turn | None = None
-    turns: int = 0
+    deliveries: int = 0
+    """Number of records that took envelopes out of the mail since the newest model call of a turn."""
+
+
+@dataclass(frozen=True)
+class TurnHistory:
+    """The turns so far, and the end of the newest one."""
+
+    count: int = 0
+    steps: int = 0
+    """Number of model steps of all turns."""
     authority: Cause = "tool"
     """Authority of the newest turn, now or at its end."""
     last_text: str = ""
@@ -190,35 +203,58 @@ class AgentState:
     last_why: str = ""
     last_limit: TurnLimit = ""
     """Limit that ended the newest turn, if one did."""
-    last_fault: str = ""
-    """Kind of the newest failed call; empty after a reply."""
-    conversation: Conversation = Conversation()
-    wants_reply: bool = False
-    stop_reason: str = ""
-    """Stop reason of the newest reply."""
-    injections: tuple[Injection, ...] = ()
-    told: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Kind of reminder -> the newest one that is in the conversation, or about to be."""
-    instructed: Mapping[str, str] | None = None
-    """Instruction files that the agent knows: displayed path -> digest of the text; None: not recorded."""
-    noted: frozenset[str] = frozenset()
-    """Keys of the injections of memory notes that are in the conversation, or about to be."""
 
-    ordinal: int = 0
-    """Number of model calls with a reply or given up: the next call's number is this plus one."""
-    asked: int = 0
-    """Number of model calls of turns that were started, including retries."""
-    heard: int = 0
-    """Number of records that took envelopes out of the mail since the newest of these calls."""
+
+@dataclass(frozen=True)
+class ModelCalls:
+    """The model calls: the one in progress, their numbers, and the recovery from failures."""
+
     call: ModelCalled | None = None
     """Model call in progress."""
-    calls: tuple[CallState, ...] = ()
+    ordinal: int = 0
+    """Number of model calls with a reply or given up: the next call's number is this plus one."""
+    turn_calls: int = 0
+    """Number of model calls of turns that were started, including retries."""
     recovery: RecoveryState = RecoveryState()
+    stop_reason: str = ""
+    """Stop reason of the newest reply."""
+    last_fault: str = ""
+    """Kind of the newest failed call; empty after a reply."""
+    uncountable: bool = False
+    """True if the service cannot count tokens and is not asked again."""
+    uncounted_until: float = 0.0
+    """Time before which the service is not asked for a count again (Unix seconds), after a temporary failure."""
 
-    compact: str | None = None
+
+@dataclass(frozen=True)
+class ModelContext:
+    """All that the next model call sends, and what is about to be added to it."""
+
+    conversation: Conversation = Conversation()
+    wants_reply: bool = False
+    system: str = ""
+    tools: str = ""
+    """Digests of the system prompt and tool list in use; empty before the first PromptSet."""
+    listed: tuple[str, ...] = ()
+    """Names of the runtime's own tools in the current tool list."""
+    injections: tuple[Injection, ...] = ()
+    reminders: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Kind of reminder -> the newest one that is in the conversation, or about to be."""
+    instructions: Mapping[str, str] | None = None
+    """Instruction files that the agent knows: displayed path -> digest of the text; None: not recorded."""
+    notes: frozenset[str] = frozenset()
+    """Keys of the injections of memory notes that are in the conversation, or about to be."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Edits of the view: requested, in progress, tried, done, and undone."""
+
+    focus: str | None = None
     """Focus of a requested compaction; None: none is requested."""
-    compact_by: Literal["tool", "person"] = "person"
+    requested_by: Literal["tool", "person"] = "person"
     summary: SummaryWanted | None = None
+    """Summary in progress."""
     summary_transcript: str = ""
     summary_halted: bool = False
     """True if the user interrupts the summary that is made between turns."""
@@ -230,6 +266,34 @@ class AgentState:
     """Stages already tried, with the revision of the view that they examined."""
     skipped: frozenset[tuple[str, int]] = frozenset()
     """Summaries that hooks rejected, in the same form; ignored if the conversation would not fit without one."""
+    faulty: frozenset[str] = frozenset()
+    """The user's own stages that failed and were reported."""
+    batch: str = ""
+    """Stage of the newest edit since the newest reply."""
+    count: int = 0
+    """Number of times that the view was reduced."""
+    by_stage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of times each stage reduced the view, by `stage/trigger`."""
+    undo: tuple[tuple[int, ...], ...] = ()
+    """Edits that the user wants to undo, by journal position, one entry for each request."""
+    spared: Spared = ()
+    """Ranges whose edits were undone. Stages leave them alone while the view fits."""
+
+
+@dataclass(frozen=True)
+class ViewCosts:
+    """Costs and savings of the prompt cache, of edits, and of content that is read again."""
+
+    cache: CacheState = CacheState()
+    cycle: Cycle = Cycle()
+    forgotten: Forgotten = Forgotten()
+    """Content that the view no longer shows, and content that was read again."""
+    health: CacheHealth = CacheHealth()
+
+
+@dataclass(frozen=True)
+class AgentWork:
+    """The agent's work: its plan, todos, files, skills, background commands, tasks, and assignment."""
 
     gate: PlanGate = PlanGate()
     todos: tuple[Todo, ...] = ()
@@ -251,40 +315,46 @@ class AgentState:
     assigned: str = ""
     """Envelope with the assignment."""
     reported: str = ""
-    waits: Waits = Waits()
+
+
+@dataclass(frozen=True)
+class BudgetUse:
+    """Usage of all calls, and the amounts that budgets count."""
+
     usage: Usage = Usage()
     account: Account = Account()
     """Amounts that budgets count for the agent."""
     wound_down: str = ""
     """Budget for which the agent made its last call (`limits.used_up_key`): one for each budget, not for each turn."""
-    compactions: int = 0
-    compacted: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Number of times each stage reduced the view, by `stage/trigger`."""
-    undo: tuple[tuple[int, ...], ...] = ()
-    """Edits that the user wants to undo, by journal position, one entry for each request."""
-    spared: Spared = ()
-    """Ranges whose edits were undone. Stages leave them alone while the view fits."""
-    cache: CacheState = CacheState()
-    cycle: Cycle = Cycle()
-    forgotten: Forgotten = Forgotten()
-    """Content that the view no longer shows, and content that was read again."""
-    health: CacheHealth = CacheHealth()
-    faulty: frozenset[str] = frozenset()
-    """The user's own stages that failed and were reported."""
-    batch: str = ""
-    """Stage of the newest edit since the newest reply."""
-    uncountable: bool = False
-    """True if the service cannot count tokens and is not asked again."""
-    uncounted_until: float = 0.0
-    """Time before which the service is not asked for a count again (Unix seconds), after a temporary failure."""
-    steps: int = 0
-    """Number of model steps of all turns."""
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """All values that the rules use, in parts by theme. An event copies only the parts that it changes."""
+
+    seq: int = 0
+    """Journal position of the newest applied event."""
+    identity: Identity = Identity()
+    lifecycle: Lifecycle = Lifecycle()
+    inbox: Inbox = Inbox()
+    turn: Turn | None = None
+    """Turn in progress; None between turns."""
+    turns: TurnHistory = TurnHistory()
+    model: ModelCalls = ModelCalls()
+    calls: tuple[CallState, ...] = ()
+    """Tool calls of the newest reply, until their results are merged."""
+    context: ModelContext = ModelContext()
+    compaction: Compaction = Compaction()
+    costs: ViewCosts = ViewCosts()
+    work: AgentWork = AgentWork()
+    waits: Waits = Waits()
+    budget: BudgetUse = BudgetUse()
 
     @property
     def me(self) -> AgentSpec:
         """Return the spec. A state without one has not begun."""
-        assert self.spec is not None, "the first record of a journal is AgentStarted"
-        return self.spec
+        assert self.identity.spec is not None, "the first record of a journal is AgentStarted"
+        return self.identity.spec
 
 
 @dataclass(frozen=True)
@@ -343,7 +413,7 @@ class Facts:
     """True if another agent of the team has a turn in progress, so that more mail may come. Set only if mail waits
     between turns."""
     mail_seconds: float = 0.0
-    """Seconds since the mail counts were taken (`AgentState.mailing`), on the clock for time limits."""
+    """Seconds since the mail counts were taken (`Inbox.counts`), on the clock for time limits."""
     claimable: str | None = None
     """Ready task that this agent may claim now."""
     taken: tuple[str, ...] = ()
@@ -385,18 +455,10 @@ def without_history(state: AgentState) -> AgentState:
     """Return the state of an ended life without the parts that only a living agent needs: conversation, mail, files."""
     return replace(
         state,
-        conversation=Conversation(),
-        mail=(),
+        inbox=replace(state.inbox, mail=()),
         calls=(),
-        injections=(),
-        files=Keyed(),
-        changed=(),
-        skill_texts={},
-        told={},
-        tried=frozenset(),
-        skipped=frozenset(),
-        forgotten=Forgotten(rereads=state.forgotten.rereads),
-        health=CacheHealth(),
-        cache=CacheState(),
-        cycle=Cycle(),
+        context=replace(state.context, conversation=Conversation(), injections=(), reminders={}),
+        compaction=replace(state.compaction, tried=frozenset(), skipped=frozenset()),
+        costs=ViewCosts(forgotten=Forgotten(rereads=state.costs.forgotten.rereads)),
+        work=replace(state.work, files=Keyed(), changed=(), skill_texts={}),
     )

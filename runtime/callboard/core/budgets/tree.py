@@ -23,7 +23,7 @@ machine slept (`engine/awake_time.py`).
 
 An account has the usage of one life of an agent as budgets count it, and its reservation for a call in flight. It is
 folded from the agent's events, so that the tree can be rebuilt from the journals (`core.budget`). Pure; `apply` updates
-it. It differs from the bill (`AgentState.usage`) for a call that was cut off without a report of its usage: it counts
+it. It differs from the bill (`BudgetUse.usage`) for a call that was cut off without a report of its usage: it counts
 at its highest possible cost. A call is one step, a retry another.
 """
 

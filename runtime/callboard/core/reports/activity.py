@@ -61,7 +61,7 @@ def _waits(row: AgentRow, state: AgentState, requests: Mapping[str, Request]) ->
         begun = [child.started_at for child in state.calls if child.stage == "started"]
         return Doing(f"{len(begun)} subagent{'' if len(begun) == 1 else 's'}", min(begun, default=row.since))
     if kind == "rate":
-        until = state.recovery.waiting_until or None
+        until = state.model.recovery.waiting_until or None
         return Doing("the service's rate", row.since, until)
     labels = {"budget": "money that other calls hold back", RESTART: "its restart after a crash"}
     return Doing(labels.get(kind, row.waiting_for), row.since)
@@ -69,11 +69,11 @@ def _waits(row: AgentRow, state: AgentState, requests: Mapping[str, Request]) ->
 
 def _works(state: AgentState, at: float, longest: Declared) -> Doing | None:
     """Return the agent's running work, by its journal."""
-    if state.spec is None or state.ended is not None:
+    if state.identity.spec is None or state.lifecycle.ended is not None:
         return None
-    if state.call is not None:
-        return Doing(MODEL, state.call.at, state.call.at + state.me.total)
-    if state.summary is not None:
+    if state.model.call is not None:
+        return Doing(MODEL, state.model.call.at, state.model.call.at + state.me.total)
+    if state.compaction.summary is not None:
         return Doing(SUMMARY, at)
     under_way = [active for active in state.calls if active.open]
     if under_way:
@@ -83,14 +83,16 @@ def _works(state: AgentState, at: float, longest: Declared) -> Doing | None:
         return Doing(
             "tool", since, since + seconds if seconds and first.started_at else None, first.call, len(under_way) - 1
         )
-    if state.recovery.waiting_until > at:
-        return Doing(f"another try of {model_in_use(state.recovery, state.me)}", at, state.recovery.waiting_until)
-    if state.turn is not None and state.wants_reply:
+    if state.model.recovery.waiting_until > at:
+        return Doing(
+            f"another try of {model_in_use(state.model.recovery, state.me)}", at, state.model.recovery.waiting_until
+        )
+    if state.turn is not None and state.context.wants_reply:
         return Doing(MODEL, at, at + state.me.total)
     return Doing("its turn", at) if state.turn is not None else None
 
 
 def _end_of_turn(state: AgentState) -> float | None:
-    if state.spec is None or state.turn is None or state.me.limits.seconds is None:
+    if state.identity.spec is None or state.turn is None or state.me.limits.seconds is None:
         return None
     return state.turn.began_at + state.me.limits.seconds

@@ -206,10 +206,10 @@ def window_map(state: AgentState, tools: bytes, system: bytes = b"") -> WindowMa
     """Return the map of an agent's window. `tools`, `system`: the tool list and the system prompt in use, as they are
     sent."""
     spec = state.me
-    conv = state.conversation
-    model = model_in_use(state.recovery, spec)
+    conv = state.context.conversation
+    model = model_in_use(state.model.recovery, spec)
     limits = spec.limits_of(model)
-    reserve = output_limit(state.recovery, spec)
+    reserve = output_limit(state.model.recovery, spec)
     used = size(conv)
     estimate = conv.overhead + conv.tokens
     listed = min(conv.overhead, estimate_json(tools))

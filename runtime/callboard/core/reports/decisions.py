@@ -75,7 +75,7 @@ def decisions_in(events: Iterable[Numbered]) -> list[Decision]:
         holes += seq != state.seq + 1
         before = state
         state = apply_behind_hole(state, seq, event) if holes else apply(state, event)
-        if state.spec is None:
+        if state.identity.spec is None:
             continue
         match event:
             case ev.CallJudged():
@@ -105,7 +105,7 @@ def _of(
     return Decision(
         at=event.at,
         agent=me.name,
-        incarnation=state.incarnation,
+        incarnation=state.identity.incarnation,
         kind=me.kind,
         agent_type=me.agent_type,
         seq=seq,
@@ -118,7 +118,7 @@ def _of(
         why=event.why,
         mode=event.mode,
         level=event.level,
-        authority=state.authority,
+        authority=state.turns.authority,
         request=event.request_id if isinstance(event, ev.ApprovalNeeded) else "",
         runs={"allow": True, "ask": None, "deny": False}[verdict],
     )

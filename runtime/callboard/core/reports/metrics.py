@@ -29,7 +29,7 @@ class Metrics:
 
 def metrics_of(state: AgentState) -> Metrics:
     """Return the metrics of an agent whose journal was read."""
-    return metrics_from(state.usage, state.compacted, state.forgotten.rereads)
+    return metrics_from(state.budget.usage, state.compaction.by_stage, state.costs.forgotten.rereads)
 
 
 def metrics_from(usage: Usage, compacted: Mapping[str, int], rereads: int) -> Metrics:

@@ -1,6 +1,6 @@
 """Report of spending by agent, model and purpose: a session's journals folded into a tree that adds up. Pure.
 
-It counts the usage in the events, each once, by the rules of `AgentState.usage`: a life's total equals that state's.
+It counts the usage in the events, each once, by the rules of `BudgetUse.usage`: a life's total equals that state's.
 Nothing is estimated: for a call that ended without reporting its usage, the reservation is reported separately.
 """
 

@@ -29,5 +29,10 @@ def is_complete(state: AgentState) -> bool:
     User messages collect results, notes and mail until the next reply. The service may pause a reply and continue it;
     the part of a cut reply is added to it when the turn ends.
     """
-    last = state.conversation.messages.last
-    return last is not None and last.role == "assistant" and not state.wants_reply and not state.recovery.cut_text
+    last = state.context.conversation.messages.last
+    return (
+        last is not None
+        and last.role == "assistant"
+        and not state.context.wants_reply
+        and not state.model.recovery.cut_text
+    )

@@ -69,15 +69,15 @@ def life(state: AgentState) -> AgentLife:
 
 
 def _life(state: AgentState, waits: str) -> AgentLife:
-    if state.ended is not None:
+    if state.lifecycle.ended is not None:
         return "stopped"
     if state.waits.crash:
         return "crashed" if state.waits.crash == "parked" else "starting"
-    if state.stop:
+    if state.lifecycle.stop:
         return "stopping"
     if waits:
         return "waiting"
-    return "idle" if state.turn is None and state.turns > 0 else "working" if state.turn else "starting"
+    return "idle" if state.turn is None and state.turns.count > 0 else "working" if state.turn else "starting"
 
 
 def waiting_for(state: AgentState) -> str:
@@ -85,19 +85,19 @@ def waiting_for(state: AgentState) -> str:
 
     `plan ID`, `permission ID`, `question ID` (of requests), `rate`, `budget`, `subagents`, `restart`.
     """
-    if state.ended is not None or state.waits.crash:
-        return RESTART if state.ended is None and state.waits.crash == "restarting" else ""
-    if state.stop:
+    if state.lifecycle.ended is not None or state.waits.crash:
+        return RESTART if state.lifecycle.ended is None and state.waits.crash == "restarting" else ""
+    if state.lifecycle.stop:
         return ""
     if state.calls:
         return _waiting_calls(state)
-    if state.gate.gate == "pending":
-        return f"plan {state.gate.request_id}"
+    if state.work.gate.gate == "pending":
+        return f"plan {state.work.gate.request_id}"
     if state.turn is None:
         return f"question {state.waits.questions[0]}" if state.waits.questions else ""
-    if state.call is not None or state.summary is not None:
+    if state.model.call is not None or state.compaction.summary is not None:
         return ""
-    return "rate" if state.recovery.parked else state.waits.held if state.wants_reply else ""
+    return "rate" if state.model.recovery.parked else state.waits.held if state.context.wants_reply else ""
 
 
 def _waiting_calls(state: AgentState) -> str:
@@ -118,21 +118,27 @@ def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
     """
     waiting = waiting_for(state)
     word = _life(state, waiting)
-    outcome = state.ended.outcome if state.ended else "failed" if word == "crashed" else ""
-    worktree = worktree_in_use(state.me) if state.spec else row.worktree
+    outcome = state.lifecycle.ended.outcome if state.lifecycle.ended else "failed" if word == "crashed" else ""
+    worktree = worktree_in_use(state.me) if state.identity.spec else row.worktree
     if (row.life, row.waiting_for, row.outcome) == (word, waiting, outcome):
         return row if row.worktree == worktree else row.model_copy(update={"worktree": worktree})
     changed = {"life": word, "waiting_for": waiting, "outcome": outcome, "since": at, "worktree": worktree}
-    return row.model_copy(update={**changed, "totals": _totals(state) if state.ended else None})
+    return row.model_copy(update={**changed, "totals": _totals(state) if state.lifecycle.ended else None})
 
 
 def _totals(state: AgentState) -> AgentTotals:
     """Return the totals of an ended life for its row."""
-    message = " ".join((state.reported or (state.ended.result if state.ended else "") or state.last_text).split())
+    message = " ".join(
+        (
+            state.work.reported
+            or (state.lifecycle.ended.result if state.lifecycle.ended else "")
+            or state.turns.last_text
+        ).split()
+    )
     return AgentTotals(
-        steps=state.steps,
-        usage=state.usage,
+        steps=state.turns.steps,
+        usage=state.budget.usage,
         said=message if len(message) <= _SAID else f"{message[: _SAID - 1]}…",
-        compacted=dict(sorted(state.compacted.items())),
-        rereads=state.forgotten.rereads,
+        compacted=dict(sorted(state.compaction.by_stage.items())),
+        rereads=state.costs.forgotten.rereads,
     )

@@ -138,11 +138,11 @@ def _open_agent(row: AgentRow, state: AgentState | None) -> OpenAgent | None:
     if row.life != "idle":
         waits = row.waiting_for if row.life == "waiting" else ""
         return OpenAgent(row.name, row.life, f"for {waits}" if waits else "")
-    if state is None or state.last_reason in ("", "end", "interrupted"):
-        owes = state is not None and state.assignment
+    if state is None or state.turns.last_reason in ("", "end", "interrupted"):
+        owes = state is not None and state.work.assignment
         return OpenAgent(row.name, "owes a report") if owes else None
-    status = {"limit": "stopped at a limit", "refused": "refused"}.get(state.last_reason, "could not go on")
-    return OpenAgent(row.name, status, state.last_why, failed=True)
+    status = {"limit": "stopped at a limit", "refused": "refused"}.get(state.turns.last_reason, "could not go on")
+    return OpenAgent(row.name, status, state.turns.last_why, failed=True)
 
 
 def _task_line(task: Task) -> str:

@@ -67,9 +67,9 @@ def limit(state: AgentState, operation: Operation, longest: Longest) -> float | 
 
 def key(state: AgentState, operation: Operation) -> str:
     """Return the key that distinguishes an operation from the next of the same kind: each is reported once."""
-    if operation.kind == "model" and state.call is not None:
-        return f"model:{state.call.ordinal}.{state.call.attempt}"
-    return f"summary:{state.summaries}" if operation.kind == "summary" else operation.key
+    if operation.kind == "model" and state.model.call is not None:
+        return f"model:{state.model.call.ordinal}.{state.model.call.attempt}"
+    return f"summary:{state.compaction.summaries}" if operation.kind == "summary" else operation.key
 
 
 def operation_text(state: AgentState, operation: Operation) -> str:

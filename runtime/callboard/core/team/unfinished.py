@@ -20,7 +20,7 @@ from callboard.types.records import Task
 def reminder_due(state: AgentState) -> bool:
     """Return True if the turn continues with a reminder of the held tasks."""
     turn = state.turn
-    if state.me.kind != "teammate" or turn is None or not state.tasks or turn.reminded or state.leaving:
+    if state.me.kind != "teammate" or turn is None or not state.work.tasks or turn.reminded or state.lifecycle.leaving:
         return False
     return not _waits_now(state)
 
@@ -28,12 +28,12 @@ def reminder_due(state: AgentState) -> bool:
 def keeps_tasks(state: AgentState) -> bool:
     """Return True if the agent keeps its tasks at the end of the turn, because it will continue after an expected
     event."""
-    return not state.leaving and bool(_waits_now(state) or state.waits.replies)
+    return not state.lifecycle.leaving and bool(_waits_now(state) or state.waits.replies)
 
 
 def _waits_now(state: AgentState) -> bool:
     """Return True if the agent waits for the result of its own action: an answer, a reply, a command."""
-    background = any(command.status == "running" for command in state.background.values())
+    background = any(command.status == "running" for command in state.work.background.values())
     return background or bool(state.waits.questions) or any(name in state.waits.replies for name in state.waits.fresh)
 
 
@@ -53,11 +53,10 @@ def kept_words(state: AgentState) -> str:
     waits = [*sorted(state.waits.replies)]
     if state.waits.questions:
         waits.append("an answer of the person")
-    if any(command.status == "running" for command in state.background.values()):
+    if any(command.status == "running" for command in state.work.background.values()):
         waits.append("its background command")
-    return (
-        f"{state.me.name} still holds {names_of(state.tasks)}, which is unfinished, and waits for {', '.join(waits)}."
-    )
+    tasks = names_of(state.work.tasks)
+    return f"{state.me.name} still holds {tasks}, which is unfinished, and waits for {', '.join(waits)}."
 
 
 def fates(tasks: Iterable[Task]) -> str:

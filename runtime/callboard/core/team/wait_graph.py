@@ -156,9 +156,9 @@ def waits_of(state: AgentState, requests: Iterable[Request], tasks: Mapping[str,
 
     `requests`: of the session. `tasks`: the board.
     """
-    if state.spec is None or state.ended is not None or state.stop or state.waits.crash:
+    if state.identity.spec is None or state.lifecycle.ended is not None or state.lifecycle.stop or state.waits.crash:
         return ()
-    me = (state.me.name, state.incarnation)
+    me = (state.me.name, state.identity.incarnation)
     pending = {
         request.id: request
         for request in requests
@@ -168,10 +168,10 @@ def waits_of(state: AgentState, requests: Iterable[Request], tasks: Mapping[str,
         stages = {call.stage for call in state.calls} - {"settled"}
         asking = [pending[call.request_id] for call in state.calls if call.request_id in pending]
         return tuple(_for_answer(request) for request in asking) if stages == {"asking"} else ()
-    if state.gate.gate == "pending":
-        plan = pending.get(state.gate.request_id or "")
+    if state.work.gate.gate == "pending":
+        plan = pending.get(state.work.gate.request_id or "")
         return (_for_answer(plan),) if plan else ()
-    if state.turn is not None or state.mail or not state.turns:
+    if state.turn is not None or state.inbox.mail or not state.turns.count:
         return ()
     return (*(_for_answer(request) for request in pending.values()), *_for_replies(state), *_for_tasks(state, tasks))
 
@@ -184,7 +184,7 @@ def _for_answer(request: Request) -> WaitEdge:
 def _for_replies(state: AgentState) -> Iterator[WaitEdge]:
     """Yield waits for replies to messages of a lead, and of an agent with unfinished work. Any other agent has finished
     and waits for nothing."""
-    if state.me.kind != "lead" and not state.tasks:
+    if state.me.kind != "lead" and not state.work.tasks:
         return
     for to, message in sorted(state.waits.replies.items()):
         yield WaitEdge(state.me.name, (frozenset({to}),), f"a reply to its message {message}", message)
@@ -192,7 +192,7 @@ def _for_replies(state: AgentState) -> Iterator[WaitEdge]:
 
 def _for_tasks(state: AgentState, tasks: Mapping[str, Task]) -> Iterator[WaitEdge]:
     """Yield waits for tasks that block the agent's own tasks: all of them must be completed."""
-    for task_id in sorted(state.tasks):
+    for task_id in sorted(state.work.tasks):
         task = tasks.get(task_id)
         needs = (
             tuple(_doers(tasks, blocker) for blocker in task.blocked_by if not _done(tasks, blocker)) if task else ()

@@ -97,9 +97,11 @@ class Budgets:
     def join(self, state: AgentState) -> None:
         """Add a life that this process takes over, or reads at a resume, with the usage in its journal."""
         spec = state.me
-        life = (state.me.name, state.incarnation)
+        life = (state.me.name, state.identity.incarnation)
         if spec.parent is None and spec.name not in self.tree:
-            self._put([BudgetNode(spec.name, (SESSION,), spec.budget, self.awake.at(state.began_at), agent=True)])
+            self._put(
+                [BudgetNode(spec.name, (SESSION,), spec.budget, self.awake.at(state.identity.began_at), agent=True)]
+            )
             began = min(self.tree[SESSION].began_at, self.tree[spec.name].began_at)
             self._put([replace(self.tree[SESSION], began_at=began)])
             self.in_force = self.in_force or limited([self.tree[spec.name]])
@@ -114,7 +116,9 @@ class Budgets:
 
     def follow(self, state: AgentState) -> None:
         """Apply the changes of an agent's newest records to its account."""
-        entry = self._lives.get((state.me.name, state.incarnation)) if state.spec is not None else None
+        entry = (
+            self._lives.get((state.me.name, state.identity.incarnation)) if state.identity.spec is not None else None
+        )
         if entry is None:
             return
         fire = fire_of(state.turn.cause) if state.turn else ""
@@ -123,7 +127,7 @@ class Budgets:
             entry.fire = fire
         if self.tree[entry.node].budget is not state.me.budget:
             self._granted(entry.node, state.me.budget)
-        account = state.account
+        account = state.budget.account
         if account is entry.seen:
             return
         entry.seen = account
@@ -150,7 +154,7 @@ class Budgets:
         """Return the budgets that the agent's next call is charged to, the nearest first; empty if none limits the
         call."""
         fire = self._fire(fire_of(state.turn.cause)) if state.turn else ()
-        entry = self._lives.get((state.me.name, state.incarnation))
+        entry = self._lives.get((state.me.name, state.identity.incarnation))
         if entry is None or not self.in_force:
             return ()
         self._schedules_of(self.tree[entry.node].above[1:])
@@ -168,12 +172,12 @@ class Budgets:
         nodes = self.path_of(state)
         refused = fits(nodes, worst, self.awake.now())
         if refused is None and nodes:
-            self._hold(self._lives[state.me.name, state.incarnation], worst)
+            self._hold(self._lives[state.me.name, state.identity.incarnation], worst)
         return refused
 
     def used(self, state: AgentState, amount: Amount) -> None:
         """Count a finished call that no record reports yet. Its records do not count it again."""
-        entry = self._lives[state.me.name, state.incarnation]
+        entry = self._lives[state.me.name, state.identity.incarnation]
         entry.spent = entry.spent.plus(amount)
         if entry.held is not None:
             self._settle(entry, amount)
@@ -193,23 +197,23 @@ class Budgets:
     def _meet(self, state: AgentState) -> _Known:
         """Return the entry of a life, and add the usage of earlier turns of schedules."""
         spec = state.me
-        name = _node(state.me.name, state.incarnation)
+        name = _node(state.me.name, state.identity.incarnation)
         node = spec.name if spec.parent is None else name
         if spec.parent is not None and name not in self.tree:
-            self._enlist_anyway(spec, name, state.began_at)
+            self._enlist_anyway(spec, name, state.identity.began_at)
         elif spec.parent is not None:
             self._newest[spec.name] = name
-        entry = self._lives[spec.name, state.incarnation] = _Known(node, Account())
-        for schedule, used in state.account.schedules.items():
+        entry = self._lives[spec.name, state.identity.incarnation] = _Known(node, Account())
+        for schedule, used in state.budget.account.schedules.items():
             above = [node_name for node_name in self._fire(schedule) if node_name in self.tree]
             own_names = {charged.name for charged in path(self.tree, node)}
             self._put(charge([charged for charged in path(self.tree, *above) if charged.name not in own_names], used))
-        entry.spent = state.account.spent
+        entry.spent = state.budget.account.spent
         self._put(charge(path(self.tree, node), entry.spent))
         fire = fire_of(state.turn.cause) if state.turn else ""
         if fire:
             self._fire(fire)
-            self._put([replace(self.tree[fire], spent=self.tree[fire].spent.plus(state.account.fire))])
+            self._put([replace(self.tree[fire], spent=self.tree[fire].spent.plus(state.budget.account.fire))])
         entry.fire = fire
         return entry
 

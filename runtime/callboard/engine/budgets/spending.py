@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from callboard.core.agent.state import without_history
 from callboard.core.budgets.tree import BudgetNode
-from callboard.core.context.view.conversation import Conversation
-from callboard.core.frozen import replace
 from callboard.core.keys import journal
 from callboard.core.reports.spending import Life, Spending, life_spent, spending_of
 from callboard.engine.awake_time import AwakeTime
@@ -55,17 +54,17 @@ async def recall_budgets(budgets: Budgets, store: Store, session: str, rows: Seq
         return
     above = {row.name: row.parent for row in rows}
     states = [
-        replace((await recall_readable(store, session, row.name, life)).state, conversation=Conversation())
+        without_history((await recall_readable(store, session, row.name, life)).state)
         for row in rows
         for life in range(1, row.incarnation + 1)
     ]
-    begun = [state for state in states if state.spec is not None]
-    for state in sorted(begun, key=lambda state: (state.began_at, _depth(state.me.name, above))):
+    begun = [state for state in states if state.identity.spec is not None]
+    for state in sorted(begun, key=lambda state: (state.identity.began_at, _depth(state.me.name, above))):
         budgets.join(state)
     living = {(row.name, row.incarnation) for row in rows if row.life not in ("stopped", "crashed")}
     for state in begun:
-        if (state.me.name, state.incarnation) not in living:
-            budgets.leave(state.me.name, state.incarnation)
+        if (state.me.name, state.identity.incarnation) not in living:
+            budgets.leave(state.me.name, state.identity.incarnation)
 
 
 async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[AgentRow]) -> bool:

@@ -33,7 +33,7 @@ def caller_in(host: Host, state: AgentState) -> hk.Caller:
         folder=str(folders.root),
         transcript=transcript_path(state, str(folders.transcripts)),
         main_transcript=_main_transcript(host, state, str(folders.transcripts)),
-        skills=state.skills,
+        skills=state.work.skills,
     )
 
 

@@ -120,7 +120,7 @@ class Informer:
         """Return the agent whose transcript has this path, if it lives in this process. `name`: the likely agent."""
         for candidate in (name, Path(path).name.partition(".")[0], "lead"):
             agent = self._agent_of(candidate)
-            if agent is None or agent.retired or agent.state.spec is None:
+            if agent is None or agent.retired or agent.state.identity.spec is None:
                 continue
             if caller_in(self._host, agent.state).transcript == path:
                 return agent
@@ -156,7 +156,7 @@ class Informer:
         with anyio.move_on_after(max(USUAL_END, min(LONGEST_END, hooks.longest_timeout("SessionEnd"))), shield=True):
             if hooks.has("SessionEnd"):
                 lead = self._state_of("lead")
-                attended = lead is not None and lead.spec is not None and lead.me.ask_deadline != 0
+                attended = lead is not None and lead.identity.spec is not None and lead.me.ask_deadline != 0
                 reason = "prompt_input_exit" if attended else "other"
                 verdict = await hooks.fire(hk.SessionEnd(reason, self.caller("lead")))
                 self._notice("lead", verdict.notices)
@@ -213,13 +213,13 @@ class Informer:
         agent = self._agent_of(name)
         has = self._host.ports.hooks.has
         if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
-            fault = agent.state.last_fault if agent is not None and event.reason == "failed" else event.reason
+            fault = agent.state.model.last_fault if agent is not None and event.reason == "failed" else event.reason
             self.tell(hk.StopFailure(_FAILURES.get(fault, "unknown"), event.why, self.caller(name)))
         if name == "lead" and agent is not None and has("Notification") and agent.state.me.ask_deadline != 0:
-            self._later(IDLE_WAIT, partial(self._idles_still, agent, agent.state.turns))
+            self._later(IDLE_WAIT, partial(self._idles_still, agent, agent.state.turns.count))
 
     def _idles_still(self, agent: AgentRuntime, turns: int) -> None:
-        if agent.state.turn is None and agent.state.turns == turns and agent.state.ended is None:
+        if agent.state.turn is None and agent.state.turns.count == turns and agent.state.lifecycle.ended is None:
             message = "The lead waits for you."
             self.tell(hk.Notification(message, "idle_prompt", "Waiting", self.caller(agent.name)))
 
@@ -231,18 +231,18 @@ class Informer:
 
     def _stopped(self, name: str, event: ev.AgentStopped) -> None:
         agent = self._agent_of(name) if name == "lead" else None
-        if agent is not None and agent.state.renew:
+        if agent is not None and agent.state.lifecycle.renew:
             self.tell(hk.SessionEnd("clear", self.caller(name)))
 
     def caller(self, name: str) -> hk.Caller:
         """Return the agent with this name in its current or last state in this process."""
         state = self._state_of(name)
         lead = self._state_of("lead")
-        if state is not None and state.spec is not None:
+        if state is not None and state.identity.spec is not None:
             return caller_in(self._host, state)
         row = self._host.board.agent(name)
         by = hk.Caller(session=self._host.session)
-        if lead is not None and lead.spec is not None:
+        if lead is not None and lead.identity.spec is not None:
             by = caller_in(self._host, lead)
         return replace(by, name=name, kind=row[0].kind, agent_type=row[0].agent_type) if row else by
 

@@ -93,7 +93,7 @@ class DeadLetters:
             # (test_late_mail_to_the_leads_old_life_goes_to_its_new_one).
             has_next = row.kind == "lead" and (
                 row.incarnation > life
-                or bool((await recall(self._host.ports.store, self._host.session, row.name, life)).renew)
+                or bool((await recall(self._host.ports.store, self._host.session, row.name, life)).lifecycle.renew)
             )
             await self._see_to(life_over, unread, DeadLetterPosition(position=position, moves=has_next))
         self.group.start_soon(self._follow, life_over)

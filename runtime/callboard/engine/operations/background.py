@@ -40,8 +40,8 @@ async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
 
 async def _end(agent: AgentRuntime, background_id: str) -> None:
     """End all processes of a command, then record its end. No notification is sent, because its agent is ending."""
-    ended = await ended_now(agent.host, agent.state.background[background_id].began)
-    await agent.record(ended, unless=lambda state: state.background[background_id].status != "running")
+    ended = await ended_now(agent.host, agent.state.work.background[background_id].began)
+    await agent.record(ended, unless=lambda state: state.work.background[background_id].status != "running")
 
 
 async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
@@ -51,13 +51,13 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
         return
     agent.operations[operation] = anyio.CancelScope()
     try:
-        began = agent.state.background[background_id].began
+        began = agent.state.work.background[background_id].began
         ended = await ended_now(agent.host, began)
         lines = await agent.host.ports.archive.ends_of(began.output)
         envelope = notification(agent.row, began, ended, lines).model_copy(update={"mode": "queue"})
         writes: list[Write] = [sending(agent.host.session, envelope)]
         await agent.record(
-            ended, writes=writes, unless=lambda state: state.background[background_id].status != "running"
+            ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
         )
     finally:
         del agent.operations[operation]
@@ -88,7 +88,7 @@ def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
 async def _watch(agent: AgentRuntime, background_id: str) -> None:
     """Watch one background command until its end or its deadline. The commit that records the end also sends the
     notification."""
-    began = agent.state.background[background_id].began
+    began = agent.state.work.background[background_id].began
     launcher = agent.host.ports.launcher
     code = None
     pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
@@ -101,7 +101,7 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
     # (test_a_command_that_is_stopped_ends_once_and_is_not_told_as_failed).
     while _being_stopped(agent, background_id):
         await agent.change()  # the tool that ends it records its end, as stopped
-    if agent.state.background[background_id].status != "running":
+    if agent.state.work.background[background_id].status != "running":
         return
     status = "timed_out" if limit.cancelled_caught else status_of(code)
     ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
@@ -110,7 +110,9 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
         notice(agent, (f"{began.id} (`{began.command[:200]}`): {report}",))
     envelope = notification(agent.row, began, ended, lines)
     writes: list[Write] = [sending(agent.host.session, envelope)]
-    await agent.record(ended, writes=writes, unless=lambda state: state.background[background_id].status != "running")
+    await agent.record(
+        ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
+    )
 
 
 def notification(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, lines: str) -> Envelope:

@@ -104,7 +104,7 @@ async def take_up(agent: AgentRuntime) -> None:
     given with its assignment are added; tasks freed by parking are dropped."""
     host = agent.host
     now = agent.host.clock.now()
-    held_before = agent.state.tasks
+    held_before = agent.state.work.tasks
     holder = host.holder(agent.state)
     held = held_by(host.board.at_stake(), holder)
     writes: list[Write] = []
@@ -135,7 +135,7 @@ async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
     now = host.clock.now()
     session = host.session
     # The store is asked, because mail of another process may not have been received yet.
-    if await host.ports.store.last(mailbox(session, agent.name, state.incarnation)) > state.position:
+    if await host.ports.store.last(mailbox(session, agent.name, state.identity.incarnation)) > state.inbox.position:
         await agent.begin(st.Wait(None, "mail"))
         return
     try:
@@ -149,10 +149,10 @@ async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
 
 async def let_go(agent: AgentRuntime, step: st.LetGo) -> None:
     """Release tasks that the board reassigned to another agent."""
-    subjects = agent.state.tasks
+    subjects = agent.state.work.tasks
     now = agent.host.clock.now()
     gone = [ev.TaskHeld(at=now, task=task_id, subject=subjects.get(task_id, ""), held=False) for task_id in step.tasks]
-    await agent.note(*gone, unless=lambda state: not set(step.tasks) <= state.tasks.keys())
+    await agent.note(*gone, unless=lambda state: not set(step.tasks) <= state.work.tasks.keys())
 
 
 def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
@@ -162,7 +162,7 @@ def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
         id=claim_envelope_id(task.id, task.attempts, agent.name),
         sender="board",
         recipient=agent.name,
-        incarnation=agent.state.incarnation,
+        incarnation=agent.state.identity.incarnation,
         type="message",
         content=text + "\nCarry it out, then call complete_task (or fail_task, release_task).",
         cause=authority.claim("board", task.cause),
@@ -182,13 +182,13 @@ class Offers:
     def changed(self, task: str) -> None:
         """Handle a changed task: its owner checks whether it still owns it, and ready tasks are offered."""
         for agent in self._living():
-            if task in agent.state.tasks:
+            if task in agent.state.work.tasks:
                 agent.wake()
         self.offer()
 
     def offer(self) -> None:
         """Wake the agents for the ready tasks."""
-        idle = {agent.name: agent for agent in self._living() if agent.state.spec and agent.state.turn is None}
+        idle = {agent.name: agent for agent in self._living() if agent.state.identity.spec and agent.state.turn is None}
         if self._host.ports.script is not None:  # a replay: each takes what it took then, and only it knows
             for agent in idle.values():
                 agent.wake()
@@ -204,7 +204,7 @@ class Offers:
 
     def moved_on(self, agent: AgentRuntime) -> None:
         """Handle a change of an agent. If it was woken and is now working or over, its offer passes to others."""
-        if agent.name in self._offered and (agent.state.turn is not None or agent.state.ended is not None):
+        if agent.name in self._offered and (agent.state.turn is not None or agent.state.lifecycle.ended is not None):
             del self._offered[agent.name]
             self.offer()
 

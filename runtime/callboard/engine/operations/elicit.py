@@ -37,7 +37,7 @@ async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> Answe
             id=_new_id(host, call),
             kind="question",
             asked_by=agent.name,
-            incarnation=state.incarnation,
+            incarnation=state.identity.incarnation,
             may_answer=("person",),
             subject=f"the MCP server {question.server} asks: {question.message.strip().partition(chr(10))[0][:200]}",
             payload=payload_of(question, call),

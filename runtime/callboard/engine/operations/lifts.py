@@ -42,7 +42,7 @@ def _session_lifts(agent: AgentRuntime) -> tuple[Lift, ...]:
     rules = host.board.rules()
     if not rules:
         return ()
-    return in_force(rules, agent.name, state.incarnation, authority=authority_of(state), now=host.clock.now())
+    return in_force(rules, agent.name, state.identity.incarnation, authority=authority_of(state), now=host.clock.now())
 
 
 def skill_lifts(agent: AgentRuntime, rules: Sequence[str]) -> tuple[Lift, ...]:

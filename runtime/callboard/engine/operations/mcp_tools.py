@@ -168,8 +168,8 @@ async def news(agent: AgentRuntime) -> tuple[Injection, ...]:
     """Return a reminder of differences between the agent's prompt and the current servers; none if there are none, or
     the newest reminder has them."""
     servers = agent.host.ports.servers
-    previous = agent.state.told.get(SERVERS_NOW, "")
-    if servers is None or not agent.state.system:
+    previous = agent.state.context.reminders.get(SERVERS_NOW, "")
+    if servers is None or not agent.state.context.system:
         return ()
     agent.servers_seen = servers.revision
     text = await _news(agent, previous)

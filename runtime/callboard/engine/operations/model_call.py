@@ -99,7 +99,7 @@ async def reach_budget(agent: AgentRuntime, step: st.ReachBudget) -> None:
 
 async def lose_call(agent: AgentRuntime, step: st.LoseCall) -> None:
     """Record a call as failed, because the process that made it is gone."""
-    call = agent.state.call
+    call = agent.state.model.call
     assert call is not None, "a call without an owner is in the state"
     fault = Fault(kind="lost", message="the process that made the call ended", may_bill=True)
     await agent.record(call_failed(agent, call, fault))
@@ -108,10 +108,10 @@ async def lose_call(agent: AgentRuntime, step: st.LoseCall) -> None:
 async def remember_sent(agent: AgentRuntime) -> None:
     """Take the current view as the last request, after a resume."""
     state = agent.state
-    if state.system:
+    if state.context.system:
         system, tools = await agent.prompt_bytes()
-        model = model_in_use(state.recovery, state.me)
-        agent.watch.resumes(Sent(model, system, tools, state.conversation.messages))
+        model = model_in_use(state.model.recovery, state.me)
+        agent.watch.resumes(Sent(model, system, tools, state.context.conversation.messages))
 
 
 async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
@@ -127,7 +127,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
             texts.append(delta.text)
         agent.stream(delta)
 
-    call = agent.state.call
+    call = agent.state.model.call
     if call is None:
         return
     try:
@@ -141,7 +141,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
         # again (test_a_call_whose_process_died_is_made_again_and_says_that_the_first_may_be_billed).
         if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
             interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text="".join(texts))
-            await agent.record(interrupted, unless=lambda state: state.call != call)
+            await agent.record(interrupted, unless=lambda state: state.model.call != call)
         raise
     else:
         await _take_reply(agent, call, reply)
@@ -179,11 +179,11 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
     system, tools = await agent.prompt_bytes()
     limits = state.me.limits_of(step.model)
     # The service accepts four cache marks, and the system prompt and the tools take one each.
-    if len(marks(state.conversation, state.cycle, limits)) > 2:
+    if len(marks(state.context.conversation, state.costs.cycle, limits)) > 2:
         tools = unmarked(tools)
-    agent.watch.asks(Sent(step.model, system, tools, state.conversation.messages))
+    agent.watch.asks(Sent(step.model, system, tools, state.context.conversation.messages))
     return ModelRequest(
-        session=state.session,
+        session=state.identity.session,
         agent=agent.name,
         ordinal=step.ordinal,
         attempt=step.attempt,
@@ -192,7 +192,7 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         effort=((state.turn.effort if state.turn else "") or state.me.effort) if limits.effort else "",
         system=system,
         tools=tools,
-        messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, step.model)),
+        messages=anchored(state.context.conversation, state.costs.cycle, limits, reader_of(state.me, step.model)),
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
@@ -221,12 +221,12 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         blocks = [block for block in blocks if block.get("type") == "text"]
     if stop == "max_tokens":
         # One that a budget allowed less output than the agent would ask for is cut for good: more is not to be had.
-        lowered = call.max_tokens < output_limit(state.recovery, state.me)
-        higher = None if lowered else next_output_limit(state.recovery, state.me)
+        lowered = call.max_tokens < output_limit(state.model.recovery, state.me)
+        higher = None if lowered else next_output_limit(state.model.recovery, state.me)
         name, characters = reply.cut_call or ("", 0)
         # A call whose input grows with the limit is never asked for again with more
         # (test_an_input_that_grows_with_the_limit_is_asked_for_in_smaller_parts).
-        if higher is not None and not grows(state.recovery, name, characters):
+        if higher is not None and not grows(state.model.recovery, name, characters):
             agent.stream(Delta("dropped", "cut at the output limit"))
             reason = "cut at the output limit"
             cut = {"cut_call": name, "cut_characters": characters}
@@ -277,7 +277,13 @@ def _calls(agent: AgentRuntime, ordinal: int, blocks: Sequence[Json], bad: dict[
         calls.append(
             unwrapped(
                 ToolCall(
-                    id=call_id(state.session, agent.name, incarnation=state.incarnation, ordinal=ordinal, index=place),
+                    id=call_id(
+                        state.identity.session,
+                        agent.name,
+                        incarnation=state.identity.incarnation,
+                        ordinal=ordinal,
+                        index=place,
+                    ),
                     use_id=str(block.get("id", "")),
                     name=str(block.get("name", "")),
                     input=tool_input,
@@ -318,12 +324,12 @@ async def count_tokens(agent: AgentRuntime, step: st.CountTokens) -> None:
 
 
 async def _count(agent: AgentRuntime, step: st.CountTokens) -> None:
-    counted = agent.state.conversation
+    counted = agent.state.context.conversation
     tokens, reason, later = await _count_answer(agent, await _count_request(agent))
     now = agent.host.clock.now()
     until = max(now + TRY_AGAIN, _parked_until(agent)) if later else None
     event = ev.TokensCounted(at=now, revision=step.revision, tokens=tokens, why=reason, until=until)
-    await agent.record(event, unless=lambda state: tokens is not None and state.conversation != counted)
+    await agent.record(event, unless=lambda state: tokens is not None and state.context.conversation != counted)
 
 
 async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int | None, str, bool]:
@@ -345,27 +351,29 @@ async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int
 
 def _parked_until(agent: AgentRuntime) -> float:
     """Return the time until which counts of the current model are parked."""
-    return agent.host.governor.parked_until(counts_of(model_in_use(agent.state.recovery, agent.state.me)))
+    return agent.host.governor.parked_until(counts_of(model_in_use(agent.state.model.recovery, agent.state.me)))
 
 
 async def _count_request(agent: AgentRuntime) -> ModelRequest:
     """Return the request as the next call would send it."""
     state = agent.state
     system, tools = await agent.prompt_bytes()
-    model = model_in_use(state.recovery, state.me)
+    model = model_in_use(state.model.recovery, state.me)
     limits = state.me.limits_of(model)
-    if len(marks(state.conversation, state.cycle, limits)) > 2:  # as the call does: four marks are all that may be
+    if (
+        len(marks(state.context.conversation, state.costs.cycle, limits)) > 2
+    ):  # as the call does: four marks are all that may be
         tools = unmarked(tools)
     return ModelRequest(
-        session=state.session,
+        session=state.identity.session,
         agent=agent.name,
-        ordinal=state.ordinal + 1,
-        attempt=state.conversation.revision,
+        ordinal=state.model.ordinal + 1,
+        attempt=state.context.conversation.revision,
         model=model,
         max_tokens=0,
         system=system,
         tools=tools,
-        messages=anchored(state.conversation, state.cycle, limits, reader_of(state.me, model)),
+        messages=anchored(state.context.conversation, state.costs.cycle, limits, reader_of(state.me, model)),
         purpose="count",
         total_timeout=LONGEST_COUNT,
     )

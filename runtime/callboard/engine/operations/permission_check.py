@@ -83,7 +83,7 @@ async def _rule(
     agent: AgentRuntime, proposed: CallState, call: ToolCall, *, context: tuple[str, ...], hooked: hk.PreVerdict | None
 ) -> None:
     """Apply gate, rules and mode. An allow of a hook has the effect of an allow rule; its ask always asks."""
-    gate = agent.state.gate
+    gate = agent.state.work.gate
     ruling = await ruling_of(agent, call, hooked)
     closed = refused_by_gate(agent, call, ruling, gate)
     if closed is not None:
@@ -204,7 +204,7 @@ def refused_by_gate(agent: AgentRuntime, call: ToolCall, ruling: Ruling, gate: P
 def void(call_id: str, gate: PlanGate) -> Callable[[AgentState], bool]:
     """Return a condition that is true when the decision no longer holds: the call is gone, or the gate has changed."""
     gone = gone_from(call_id, "proposed")
-    return lambda state: gone(state) or state.gate != gate
+    return lambda state: gone(state) or state.work.gate != gate
 
 
 async def always_of(agent: AgentRuntime, about: Proposed) -> tuple[str, ...]:
@@ -307,7 +307,7 @@ async def ask_person(agent: AgentRuntime, about: Proposed, always: tuple[str, ..
             id=_new_id(agent, call.id),
             kind="permission",
             asked_by=agent.name,
-            incarnation=state.incarnation,
+            incarnation=state.identity.incarnation,
             may_answer=("person",) if ruling.person_only else ("person", "policy"),
             subject=f"{agent.name} wants to run {call.name}: {reason.partition(chr(10))[0]}",
             payload=payload,

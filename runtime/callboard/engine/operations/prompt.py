@@ -37,7 +37,7 @@ async def set_prompt(agent: AgentRuntime) -> None:
     in_use = await _in_use(agent)
     if in_use is not None:  # as it was, if the runtime's own tools still are: servers may take their time to come
         parts = await _composed(agent, listed_tools(in_use[1]))
-        if agent.state.tools == await agent.host.ports.store.put_blob(parts.tools):
+        if agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
             return
     if parts is None or reaches(agent.host, agent.state.me):
         await until_ready(agent.host)
@@ -59,7 +59,7 @@ async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
 async def _in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
     """Return the prompt and the tools that the journal names; None if there are none yet, or their bytes are
     damaged."""
-    if not agent.state.system:
+    if not agent.state.context.system:
         return None
     try:
         return await agent.prompt_bytes()

@@ -53,7 +53,7 @@ async def listen(agent: AgentRuntime) -> None:
     """Record every envelope of the agent's mailbox, from the position that its journal has reached. Never returns."""
     stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
     agent.host.mailboxes.join(stream, lambda: agent.state)
-    async with agent.host.ports.store.follow(stream, agent.state.position) as records:
+    async with agent.host.ports.store.follow(stream, agent.state.inbox.position) as records:
         async for record in records:
             # All that arrived together in one commit, because each commit costs a sync of the disk
             # (test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order).
@@ -64,7 +64,7 @@ async def listen(agent: AgentRuntime) -> None:
 async def hear_out(agent: AgentRuntime) -> None:
     """Record the current content of the mailbox and return, for a life that is about to be settled."""
     stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
-    while records := await records_of(agent.host.ports.store, stream, agent.state.position, PAGE):
+    while records := await records_of(agent.host.ports.store, stream, agent.state.inbox.position, PAGE):
         await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in records])
 
 
@@ -97,7 +97,7 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     last = envelopes[-1].seq
     events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
     # A killed life is heard out by a second reader of the same mailbox, so mail may already be received.
-    await agent.record(*events, unless=lambda state: state.position >= last)
+    await agent.record(*events, unless=lambda state: state.inbox.position >= last)
     if any(raises(envelope) for envelope in envelopes):
         agent.urge()
 
@@ -107,7 +107,7 @@ async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
     model reads nothing while a plan waits."""
     while True:
         host = agent.host
-        gate = agent.state.gate
+        gate = agent.state.work.gate
         admission = await admit(host.ports.store, host.session, agent.row, envelope, now=host.clock.now())
         fault = admission.refused
         writes = admission.notices
@@ -121,11 +121,11 @@ async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
                 EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=fault),
                 writes=writes,
                 # The plan gate may have changed while this waited for its turn to be recorded.
-                unless=lambda state, seen=gate: state.position >= envelope.seq or state.gate != seen,
+                unless=lambda state, seen=gate: state.inbox.position >= envelope.seq or state.work.gate != seen,
             )
         except Conflict as lost:
             await agent.host.refresh(lost.what)  # it was answered at the same moment
-        if agent.state.position >= envelope.seq:
+        if agent.state.inbox.position >= envelope.seq:
             if not fault and raises(envelope):
                 agent.urge()
             return  # else the gate moved while this waited for its turn to be recorded: look again

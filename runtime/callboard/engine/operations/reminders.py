@@ -35,10 +35,10 @@ async def _look(agent: AgentRuntime) -> None:
         around = await host.ports.surroundings.look(state.me, now)
         if state.me.kind == "lead":
             around = replace(around, team=host.board.agents())
-        due = reminders(state.told, around, now - state.cache.used_at)
+        due = reminders(state.context.reminders, around, now - state.costs.cache.used_at)
     due += (*await news(agent), *await at_turn(agent))
     if host.ports.script is not None:
-        due = host.ports.script.reminders(agent.name, state.incarnation, state.turns, due)
+        due = host.ports.script.reminders(agent.name, state.identity.incarnation, state.turns.count, due)
     if due:
         await agent.note(*(InjectionQueued(at=now, injection=injection) for injection in due))
 
@@ -60,11 +60,11 @@ async def at_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
     ports = agent.host.ports
     state = agent.state
     injections: tuple[Injection, ...] = ()
-    if ports.instructions is not None and state.instructed is not None:
-        injections += await ports.instructions.changed(state.me, _root(agent), state.instructed)
+    if ports.instructions is not None and state.context.instructions is not None:
+        injections += await ports.instructions.changed(state.me, _root(agent), state.context.instructions)
     if ports.remembered is not None:
-        text = "\n".join(envelope.content for envelope in state.mail if envelope.type in _HEARD)[:_MOST_WORDS]
-        injections += await ports.remembered.relevant(state.me, text, state.noted) if text.strip() else ()
+        text = "\n".join(envelope.content for envelope in state.inbox.mail if envelope.type in _HEARD)[:_MOST_WORDS]
+        injections += await ports.remembered.relevant(state.me, text, state.context.notes) if text.strip() else ()
     return injections
 
 
@@ -73,7 +73,7 @@ async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[Event, ...
     result.
     """
     port = agent.host.ports.instructions
-    instructed = agent.state.instructed
+    instructed = agent.state.context.instructions
     paths = [event.path for event in outcome.events if isinstance(event, FileSeen)]
     if port is None or instructed is None or not paths:
         return ()

@@ -122,9 +122,9 @@ async def carry_skills(agent: AgentRuntime) -> None:
     """Queue the skills that a summary removed, for the next user message."""
     state = agent.state
     store = agent.host.ports.store
-    names = lost(state.skill_texts, state.conversation.messages) if state.skill_texts else []
-    texts = [(await store.get_blob(state.skill_texts[name])).decode("utf-8", "replace") for name in names]
-    window = state.me.limits_of(model_in_use(state.recovery, state.me)).window
+    names = lost(state.work.skill_texts, state.context.conversation.messages) if state.work.skill_texts else []
+    texts = [(await store.get_blob(state.work.skill_texts[name])).decode("utf-8", "replace") for name in names]
+    window = state.me.limits_of(model_in_use(state.model.recovery, state.me)).window
     injection = carried(texts, window) if texts else None
     if injection is not None:
         await agent.note(InjectionQueued(at=agent.host.clock.now(), injection=injection))
@@ -204,7 +204,7 @@ async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tupl
     ruling = await host.ports.judge.judge(replace(query, spec=spec, lifts=lifts))
     if ruling.decision != "allow":
         raise _refusal(skill, call, f"{ruling.why} ({ruling.rule}). Allow it by a rule, or in its allowed-tools")
-    if (closed := gate_refuses(state.gate, call.name, reads_only=ruling.reads_only)) is not None:
+    if (closed := gate_refuses(state.work.gate, call.name, reads_only=ruling.reads_only)) is not None:
         raise _refusal(skill, call, closed)
     return call, ruling
 

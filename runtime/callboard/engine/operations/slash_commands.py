@@ -60,7 +60,7 @@ async def expanded(agent: AgentRuntime, envelope: Envelope) -> Expanded:
         if name := first_name(envelope.content):
             raise ToolRefused(unknown_command(name, [command.name for command in commands]))
         return Expanded(await brought(agent, envelope))
-    if envelope.id in agent.state.commands_begun:
+    if envelope.id in agent.state.work.commands_begun:
         raise ToolRefused(
             f"/{commands_typed.names[0]}: it was cut off while its commands ran. What they did is unknown: say it again"
         )

@@ -93,21 +93,21 @@ async def _ask_hooks(agent: AgentRuntime, summary: SummaryWanted) -> None:
 
 async def _began(agent: AgentRuntime, summary: SummaryWanted) -> None:
     transcript = await transcripts.write(agent)
-    revision = agent.state.conversation.revision
+    revision = agent.state.context.conversation.revision
     began = ev.SummaryBegan(at=agent.host.clock.now(), wanted=summary, revision=revision, transcript=transcript)
     await agent.record(began)
 
 
 async def _summary(agent: AgentRuntime) -> None:
-    summary = agent.state.summary
+    summary = agent.state.compaction.summary
     if summary is None:
         return
     asking = _Asking(agent, summary)
     try:
         now = agent.host.clock.now()
-        if agent.state.summary_until > now:
+        if agent.state.compaction.summary_until > now:
             # After a crash only the rest of the wait remains. The clock may have been set back since.
-            await agent.host.clock.sleep_until(min(agent.state.summary_until, now + agent.state.me.max_wait))
+            await agent.host.clock.sleep_until(min(agent.state.compaction.summary_until, now + agent.state.me.max_wait))
         text = await asking.text()
     except _NoSummary as none:
         await _failed(agent, str(none), asking.usage)
@@ -125,14 +125,16 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
     history = await transcripts.history_of(agent, agent.state) if regional else ()
     state = agent.state
     # An interrupt or an undo may have come while the history was read.
-    if state.summary != summary:
+    if state.compaction.summary != summary:
         return
     spec = state.me
-    limits = spec.limits_of(model_in_use(state.recovery, spec))
-    budget = budget_of(limits, output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
-    transcript = state.summary_transcript
+    limits = spec.limits_of(model_in_use(state.model.recovery, spec))
+    budget = budget_of(
+        limits, output_limit(state.model.recovery, spec), state.context.conversation.overhead, spec.context_limit
+    )
+    transcript = state.compaction.summary_transcript
     block = agent.host.known_state(state)
-    view = state.conversation
+    view = state.context.conversation
     if regional:
         edits = regions.region_edits(view, summary, text, state=block, transcript=transcript, history=history)
     else:
@@ -141,7 +143,7 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
         at=agent.host.clock.now(),
         stage=summary.stage,
         trigger=summary.trigger,
-        revision=state.conversation.revision,
+        revision=state.context.conversation.revision,
         edits=tuple(edits),
         transcript=transcript,
         usage=usage,
@@ -151,14 +153,14 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
     if checked_edit is None or not checked_edit.edits:
         await _failed(agent, "it would not make the conversation smaller", usage)
         return
-    if await agent.record(checked_edit, unless=lambda now: now.summary != summary):
+    if await agent.record(checked_edit, unless=lambda now: now.compaction.summary != summary):
         summarised(agent, summary, text)
         await carry_skills(agent)
 
 
 async def _failed(agent: AgentRuntime, reason: str, usage: Usage) -> None:
     failed = ev.SummaryFailed(at=agent.host.clock.now(), why=reason, usage=usage)
-    await agent.record(failed, unless=lambda state: state.summary is None)
+    await agent.record(failed, unless=lambda state: state.compaction.summary is None)
 
 
 class _Asking:
@@ -177,10 +179,10 @@ class _Asking:
         """Return the summary. Raises `_NoSummary`."""
         state = self._state
         spec = self._state.me
-        own = spec.limits_of(model_in_use(state.recovery, spec))
+        own = spec.limits_of(model_in_use(state.model.recovery, spec))
         small = spec.limits_of(spec.small_model) if spec.small_model else None
-        choice = SharingFacts(own, small, state.cache, self._agent.host.clock.now())
-        if rides(state.conversation, self._wanted, choice):
+        choice = SharingFacts(own, small, state.costs.cache, self._agent.host.clock.now())
+        if rides(state.context.conversation, self._wanted, choice):
             text = await self._riding()
             if text is not None:
                 return text
@@ -192,9 +194,11 @@ class _Asking:
         state = self._state
         summary = self._wanted
         system, tools = await self._agent.prompt_bytes()
-        model = model_in_use(state.recovery, state.me)
-        replies = replies_behind(state.conversation, summary.last)
-        messages = riding(state.conversation, riding_text(summary, replies_kept=replies), reader_of(state.me, model))
+        model = model_in_use(state.model.recovery, state.me)
+        replies = replies_behind(state.context.conversation, summary.last)
+        messages = riding(
+            state.context.conversation, riding_text(summary, replies_kept=replies), reader_of(state.me, model)
+        )
         request = replace(self._request(model, messages), system=system, tools=tools)
         answer = await self._ask(request, SummaryAttempts(0, rides=True, models_left=bool(self._models)))
         return answer if isinstance(answer, str) else None
@@ -233,7 +237,7 @@ class _Asking:
         # The smallest window of all candidates: a fallback must be able to take over any piece
         # (test_what_is_too_long_for_the_model_that_summarises_reaches_it_in_smaller_pieces_all_of_it).
         most = min(chunk_tokens(state.me.limits_of(model), summary) for model in self._models)
-        prompts = summary_request(state.conversation, summary, most, history)
+        prompts = summary_request(state.context.conversation, summary, most, history)
         if not prompts:
             raise _NoSummary("there is nothing to summarise")
         return [prompt.data for prompt in prompts]
@@ -242,9 +246,9 @@ class _Asking:
         spec = self._state.me
         self._calls += 1
         return ModelRequest(
-            session=self._state.session,
+            session=self._state.identity.session,
             agent=self._agent.name,
-            ordinal=self._state.summaries * CALLS + self._calls,
+            ordinal=self._state.compaction.summaries * CALLS + self._calls,
             attempt=1,
             model=model,
             max_tokens=self._wanted.max_tokens,
@@ -287,7 +291,7 @@ class _Asking:
 
     async def _tell(self, event: ev.RetryPlanned | ev.ModelSwitched) -> None:
         """Record the next attempt or model, unless the summary is already over."""
-        await self._agent.record(event, unless=lambda now: now.summary != self._wanted)
+        await self._agent.record(event, unless=lambda now: now.compaction.summary != self._wanted)
 
     async def _once(self, request: ModelRequest, tried: SummaryAttempts) -> str | Next:
         """Make one call. Return the text of a usable answer, or the action after its failure."""
@@ -332,7 +336,7 @@ class _Asking:
         """Reserve the cost of the call, durably, if there is a budget. Raises `_NoSummary`."""
         agent = self._agent
         budgets = self._agent.host.budgets
-        conv = self._state.conversation
+        conv = self._state.context.conversation
         if rides:
             tokens = size(conv) + ASKING
         else:
@@ -391,13 +395,13 @@ def _needed(state: AgentState, request: SummaryWanted) -> bool:
     """
     if request.trigger == "manual":
         return False
-    return request.trigger == "reactive" or held(state.conversation) > room(state)
+    return request.trigger == "reactive" or held(state.context.conversation) > room(state)
 
 
 def summarised(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
     """Inform the hooks of a summary in the view, and run the SessionStart hooks again."""
     host = agent.host
-    life = (agent.name, agent.state.incarnation)
+    life = (agent.name, agent.state.identity.incarnation)
     if host.begun.get(life):
         host.begun[life] = False
     host.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent)))

@@ -75,11 +75,11 @@ async def _take_edited(agent: AgentRuntime, request: Request, tool_input: Json) 
 
 
 def _waits_no_more(request_id: str, state: AgentState) -> bool:
-    return (state.gate.gate, state.gate.request_id) != ("pending", request_id)
+    return (state.work.gate.gate, state.work.gate.request_id) != ("pending", request_id)
 
 
 def _now(agent: AgentRuntime, commit: str = "", digest: str = "") -> Now:
     state = agent.state
     void = state.me.plan_moved_base == "void"
     folder = str(agent.host.ports.archive.folders(state.me).root)
-    return Now(agent.host.clock.now(), tuple(state.tasks), commit, void, folder, digest)
+    return Now(agent.host.clock.now(), tuple(state.work.tasks), commit, void, folder, digest)

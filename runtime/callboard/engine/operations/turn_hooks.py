@@ -89,8 +89,8 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
     skill_events = [event for envelope in passed for event in _of(skills, envelope).events]
     while True:
         # A reminder can be queued while the hooks run. The record must contain it, or it would be lost.
-        before = agent.state.injections
-        waiting = fold(events, agent.state).injections
+        before = agent.state.context.injections
+        waiting = fold(events, agent.state).context.injections
         # What is injected stands before the words.
         first = (
             [ev.InjectionsDelivered(at=now, blocks=tuple(injected(injection) for injection in waiting))]
@@ -98,7 +98,7 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
             else []
         )
         together = (*events, *first, delivery, *skill_events)
-        if await agent.record(*together, unless=lambda state, seen=before: state.injections != seen):
+        if await agent.record(*together, unless=lambda state, seen=before: state.context.injections != seen):
             return
 
 
@@ -169,13 +169,13 @@ async def ask_start_hooks(agent: AgentRuntime, step: st.AskStartHooks) -> None:
 async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
     host = agent.host
     state = agent.state
-    life = (agent.name, state.incarnation)
+    life = (agent.name, state.identity.incarnation)
     event: hk.HookEvent
     if state.me.kind == "subagent":
         event = hk.SubagentStart(caller(agent))
         form = _SUBAGENT
     else:
-        model = model_in_use(state.recovery, state.me)
+        model = model_in_use(state.model.recovery, state.me)
         event = hk.SessionStart(source, model, caller(agent))
         form = _SESSION
     host.begun[life] = True  # summarised meanwhile, it is asked once more
@@ -230,7 +230,7 @@ async def _stop_hooks(agent: AgentRuntime) -> None:
     by = caller(agent)
     hooks = agent.host.ports.hooks
     event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
-    view = tuple(state.conversation.messages)
+    view = tuple(state.context.conversation.messages)
     verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_ongoing(agent), by))
     notice(agent, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
     go_on = verdict.go_on
@@ -260,7 +260,7 @@ def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
             "description": background.began.command,
             "command": background.began.command,
         }
-        for id, background in agent.state.background.items()
+        for id, background in agent.state.work.background.items()
         if background.status == "running"
     ]
     agents: list[Json] = [

@@ -31,7 +31,7 @@ async def undo(agent: AgentRuntime, step: st.Undo) -> None:
     """Undo edits, or record the reason why not."""
     await agent.flush()
     event = await _answer(agent.host.ports.store, agent.state, step.edits, agent.host.clock.now())
-    await agent.record(event, unless=lambda state: step.edits not in state.undo)
+    await agent.record(event, unless=lambda state: step.edits not in state.compaction.undo)
 
 
 async def undo_unhosted(store: Store, fence: Fence, session: str, row: AgentRow, *, now: float) -> None:
@@ -48,12 +48,12 @@ async def undo_unhosted(store: Store, fence: Fence, session: str, row: AgentRow,
 
 async def _receive(store: Store, fence: Fence, row: AgentRow, state: AgentState, *, now: float) -> AgentState:
     """Return the state with all mail received in order. Rejected mail is kept out."""
-    stream = mailbox(state.session, row.name, state.incarnation)
+    stream = mailbox(state.identity.session, row.name, state.identity.incarnation)
     events = list[Event]()
     writes = list[Write]()
-    for record in await records_of(store, stream, state.position):
+    for record in await records_of(store, stream, state.inbox.position):
         envelope = read_envelope(record.data, stream, record.seq)
-        admission = await admit(store, state.session, row, envelope, now=now)
+        admission = await admit(store, state.identity.session, row, envelope, now=now)
         events.append(EnvelopeReceived(at=now, envelope=envelope, refused=admission.refused))
         writes += admission.notices
     return await _record(store, fence, state, events, writes=writes)
@@ -62,7 +62,7 @@ async def _receive(store: Store, fence: Fence, row: AgentRow, state: AgentState,
 async def _record(
     store: Store, fence: Fence, state: AgentState, events: Sequence[Event], *, writes: Sequence[Write] = ()
 ) -> AgentState:
-    stream = journal(state.session, state.me.name, state.incarnation)
+    stream = journal(state.identity.session, state.me.name, state.identity.incarnation)
     appends = [Append(stream, event.encode(), expected=state.seq + n) for n, event in enumerate(events)]
     if appends:
         await store.commit(*appends, *writes, fence=fence)
@@ -71,13 +71,13 @@ async def _record(
 
 def _settled(state: AgentState) -> AgentState:
     """Return the state without a model call of a dead process, for which an undo need not wait."""
-    return replace(state, call=None, summary=None)
+    return replace(state, model=replace(state.model, call=None), compaction=replace(state.compaction, summary=None))
 
 
 async def _answer(store: Store, state: AgentState, positions: tuple[int, ...], now: float) -> ContextEdited:
     """Return the record of an undo: the restored messages, or the reason why not."""
-    conv = state.conversation
-    events = await numbered_events(store, journal(state.session, state.me.name, state.incarnation))
+    conv = state.context.conversation
+    events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     edits = [(seq, event) for seq, event in events if isinstance(event, ContextEdited)]
     restored = take_back(conv, unedited(events), edits, positions=positions, budget=room(state))
     refused = isinstance(restored, str)

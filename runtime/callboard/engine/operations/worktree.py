@@ -39,7 +39,7 @@ async def _move(agent: AgentRuntime, name: str) -> None:
     assert host.ports.worktrees is not None, "the rule asks where there are worktrees"
     bound = [
         task_id
-        for task_id in agent.state.tasks
+        for task_id in agent.state.work.tasks
         if name and (row := host.board.task(task_id)) and row[0].worktree == name
     ]
     if name:
@@ -91,7 +91,7 @@ async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None
     host = agent.host
     while True:
         now = host.clock.now()
-        holder = Holder(agent.name, agent.state.incarnation)
+        holder = Holder(agent.name, agent.state.identity.incarnation)
         writes: list[Write] = []
         events: list[ev.Event] = []
         for row in filter(None, map(host.board.task, held)):
@@ -113,9 +113,9 @@ async def _leave(agent: AgentRuntime, name: str, reason: str) -> None:
     turn, in the agent's own folder."""
     host = agent.host
     now = agent.host.clock.now()
-    life = agent.state.incarnation
+    life = agent.state.identity.incarnation
     envelope = Envelope(
-        id=short_id("env", host.session, agent.name, life, agent.state.turns, name),
+        id=short_id("env", host.session, agent.name, life, agent.state.turns.count, name),
         sender="runtime",
         recipient=agent.name,
         incarnation=life,
@@ -137,7 +137,7 @@ async def _stop(agent: AgentRuntime, reason: str) -> None:
     writes: list[Write] = []
     if lead is not None and agent.name != "lead":
         envelope = Envelope(
-            id=short_id("env", host.session, agent.name, agent.state.incarnation, "worktree"),
+            id=short_id("env", host.session, agent.name, agent.state.identity.incarnation, "worktree"),
             sender="runtime",
             recipient="lead",
             incarnation=lead[0].incarnation,

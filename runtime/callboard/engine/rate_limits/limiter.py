@@ -433,7 +433,7 @@ def asking_of(state: AgentState, request: ModelRequest) -> CallPriority:
     """Return the place of an agent's call in the order. A subagent ranks with teammates, because its caller waits for
     it."""
     size = len(request.system) + len(request.tools) + sum(map(len, request.messages))
-    person = request.purpose == "turn" and state.recovery.prompted
+    person = request.purpose == "turn" and state.model.recovery.prompted
     chain = chain_of(state.me)
     patient = request.purpose == "turn" and request.model == chain[-1]
     patience = math.inf if patient else state.me.max_wait

@@ -108,8 +108,8 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
     host = around.host
     row = member.row = current(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
-    if state.ended is not None:
-        return state.ended.outcome, state.ended.result
+    if state.lifecycle.ended is not None:
+        return state.lifecycle.ended.outcome, state.lifecycle.ended.result
     if row.life == "crashed" and not member.resumed:
         return "failed", f"{row.name} crashed again and again and is parked"
     # It was killed and its journal cannot be continued: a caller that asks again must not revive it
@@ -146,7 +146,7 @@ async def _wake_up(agent: AgentRuntime, pid: int) -> None:
     """Write the first records of this process: the start or the resume, and the prompt in use."""
     now = agent.host.clock.now()
     host = agent.host
-    if agent.state.spec is None:
+    if agent.state.identity.spec is None:
         await started(agent)
         host.budgets.join(agent.state)
     else:
@@ -285,7 +285,7 @@ class AgentSpawner:
             content=prompt,
             cause=spoken(self._agent.state),
             caused_by=self._agent.state.turn.cause if self._agent.state.turn else "",
-            sender_incarnation=self._agent.state.incarnation,
+            sender_incarnation=self._agent.state.identity.incarnation,
             metadata={"assignment": True},
             sent_at=now,
         )
@@ -350,7 +350,7 @@ async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
     row = current(host, member.row)
     note = f"{member.row.name} crashed and is parked"
     state = await _state(host, row)
-    cause = spoken(state) if state is not None and state.spec is not None else "tool"
+    cause = spoken(state) if state is not None and state.identity.spec is not None else "tool"
     ended, mail = await commands_ended(host, row, state) if state is not None else ([], [])
     repeated = "crashed again and again and " if crash.count > RESTARTS else ""
     text = f"{row.name} {repeated}is parked: {crash.why}. Its tasks are free again; a person can resume it."
@@ -382,7 +382,7 @@ async def _write(
     assert isinstance(crash, AgentCrashed), "a crash comes last"
     state = await _state(host, row)
     # From the journal, because the object of the crashed agent may be in any state.
-    recordable = state is not None and state.spec is not None and state.ended is None
+    recordable = state is not None and state.identity.spec is not None and state.lifecycle.ended is None
     if state is None or not recordable:  # nothing to add to: the row says it
         parked = row.model_copy(update={"life": "crashed", "outcome": "failed", "waiting_for": "", "since": crash.at})
         rows = [] if crash.again_at else [Put(agent_key(host.session, row.name), parked.encode())]
@@ -478,7 +478,7 @@ PARKED = "It was ended when you crashed again and again and were parked."
 async def commands_ended(host: Host, row: AgentRow, state: AgentState) -> tuple[list[BackgroundEnded], list[Write]]:
     """End the running commands. Return their records and a message to the agent, which it reads when it is resumed, for
     one commit."""
-    running = [command.began for command in state.background.values() if command.status == "running"]
+    running = [command.began for command in state.work.background.values() if command.status == "running"]
     ended: dict[str, BackgroundEnded] = {}
     # The lead must learn of the crash even if a command does not end
     # (test_what_cannot_be_ended_holds_no_parking_up_and_is_still_said_to_run).
@@ -537,20 +537,23 @@ async def _settle(host: Host, member: Member, order: StopAsked, pid: int) -> tup
     """Run the rest of a stopped life from its journal, when none of its operations runs any more."""
     row = current(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
-    if state.ended is not None:
-        return state.ended.outcome, state.ended.result
+    if state.lifecycle.ended is not None:
+        return state.lifecycle.ended.outcome, state.lifecycle.ended.result
     agent = AgentRuntime(host, row, state, begin, lock=member.lock)
     done = list[Done]()
     async with anyio.create_task_group() as group:
         agent.group = group
         # Killed before its first record: it still owes its lead a report
         # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
-        if state.spec is None:
+        if state.identity.spec is None:
             await started(agent)
         await hear_out(agent)  # what it never came to read is owed a report too
         resumed = AgentResumed(at=order.at, pid=pid)
         # An earlier attempt may have recorded the order before it crashed.
-        already_asked = state.stop == "asked" and (state.stop_by, state.stop_request) == (order.by, order.request_id)
+        already_asked = state.lifecycle.stop == "asked" and (state.lifecycle.stop_by, state.lifecycle.stop_request) == (
+            order.by,
+            order.request_id,
+        )
         await agent.record(*([resumed] if already_asked else [order, resumed]))
         done.append(await live(agent))
         group.cancel_scope.cancel()

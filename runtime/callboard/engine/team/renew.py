@@ -1,6 +1,6 @@
 """New life of the lead: `/new` and `/new --carry`, and the repair of a session after damage.
 
-The old life ends first, with its last record in its journal (`AgentState.renew` says what follows). One commit then
+The old life ends first, with its last record in its journal (`Lifecycle.renew` says what follows). One commit then
 writes the new life: its row, the first records of its journal, the mail that the old life had not received, the running
 background commands, and with `--carry` its tasks, questions and todos. If the process dies in between, the next host
 does the rest. Items that an uninformed process adds to the old life later are looked up once more.
@@ -43,7 +43,7 @@ async def renew_if_due(host: Host, row: AgentRow) -> None:
     if row.kind != "lead" or match is None or match[0].incarnation != row.incarnation or match[0].life != "stopped":
         return
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
-    if state.ended is None or not state.renew:
+    if state.lifecycle.ended is None or not state.lifecycle.renew:
         return
     await _begin_next(host, match[0], match[1], state)
 
@@ -61,7 +61,7 @@ async def renew_past_damage(host: Host) -> str:
     if lost is None:
         return ""
     state = recalled.state
-    if state.spec is None:
+    if state.identity.spec is None:
         spec = await load_spec(store, host.session, row.spec)
         started = ev.AgentStarted(at=row.created_at, spec=spec, session=host.session, incarnation=row.incarnation)
         state = apply(state, started)
@@ -76,10 +76,10 @@ async def renew_past_damage(host: Host) -> str:
 def _past(state: AgentState, lost: JournalGap) -> AgentState:
     """Return the state before a gap in a form that can continue: known later mail is not received twice, and no number
     is used twice."""
-    mail = {envelope.id: envelope for envelope in state.mail}
-    ordinal = state.ordinal
-    summaries = state.summaries
-    position = state.position
+    mail = {envelope.id: envelope for envelope in state.inbox.mail}
+    ordinal = state.model.ordinal
+    summaries = state.compaction.summaries
+    position = state.inbox.position
     for _, event in lost.after:
         match event:
             case ev.EnvelopeReceived(envelope=envelope, refused=refused):
@@ -97,18 +97,17 @@ def _past(state: AgentState, lost: JournalGap) -> AgentState:
                 continue
     return replace(
         state,
-        renew="carry",
-        ordinal=ordinal + 1,  # of the missing records one may have been a call
-        summaries=summaries + 1,
-        position=position,
-        mail=tuple(mail.values()),
+        lifecycle=replace(state.lifecycle, renew="carry"),
+        model=replace(state.model, ordinal=ordinal + 1),
+        compaction=replace(state.compaction, summaries=summaries + 1),
+        inbox=replace(state.inbox, position=position, mail=tuple(mail.values())),
         seq=lost.last,
     )
 
 
 async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentState) -> None:
     """Begin the life after `state`, as its `renew` says. Does nothing if another process was faster."""
-    carried = await _carried(host, state) if state.renew == "carry" else None
+    carried = await _carried(host, state) if state.lifecycle.renew == "carry" else None
     new = row.model_copy(
         update={
             "incarnation": row.incarnation + 1,
@@ -118,21 +117,21 @@ async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentStat
             "since": host.clock.now(),
             "totals": None,
             # The usage of the session includes its ended lives (test_a_fresh_conversation_keeps_what_the_session_used).
-            "earlier": row.earlier.plus(state.usage),
+            "earlier": row.earlier.plus(state.budget.usage),
         }
     )
     # The revision decides between two processes that both find the old life ended.
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
     writes += _journal(host, state, carried)
-    writes += _held(host, state) if state.renew == "carry" else []
-    stream = mailbox(host.session, row.name, state.incarnation)
+    writes += _held(host, state) if state.lifecycle.renew == "carry" else []
+    stream = mailbox(host.session, row.name, state.identity.incarnation)
     while True:
         # Asked first: mail that comes between the two is then an unexpected number, and is read again.
         last = await host.ports.store.last(stream)
         mail = await _mail_left(host, state, stream)
         # No mail reaches the old life after this reading: moved by a later commit, it could arrive after newer mail of
         # the same sender (test_mail_that_arrives_while_the_new_life_begins_keeps_its_order).
-        unread = [Expect(stream, last), *moved(host.session, state.incarnation, (*state.mail, *mail))]
+        unread = [Expect(stream, last), *moved(host.session, state.identity.incarnation, (*state.inbox.mail, *mail))]
         try:
             await host.commit(*writes, *unread)
         except Conflict as lost:
@@ -146,16 +145,16 @@ async def _carried(host: Host, state: AgentState) -> Carried:
     """Return the content with which the new incarnation begins. Writes the transcript and the hand-off note."""
     spec = state.me
     facts = host.facts(state, frozenset())
-    stem = f"{facts.transcripts}/{spec.name}.{state.incarnation}-{state.seq}"
+    stem = f"{facts.transcripts}/{spec.name}.{state.identity.incarnation}-{state.seq}"
     files = Left(f"{stem}.jsonl", f"{stem}-handoff.md")
-    made = carry(state.conversation.messages, host.known_state(state), room(state), files)
+    made = carry(state.context.conversation.messages, host.known_state(state), room(state), files)
     archive = host.ports.archive
-    origin = Origin(host.session, spec.name, state.incarnation, spec.kind, str(archive.folders(spec).root))
+    origin = Origin(host.session, spec.name, state.identity.incarnation, spec.kind, str(archive.folders(spec).root))
     lines = transcript_lines(await history(host.ports.store, state), origin)
     await archive.keep(files.transcript, b"".join(lines).decode())
     await archive.keep(files.note, made.note)
     if host.ports.remembered is not None:
-        await host.ports.remembered.handed_off(spec, state.incarnation, made.note, files.note)
+        await host.ports.remembered.handed_off(spec, state.identity.incarnation, made.note, files.note)
     return made
 
 
@@ -163,7 +162,7 @@ async def _mail_left(host: Host, state: AgentState, stream: str) -> tuple[Envelo
     """Return the envelopes in the old mailbox that its agent has not received."""
     envelopes: list[Envelope] = []
     while records := await records_of(
-        host.ports.store, stream, max([state.position, *(envelope.seq for envelope in envelopes)])
+        host.ports.store, stream, max([state.inbox.position, *(envelope.seq for envelope in envelopes)])
     ):
         envelopes += [read_envelope(record.data, stream, record.seq) for record in records]
     return tuple(envelopes)
@@ -180,21 +179,21 @@ def moved(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
 def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Write]:
     """Return the first records of the new journal."""
     now = host.clock.now()
-    life = state.incarnation + 1
+    life = state.identity.incarnation + 1
     stream = journal(host.session, state.me.name, life)
     started = ev.AgentStarted(
         at=now,
         spec=state.me,
         session=host.session,
         incarnation=life,
-        ordinal=state.ordinal + 1,  # the next was perhaps asked already, and given up
-        summaries=state.summaries,
+        ordinal=state.model.ordinal + 1,  # the next was perhaps asked already, and given up
+        summaries=state.compaction.summaries,
     )
     events: list[ev.Event] = [
         started,
         # The new life watches the commands that still run
         # (test_a_fresh_conversation_keeps_what_runs_in_the_background).
-        *(command.began for command in state.background.values() if command.status == "running"),
+        *(command.began for command in state.work.background.values() if command.status == "running"),
     ]
     if carried is not None:
         events += [*_retained(state, now), ev.InjectionsDelivered(at=now, blocks=carried.blocks)]
@@ -203,20 +202,20 @@ def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Wri
 
 def _retained(state: AgentState, now: float) -> Iterator[ev.Event]:
     """Return the events that carry over the runtime's knowledge of the old life."""
-    if state.todos:
-        yield ev.TodosSet(at=now, todos=state.todos)
-    for path, digest in state.files.items():
-        yield ev.FileSeen(at=now, path=path, digest=digest, changed=path in state.changed)
-    for name in state.skills:
+    if state.work.todos:
+        yield ev.TodosSet(at=now, todos=state.work.todos)
+    for path, digest in state.work.files.items():
+        yield ev.FileSeen(at=now, path=path, digest=digest, changed=path in state.work.changed)
+    for name in state.work.skills:
         yield ev.SkillLoaded(at=now, name=name)
-    for task, subject in state.tasks.items():
+    for task, subject in state.work.tasks.items():
         yield ev.TaskHeld(at=now, task=task, subject=subject)
 
 
 def _held(host: Host, state: AgentState) -> list[Write]:
     """Return the writes that move tasks and open questions to the new life."""
-    holder = Holder(state.me.name, state.incarnation)
-    life = state.incarnation + 1
+    holder = Holder(state.me.name, state.identity.incarnation)
+    life = state.identity.incarnation + 1
     writes: list[Write] = []
     for task in host.board.open_tasks():
         row = host.board.task(task.id)
@@ -225,7 +224,7 @@ def _held(host: Host, state: AgentState) -> list[Write]:
             writes.append(Put(task_key(host.session, task.id), own_task.encode(), expected=row[1]))
     for request in host.board.requests():
         match = host.board.request(request.id)
-        is_own = request.asked_by == state.me.name and request.incarnation == state.incarnation
+        is_own = request.asked_by == state.me.name and request.incarnation == state.identity.incarnation
         if match is not None and is_own and match[0].status == "pending" and match[0].kind == "question":
             moved = match[0].model_copy(update={"incarnation": life})
             writes.append(Put(request_key(host.session, request.id), moved.encode(), expected=match[1]))
@@ -265,21 +264,21 @@ async def _row_again(host: Host, name: str) -> bool:
     if not life:
         return False
     state = (await recall_readable(store, host.session, name, life)).state
-    if state.spec is None:
+    if state.identity.spec is None:
         return False
     spec = state.me
-    ended = state.ended
+    ended = state.lifecycle.ended
     row = AgentRow(
         name=spec.name,
-        incarnation=state.incarnation,
+        incarnation=state.identity.incarnation,
         kind=spec.kind,
         role=spec.role,
         agent_type=spec.agent_type,
         parent=None if spec.kind == "lead" else "lead",
         spec=spec_digest(spec),
         life="idle" if ended is None else "stopped",
-        created_at=state.began_at,
-        since=state.began_at,
+        created_at=state.identity.began_at,
+        since=state.identity.began_at,
         outcome="" if ended is None else ended.outcome,
     )
     await host.commit(Put(agent_key(host.session, name), row.encode(), expected=0))

@@ -121,7 +121,7 @@ class Team:
         return [
             StoppedCommand(command.began.id, agent.name, command.began.command)
             for agent in self._living()
-            for command in agent.state.background.values()
+            for command in agent.state.work.background.values()
             if command.status == "running"
         ]
 
@@ -158,7 +158,7 @@ class Team:
 
         def has_begun() -> bool:
             agent = self.agent(name)
-            return agent is not None and agent.row.incarnation >= incarnation and bool(agent.state.system)
+            return agent is not None and agent.row.incarnation >= incarnation and bool(agent.state.context.system)
 
         await self._activity.until(has_begun)
 
@@ -182,7 +182,7 @@ class Team:
         """Let agents that wait for a key decide again: it was parked, refused or is good again."""
         for member in self.members.values():
             agent = member.agent
-            if agent is not None and (agent.state.recovery.parked or agent.state.waits.held == "rate"):
+            if agent is not None and (agent.state.model.recovery.parked or agent.state.waits.held == "rate"):
                 agent.wake()
 
     def _moved_on(self, agent: AgentRuntime | None) -> None:
@@ -246,7 +246,7 @@ class Team:
         row = self.host.board.agent(member.row.name)
         if row is not None and over(member.row.incarnation, row[0]):
             await self.dead_letters.take(row[0], member.row.incarnation)
-        if member.agent is not None and member.agent.state.ended is not None and member.row.kind != "lead":
+        if member.agent is not None and member.agent.state.lifecycle.ended is not None and member.row.kind != "lead":
             member.agent.release()
         member.ended.set()
         self.touched()
@@ -352,15 +352,21 @@ class Team:
         claim."""
         state = agent.state
         under_way = any(commands or operation.kind != "bg" for operation in agent.operations)
-        if state.turn is not None or state.stop or state.compact is not None or state.undo or under_way:
+        if (
+            state.turn is not None
+            or state.lifecycle.stop
+            or state.compaction.focus is not None
+            or state.compaction.undo
+            or under_way
+        ):
             return False
-        if commands and any(command.status == "running" for command in state.background.values()):
+        if commands and any(command.status == "running" for command in state.work.background.values()):
             return False  # after a resume nobody watches it yet
-        if any(e.mode == "wake" for e in state.mail) or agent.facts().claimable:
+        if any(e.mode == "wake" for e in state.inbox.mail) or agent.facts().claimable:
             return False
         # The store is asked: mail of another process may be there before the listener has received it.
         stream = mailbox(self.host.session, agent.name, agent.row.incarnation)
-        return await self.host.ports.store.last(stream) <= state.position
+        return await self.host.ports.store.last(stream) <= state.inbox.position
 
 
 def _goes_on(row: AgentRow) -> bool:

@@ -132,7 +132,7 @@ class Stalls:
         lead = self._host.board.agent("lead")
         if agent.name == "lead" or lead is None or lead[0].life == "stopped":
             return []
-        life = (self._host.session, agent.name, agent.state.incarnation, agent.state.turns)
+        life = (self._host.session, agent.name, agent.state.identity.incarnation, agent.state.turns.count)
         envelope = Envelope(
             id=short_id("env", *life, key, "stalled"),
             sender="runtime",
@@ -249,7 +249,7 @@ class Deadlocks:
             incarnation=lead[0].incarnation,
             type="error",
             content=f"A deadlock: {deadlock.text()}\nAnswer one of them, give it something else to do, or end it.",
-            cause=weakest(claim(state.me.name, state.authority) for state in states),
+            cause=weakest(claim(state.me.name, state.turns.authority) for state in states),
             metadata={"status": "deadlock", "agents": list(deadlock.names)},
             sent_at=self._host.clock.now(),
         )

@@ -210,7 +210,7 @@ class Workflow:
     def spent(self) -> Usage:
         """Return the usage of the agents of this run so far, as far as they lived in this process."""
         states = [self._shared.session.state(name) for name in self._shared.agents]
-        return reduce(Usage.plus, (state.usage for state in states if state is not None), Usage())
+        return reduce(Usage.plus, (state.budget.usage for state in states if state is not None), Usage())
 
     # Several at once
 

@@ -163,7 +163,7 @@ class TeamInspector:
 
     def _agent(self, row: AgentRow, requests: Mapping[str, Request], tasks: Sequence[str]) -> AgentSeen:
         recalled = None if row.life == "stopped" and row.totals else self._known_agents.get((row.name, row.incarnation))
-        state = recalled.state if recalled is not None and recalled.state.spec is not None else None
+        state = recalled.state if recalled is not None and recalled.state.identity.spec is not None else None
         does = Doing(since=row.since)
         if recalled is not None:
             does = doing(row, recalled.state, recalled.at, requests=requests, longest=_DEFAULTS.get)
@@ -216,7 +216,7 @@ class TeamInspector:
         also takes effect if no process hosts the session now. Raises `UsageError` if a limit is not raised."""
         row = self._living(name, "raise the budget of")
         now = (await self.recalled(row)).state
-        budget = now.spec.budget if now.spec is not None else Budget()
+        budget = now.identity.spec.budget if now.identity.spec is not None else Budget()
         for kind, new_limit in raise_to.model_dump(exclude_none=True).items():
             limit = getattr(budget, kind)
             if limit is None:
@@ -317,6 +317,6 @@ class _Watching:
                 event = read_event(record.data, stream, record.seq)
                 recalled.state, recalled.at = apply(recalled.state, event), event.at
                 self._changed()
-                if recalled.state.ended is not None:
+                if recalled.state.lifecycle.ended is not None:
                     recalled.state = without_history(recalled.state)
                     return

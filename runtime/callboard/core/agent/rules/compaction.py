@@ -7,7 +7,7 @@ by a third. An unnecessary compaction costs a summary and a cached prefix, one t
 service is not asked otherwise, and never twice for the same view. A service that could not count is not asked again in
 the agent's life.
 
-Undo of an edit by the user: the command waits in `AgentState.undo` until the record that answers it, a `ContextEdited`
+Undo of an edit by the user: the command waits in `Compaction.undo` until the record that answers it, a `ContextEdited`
 whose `undoes` names the same edits, with the restored messages, or without edits and with the reason why not.
 
 Rules for a failed call of a summary. Pure. A summary has its own recovery, separate from that of its turn. The table is
@@ -67,32 +67,32 @@ from callboard.types.records import Fault
 def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     """Run the next stage that was not tried at this revision, if compaction is requested, forced, or over the
     budget."""
-    if state.compact is not None and (state.turn is None or state.wants_reply):
+    if state.compaction.focus is not None and (state.turn is None or state.context.wants_reply):
         spec = state.me
         in_turn = state.turn is not None
-        request = manual_summary(state.conversation, state.compact, in_turn=in_turn, pipeline=spec.pipeline)
-        empty = "nothing in it can be summarised" if state.conversation.messages else "the conversation is empty"
+        conv = state.context.conversation
+        request = manual_summary(conv, state.compaction.focus, in_turn=in_turn, pipeline=spec.pipeline)
+        empty = "nothing in it can be summarised" if conv.messages else "the conversation is empty"
         nothing = st.EditView("summarize_all", "manual", (), why=empty)
         return st.Summarise(request, begun=False) if request else nothing
-    if state.turn is None or not state.wants_reply or limit_reached(state, facts):
+    if state.turn is None or not state.context.wants_reply or limit_reached(state, facts):
         return None
     spec = state.me
     situation = _situation(state, facts)
     budget = room(state)
-    if state.recovery.react:
-        stage_call = react_stage(state.conversation, budget, situation)
-        reason = (
-            f"the conversation is too large, and nothing more can be cut from it: {blame(state.conversation, budget)}"
-        )
+    if state.model.recovery.react:
+        stage_call = react_stage(state.context.conversation, budget, situation)
+        culprit = blame(state.context.conversation, budget)
+        reason = f"the conversation is too large, and nothing more can be cut from it: {culprit}"
         nothing = st.EndTurn("overflow", reason)
         return _stage(stage_call, "reactive", state) if stage_call else nothing
-    stage_call = next_stage(spec.pipeline, state.conversation, budget, situation)
+    stage_call = next_stage(spec.pipeline, state.context.conversation, budget, situation)
     return _stage(stage_call, "auto", state) if stage_call else None
 
 
 def transcript_path(state: AgentState, folder: str) -> str:
     """Return the path of the transcript of a life in that folder. Each compaction appends to it."""
-    return transcript_of(state.me.name, state.incarnation, folder)
+    return transcript_of(state.me.name, state.identity.incarnation, folder)
 
 
 def transcript_of(name: str, incarnation: int, folder: str) -> str:
@@ -105,7 +105,7 @@ def _stage(stage_call: StageCall, trigger: Literal["auto", "reactive"], state: A
     if stage_call.summary is not None:
         return st.Summarise(stage_call.summary, begun=False)
     # Edits that prepare a reactive summary do not answer for it: it is still due. A fault is told once.
-    reason = "" if stage_call.stage in state.faulty else stage_call.why
+    reason = "" if stage_call.stage in state.compaction.faulty else stage_call.why
     return st.EditView(
         stage_call.stage, "auto" if stage_call.prepares else trigger, stage_call.edits, stage_call.transcript, reason
     )
@@ -119,17 +119,19 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         transcript=transcript_path(state, facts.transcripts),
         # A stage that found nothing would be chosen again at each decision
         # (test_a_stage_that_found_nothing_is_not_asked_again_for_the_same_view).
-        tried=state.tried | state.skipped if held(state.conversation) <= room(state) else state.tried,
+        tried=state.compaction.tried | state.compaction.skipped
+        if held(state.context.conversation) <= room(state)
+        else state.compaction.tried,
         summaries_failed=state.turn.summaries_failed if state.turn else 0,
         state=facts.known,
-        limits=spec.limits_of(rec.model_in_use(state.recovery, spec)),
+        limits=spec.limits_of(rec.model_in_use(state.model.recovery, spec)),
         small=spec.limits_of(spec.small_model) if spec.small_model else None,
-        cache=state.cache,
-        batch=state.batch,
-        cycle=state.cycle,
-        forgotten=state.forgotten,
-        steps=state.steps,
-        spared=state.spared,
+        cache=state.costs.cache,
+        batch=state.compaction.batch,
+        cycle=state.costs.cycle,
+        forgotten=state.costs.forgotten,
+        steps=state.turns.steps,
+        spared=state.compaction.spared,
         own=facts.stages,
     )
 
@@ -145,14 +147,14 @@ WORTH = 20_000
 
 def count(state: AgentState, facts: Facts) -> st.Step | None:
     """Ask the service for the size of the request, if that may avoid a compaction or a refused call."""
-    if state.turn is None or not state.wants_reply or state.uncountable or limit_reached(state, facts):
+    if state.turn is None or not state.context.wants_reply or state.model.uncountable or limit_reached(state, facts):
         return None
-    if state.recovery.react or state.compact is not None:
+    if state.model.recovery.react or state.compaction.focus is not None:
         return None  # it is compacted in any case
-    if facts.now < state.uncounted_until:
+    if facts.now < state.model.uncounted_until:
         return None
     budget = room(state)
-    conv = state.conversation
+    conv = state.context.conversation
     # A count takes a request and delays the call (test_far_from_the_limit_it_is_not_asked).
     if held(conv) < NEAR * budget or uncounted(conv) < max(WORTH, PART * budget):
         return None
@@ -169,8 +171,9 @@ def may_later(fault: Fault | None) -> bool:
 def room(state: AgentState) -> int:
     """Return the tokens available for messages with the current model."""
     spec = state.me
-    limits = spec.limits_of(rec.model_in_use(state.recovery, spec))
-    return budget_of(limits, rec.output_limit(state.recovery, spec), state.conversation.overhead, spec.context_limit)
+    limits = spec.limits_of(rec.model_in_use(state.model.recovery, spec))
+    output = rec.output_limit(state.model.recovery, spec)
+    return budget_of(limits, output, state.context.conversation.overhead, spec.context_limit)
 
 
 def uncounted(conv: Conversation) -> int:
@@ -182,9 +185,9 @@ def undoing(state: AgentState, facts: Facts) -> st.Step | None:
     """Undo edits as soon as no call with the current view is in progress."""
     # A call that is in flight was made from the view as it is
     # (test_the_command_waits_for_the_call_that_was_sent_the_view_as_it_is).
-    if not state.undo or state.call is not None or state.summary is not None:
+    if not state.compaction.undo or state.model.call is not None or state.compaction.summary is not None:
         return None
-    return st.Undo(state.undo[0])
+    return st.Undo(state.compaction.undo[0])
 
 
 def spared(edit: Edit, edits: Sequence[tuple[int, ContextEdited]], positions: tuple[int, ...]) -> Edit:
@@ -241,7 +244,7 @@ class SummaryAttempts:
 def models_for_summary(state: AgentState) -> tuple[str, ...]:
     """Return the models to ask for a summary, in order, each once."""
     spec = state.me
-    own = model_in_use(state.recovery, spec)
+    own = model_in_use(state.model.recovery, spec)
     chain = (spec.model, *spec.fallback_models)
     later = chain[chain.index(own) + 1 :] if own in chain else ()
     return tuple(dict.fromkeys(name for name in (spec.small_model, own, *later) if name))

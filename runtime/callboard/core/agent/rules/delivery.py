@@ -18,7 +18,7 @@ from callboard.core.agent.changes import Rule
 from callboard.core.agent.state import AgentState, Delivery, Expected, Facts
 from callboard.core.frozen import replace
 from callboard.core.messaging import mail_limits as limits
-from callboard.core.messaging.mail_limits import MAIL_TOOLS, seconds_muted
+from callboard.core.messaging.mail_limits import MAIL_TOOLS, MailCounts, seconds_muted
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.records import Envelope
@@ -34,12 +34,12 @@ def deliverable(state: AgentState, facts: Facts) -> list[Envelope]:
     if expected is not None:
         return _as_recorded(state, expected)
     if state.turn is None:
-        return list(state.mail)
-    own_turn = [e for e in state.mail if e.type == "scheduled" and e.metadata.get("deliver", "turn") == "turn"]
+        return list(state.inbox.mail)
+    own_turn = [e for e in state.inbox.mail if e.type == "scheduled" and e.metadata.get("deliver", "turn") == "turn"]
     # The turn that was begun for this prompt (test_a_schedule_that_wants_its_own_turn_waits_for_the_end_of_this_one).
     if state.turn.wakes == () and own_turn and own_turn[0].id == state.turn.cause:
         return own_turn[:1]
-    return [e for e in state.mail if e not in own_turn]
+    return [e for e in state.inbox.mail if e not in own_turn]
 
 
 def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
@@ -54,7 +54,7 @@ def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
     if state.turn is not None:
         due = _next(state, expected)
         return st.Wait(expected.until, "recorded mail") if due is not None else None
-    wakes = any(envelope.mode == "wake" for envelope in state.mail)
+    wakes = any(envelope.mode == "wake" for envelope in state.inbox.mail)
     return st.Wait(expected.until, "recorded mail") if wakes and facts.claimable is None else None
 
 
@@ -72,7 +72,7 @@ def _as_recorded(state: AgentState, expected: Expected) -> list[Envelope]:
     if due is None:
         return []
     later = takewhile(lambda delivery: not delivery.begins_turn, expected.deliveries[1:]) if state.turn is None else ()
-    mail = {envelope.id: envelope for envelope in state.mail}
+    mail = {envelope.id: envelope for envelope in state.inbox.mail}
     # The recorded request contained all of it (test_half_a_delivery_is_not_delivered).
     complete = all(envelope_id in mail for delivery in (due, *later) for envelope_id in delivery.ids)
     return [mail[envelope_id] for envelope_id in due.ids] if complete else []
@@ -103,13 +103,13 @@ def waking(state: AgentState, ready: Sequence[Envelope], facts: Facts) -> list[E
 
 def muted_until(state: AgentState, facts: Facts) -> float | None:
     """Return the time at which the first muted envelope may wake the agent; None: there is none."""
-    waits = [_seconds_muted(state, envelope, facts) for envelope in state.mail if envelope.mode == "wake"]
+    waits = [_seconds_muted(state, envelope, facts) for envelope in state.inbox.mail if envelope.mode == "wake"]
     seconds = min((wait for wait in waits if wait > 0), default=None)
     return None if seconds is None else facts.now + seconds
 
 
 def _seconds_muted(state: AgentState, envelope: Envelope, facts: Facts) -> float:
-    return 0.0 if _in_force(facts) else seconds_muted(state.mailing, facts.mail_seconds, envelope)
+    return 0.0 if _in_force(facts) else seconds_muted(state.inbox.counts, facts.mail_seconds, envelope)
 
 
 def burst_until(waking: Sequence[Envelope], facts: Facts) -> float | None:
@@ -147,30 +147,34 @@ def too_much_mail(state: AgentState, facts: Facts) -> st.Step | None:
     mail = [item for item in state.calls if item.call.name in MAIL_TOOLS and not item.denied]
     if not any(item.stage == "proposed" for item in mail):
         return None
-    over = mail[limits.allowed(state.mailing, facts.mail_seconds) :]
+    over = mail[limits.allowed(state.inbox.counts, facts.mail_seconds) :]
     ids = tuple(item.call.id for item in over if item.stage == "proposed")
-    return st.Skip(ids, limits.denied_words(state.mailing, facts.mail_seconds), BY_LIMIT) if ids else None
+    return st.Skip(ids, limits.denied_words(state.inbox.counts, facts.mail_seconds), BY_LIMIT) if ids else None
 
 
 def _received(before: AgentState, after: AgentState, e: ev.EnvelopeReceived) -> AgentState:
     if e.refused:
         return after
-    return replace(after, mailing=limits.after_receipt(after.mailing, e.envelope))
+    return _with_counts(after, limits.after_receipt(after.inbox.counts, e.envelope))
 
 
 def _turn_began(before: AgentState, after: AgentState, e: ev.TurnBegan) -> AgentState:
-    cause = next((envelope for envelope in before.mail if envelope.id == e.cause), None)
-    return replace(after, mailing=limits.after_wake(after.mailing, cause, e.at))
+    cause = next((envelope for envelope in before.inbox.mail if envelope.id == e.cause), None)
+    return _with_counts(after, limits.after_wake(after.inbox.counts, cause, e.at))
 
 
 def _merged(before: AgentState, after: AgentState, e: ev.ResultsMerged) -> AgentState:
     sent = sum(1 for item in before.calls if item.call.name in MAIL_TOOLS and not item.is_error)
-    return replace(after, mailing=limits.after_sending(after.mailing, sent, e.at)) if sent else after
+    return _with_counts(after, limits.after_sending(after.inbox.counts, sent, e.at)) if sent else after
 
 
 def _stuck(before: AgentState, after: AgentState, e: ev.StuckNoticed) -> AgentState:
     flood = e.action == "stop" and e.pattern == "mail"
-    return replace(after, mailing=limits.after_flood(after.mailing, e.at)) if flood else after
+    return _with_counts(after, limits.after_flood(after.inbox.counts, e.at)) if flood else after
+
+
+def _with_counts(state: AgentState, counts: MailCounts) -> AgentState:
+    return replace(state, inbox=replace(state.inbox, counts=counts))
 
 
 _COUNTS: Mapping[type, Count] = {

@@ -39,15 +39,15 @@ def farewell(
     if released:
         text = f"{state.me.name} ended its turn and did not finish {fates(released)}.{last}"
         return (_to_lead(state, lead, "error", text, now=now, status="unfinished"),)
-    if state.tasks:
+    if state.work.tasks:
         text = kept_words(state) + last
         envelope = _to_lead(state, lead, "idle_notification", text, now=now, status="unfinished")
         stuck = state.turn.reminded and not state.waits.fresh  # nobody is about to answer: the lead has to look at it
         return (envelope.model_copy(update={"mode": "wake"}) if stuck else envelope,)
-    if state.assignment:
+    if state.work.assignment:
         text = spoken or "(it ended its turn without a word)"
         return (_to_lead(state, lead, "result", text, now=now, status="done"),)
-    if state.reported:
+    if state.work.reported:
         return ()
     return (_to_lead(state, lead, "idle_notification", spoken or "(idle)", now=now),)
 
@@ -55,7 +55,7 @@ def farewell(
 def _interrupted(state: AgentState, lead: AgentRow, now: float) -> tuple[Envelope, ...]:
     """Return the message after an interrupt. The user continues the work, so the lead learns of it with its next mail,
     and the report is still due. After a hook that halts, no one continues it."""
-    if not state.assignment or state.turn is None:
+    if not state.work.assignment or state.turn is None:
         return ()
     if state.turn.halted:
         text = f"{state.me.name} was halted by a hook: {state.turn.halted}"
@@ -66,10 +66,10 @@ def _interrupted(state: AgentState, lead: AgentRow, now: float) -> tuple[Envelop
 
 def final_words(state: AgentState) -> str:
     """Return the text for a subagent's caller: its final text, preceded by the reason if its turn was cut short."""
-    reason = without_advice(state.last_why)
-    if state.last_reason == "end" or not reason:
-        return state.last_text or reason
-    return f"{reason}\nIts last words: {state.last_text}" if state.last_text else reason
+    reason = without_advice(state.turns.last_why)
+    if state.turns.last_reason == "end" or not reason:
+        return state.turns.last_text or reason
+    return f"{reason}\nIts last words: {state.turns.last_text}" if state.turns.last_text else reason
 
 
 def last_words(state: AgentState, lead: AgentRow | None, reason: str, now: float) -> tuple[Envelope, ...]:
@@ -77,7 +77,7 @@ def last_words(state: AgentState, lead: AgentRow | None, reason: str, now: float
     an assignment that it never read."""
     # Also for an assignment that was never read
     # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
-    owes = state.assignment or any(envelope.metadata.get("assignment") for envelope in state.mail)
+    owes = state.work.assignment or any(envelope.metadata.get("assignment") for envelope in state.inbox.mail)
     if state.me.kind != "teammate" or lead is None or not owes:
         return ()
     return (
@@ -89,7 +89,9 @@ def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, *, now: fl
     reports = kind in ("result", "error")
     return Envelope.model_validate(
         {
-            "id": short_id("env", state.session, state.me.name, state.incarnation, state.turns, kind),
+            "id": short_id(
+                "env", state.identity.session, state.me.name, state.identity.incarnation, state.turns.count, kind
+            ),
             "sender": state.me.name,
             "recipient": lead.name,
             "incarnation": lead.incarnation,
@@ -98,8 +100,8 @@ def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, *, now: fl
             "content": text,
             "cause": spoken(state),
             "caused_by": state.turn.cause if state.turn else "",
-            "sender_incarnation": state.incarnation,
-            "reply_to": (state.assigned or None) if reports else None,
+            "sender_incarnation": state.identity.incarnation,
+            "reply_to": (state.work.assigned or None) if reports else None,
             "depth": (state.turn.depth + 1) if state.turn else 1,
             "metadata": {"status": status} if status else {},
             "sent_at": now,
@@ -116,27 +118,28 @@ def state_block(
     requests: Sequence[Request] = (),
 ) -> StateBlock:
     """Return the runtime's state for the text after a compaction."""
-    gate = state.gate
+    gate = state.work.gate
     plan = ""
     if gate.plan or gate.gate != "open":
         chosen = f"\nThe option that was chosen: {gate.choice}" if gate.choice else ""
         plan = f"{gate.status or gate.gate}: {gate.plan}{chosen}" if gate.plan else f"gate: {gate.gate}"
-    running = [f"{i}: {b.began.command} ({b.status})" for i, b in state.background.items() if b.status == "running"]
+    background = state.work.background.items()
+    running = [f"{i}: {b.began.command} ({b.status})" for i, b in background if b.status == "running"]
     others = [row for row in team if row.name != state.me.name]
     living = [row for row in others if row.life != "stopped"]
     mates = [f"{row.name} ({row.role or row.agent_type}): {row.life}" for row in living]
     if ended := len(others) - len(living):
         mates.append(f"and {ended} that {'has' if ended == 1 else 'have'} ended")
     return StateBlock(
-        todos=tuple(f"[{todo.status}] {todo.content}" for todo in state.todos),
+        todos=tuple(f"[{todo.status}] {todo.content}" for todo in state.work.todos),
         tasks=tuple(tasks),
         plan=plan,
         teammates=tuple(mates),
         background=tuple(running),
         schedules=tuple(f"{s.id}: {s.cron} {s.timezone}: {s.prompt}" for s in schedules if s.state == "active"),
-        files_read=tuple(path for path in state.files if path not in state.changed),
-        files_changed=state.changed,
-        skills=state.skills,
+        files_read=tuple(path for path in state.work.files if path not in state.work.changed),
+        files_changed=state.work.changed,
+        skills=state.work.skills,
         requests=tuple(_open_requests(state.me, requests)),
     )
 

@@ -20,7 +20,7 @@ SKILLS = Operation("skills")
 
 def starting(state: AgentState, facts: Facts) -> st.Step | None:
     """Run the start hooks, whose texts precede the next model call."""
-    if not facts.starts or START_HOOKS in facts.running or state.ended or state.stop:
+    if not facts.starts or START_HOOKS in facts.running or state.lifecycle.ended or state.lifecycle.stop:
         return None
     return st.AskStartHooks(facts.starts)
 
@@ -34,9 +34,9 @@ def start_source(state: AgentState, asked_since_summary: bool | None) -> StartSo
     if asked_since_summary:
         return None
     if state.me.kind == "subagent":
-        return "startup" if asked_since_summary is None and state.turns <= 1 and not state.ordinal else None
+        return "startup" if asked_since_summary is None and state.turns.count <= 1 and not state.model.ordinal else None
     if asked_since_summary is False:
         return "compact"
-    if state.turns:
+    if state.turns.count:
         return "resume"
-    return "clear" if state.me.kind == "lead" and state.incarnation > 1 else "startup"
+    return "clear" if state.me.kind == "lead" and state.identity.incarnation > 1 else "startup"

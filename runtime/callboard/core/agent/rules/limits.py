@@ -101,12 +101,12 @@ def planned_call(state: AgentState, budgets: Path, now: float) -> CallAllowance 
     budget."""
     if state.turn is not None and state.turn.winding_down:
         return _last_call(state, budgets, now)
-    full_output = output_limit(state.recovery, state.me)
+    full_output = output_limit(state.model.recovery, state.me)
     if not budgets:
         return CallAllowance(full_output)
     limits = _model(state)
-    tokens = size(state.conversation)
-    later = tokens + REMINDER + _results_expected(state.conversation)
+    tokens = size(state.context.conversation)
+    later = tokens + REMINDER + _results_expected(state.context.conversation)
     reserve = worst_case(limits, tokens, 0).plus(worst_case(limits, later, LAST_OUTPUT))
     output = min(full_output, _affordable(budgets, now, limits, reserve, read_again=True))
     output = max(output, min(LEAST_OUTPUT, full_output))
@@ -198,7 +198,7 @@ def _too_late(facts: Facts) -> st.ReachBudget:
 
 def _last_call(state: AgentState, budgets: Path, now: float) -> CallAllowance | BudgetRefusal:
     limits = _model(state)
-    tokens = size(state.conversation)
+    tokens = size(state.context.conversation)
     output = min(LAST_OUTPUT, limits.max_output)
     if not budgets:
         return CallAllowance(output, last=True)
@@ -215,10 +215,10 @@ def _last_output(budgets: Path, now: float, limits: ModelLimits, tokens: int) ->
 
 def _may_wind_down(state: AgentState, facts: Facts, refused: BudgetRefusal) -> bool:
     """Return True if a last call fits once other calls have ended, and this budget has not had one yet."""
-    if state.wound_down == used_up_key(refused.budget, refused.kind, refused.limit):
+    if state.budget.wound_down == used_up_key(refused.budget, refused.kind, refused.limit):
         return False
     limits = _model(state)
-    tokens = size(state.conversation) + REMINDER
+    tokens = size(state.context.conversation) + REMINDER
     worst = worst_case(limits, tokens, _last_output(facts.budgets, facts.awake, limits, tokens))
     refusal = fits(facts.budgets, worst, facts.awake)
     return refusal is None or refusal.waits
@@ -245,4 +245,4 @@ def _affordable(budgets: Path, now: float, limits: ModelLimits, reserve: Amount,
 
 
 def _model(state: AgentState) -> ModelLimits:
-    return state.me.limits_of(model_in_use(state.recovery, state.me))
+    return state.me.limits_of(model_in_use(state.model.recovery, state.me))

@@ -42,7 +42,7 @@ def moving(state: AgentState, facts: Facts) -> st.Step | None:
     if MOVE in facts.running:
         return st.Wait(None, "worktree")
     current = worktree_in_use(state.me)
-    busy = bool(state.calls) or state.call is not None or state.summary is not None
+    busy = bool(state.calls) or state.model.call is not None or state.compaction.summary is not None
     target = current if busy else facts.worktree
     if target == current and (facts.settled or not current):
         return None
