@@ -18,11 +18,11 @@ from callboard.core.agent.decide import RULES
 from callboard.types.events import Event
 from callboard.types.records import FaultKind
 
-SAMPLE = range(18)
-"""The seeds that `make test` lives: the first 15 reach all that a part must, and 3 leave some room."""
+SAMPLE = range(6)
+"""Seeds that `make test` lives."""
 SEEDS = 25
-"""Of each part of the first seeds, which `make soak` lives."""
-PARTS = [SAMPLE, *(pytest.param(range(n * SEEDS, (n + 1) * SEEDS), marks=pytest.mark.soak) for n in range(2))]
+"""Seeds in each part of the first 50, which `make soak` lives."""
+PARTS = [range(n * SEEDS, (n + 1) * SEEDS) for n in range(2)]
 SOAK_PARTS, SOAK_SEEDS = 8, 250
 REPLAY = "CHAOS_SEED={} .venv/bin/python -m pytest tests/simulation/test_chaos.py -k replay"
 EVENTS = {one.model_fields["t"].default for one in get_args(get_args(Event)[0])}
@@ -88,6 +88,11 @@ def claims(reached: Reached, record: Callable[[str, object], None]) -> None:
     assert min(reached.also[name] for name in ("hung", "bugs", "sqlite")) > 0
 
 
+def test_a_sample_of_seeds_breaks_no_promise() -> None:
+    check(SAMPLE)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_whatever_happens_no_promise_breaks(seeds: range, record_property: Callable[[str, object], None]) -> None:
     claims(check(seeds), record_property)

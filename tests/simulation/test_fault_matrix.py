@@ -43,9 +43,9 @@ def every_cell(kind: str) -> Iterator[Cell]:
 
 
 def sample() -> Iterator[Cell]:
-    """Each fault once, and a reset in every second event of the longest reply; roles, steps and modes go round."""
+    """Each fault once, and a reset in every fifth event of the longest reply; roles, steps and modes go round."""
     most = max(events(role, step) for role, step in product(ROLES, STEPS))
-    for number, name in enumerate([*KINDS, *(f"reset@{n}" for n in range(0, most, 2))]):
+    for number, name in enumerate([*KINDS, *(f"reset@{n}" for n in range(0, most, 5))]):
         at = int(name.partition("@")[2] or 0)
         places = [(role, step) for step, role in product(STEPS, ROLES) if events(role, step) > at]
         role, step = places[number % len(places)]

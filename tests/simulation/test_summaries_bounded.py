@@ -17,7 +17,7 @@ from callboard.types.records import Fault, Usage
 
 pytestmark = pytest.mark.anyio
 
-STEPS = 120
+STEPS = 80
 WINDOW = 200_000
 CHARACTERS = {"progressive": 50_000, "micro": 200_000, "regional": 4 * WINDOW, "economic": 4 * WINDOW}
 """The preset's own limit."""
