@@ -93,7 +93,11 @@ def an_envelope_is_never_read(left: Left) -> str:
         )
     )
     newest = first(one for one in reversed(messages(life)) if one.sender == "lead")
-    state = changed(life.state, ended=Ended("stopped", ""), position=newest.seq - 1)
+    state = changed(
+        life.state,
+        lifecycle=changed(life.state.lifecycle, ended=Ended("stopped", "")),
+        inbox=changed(life.state.inbox, position=newest.seq - 1),
+    )
     left.put(life, state=state)
     return f"was told 0 times that {life.name} never read its message {newest.id}"
 
@@ -191,7 +195,7 @@ def an_expired_shutdown_leaves_its_mate(left: Left) -> str:
     life = left.life(lambda life: life.name == asked.payload["teammate"])
     if life.incarnation != max(one.incarnation for one in left.evidence.lives if one.name == life.name):
         raise NotThere
-    left.put(life, state=changed(life.state, ended=None))
+    left.put(life, state=changed(life.state, lifecycle=changed(life.state.lifecycle, ended=None)))
     rows = [row.model_copy(update={"life": "idle"}) if row.name == life.name else row for row in left.evidence.rows]
     left.evidence = replace(left.evidence, rows=rows)
     return f"{asked.id} is {asked.status}, and {life.name} is idle"
