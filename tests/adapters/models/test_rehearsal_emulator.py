@@ -84,6 +84,19 @@ async def test_a_stream_has_the_events_of_the_api_in_its_order() -> None:
     assert seen[-2][1]["usage"]["output_tokens"] > 25
 
 
+async def test_the_input_of_a_call_is_cut_at_the_limit_of_the_request() -> None:
+    lengths = list[int]()
+    async with served(lambda _: call("read", {"path": "x" * 100_000})) as emulator:
+        for limit in (1_000, 2_000):
+            seen = await events(emulator, body(max_tokens=limit))
+            pieces = [data["delta"]["partial_json"] for name, data in seen if name == "content_block_delta"]
+            lengths.append(len("".join(pieces)))
+            assert seen[-2][1]["delta"]["stop_reason"] == "max_tokens"
+            assert seen[-2][1]["usage"]["output_tokens"] == limit
+    assert 3_000 < lengths[0] < 4_000
+    assert 7_000 < lengths[1] < 8_000
+
+
 async def test_a_reply_that_does_not_stream_is_one_message() -> None:
     async with served(lambda _: call("read", {"path": "a"})) as emulator, sdk(emulator) as client:
         message = await client.messages.create(**body())

@@ -31,7 +31,13 @@ from callboard.adapters.models.rehearsal.api import ERROR_STATUS, ApiError, mess
 from callboard.adapters.models.rehearsal.chaos import Chaos
 from callboard.adapters.models.rehearsal.player import Player
 from callboard.adapters.models.rehearsal.rates import RateMeter
-from callboard.adapters.models.rehearsal.replies import Json, SimulatedFault, SimulatedReply, SimulatedRequest
+from callboard.adapters.models.rehearsal.replies import (
+    Json,
+    SimulatedFault,
+    SimulatedReply,
+    SimulatedRequest,
+    written_input,
+)
 from callboard.adapters.models.rehearsal.scenario import Scenario
 from callboard.adapters.models.rehearsal.strict import MAX_BODY, CheckContext, check_headers, check_request
 from callboard.adapters.models.rehearsal.tokens import BilledInput, PromptCache, prompt_tokens, survey
@@ -517,9 +523,8 @@ def stream(reply: SimulatedReply, *, message_id: str, model: str, usage: BilledI
         "usage": usage.as_json(1),
     }
     events = [event("message_start", {"type": "message_start", "message": opening})]
-    last = len(reply.blocks) - 1
     for index, block in enumerate(reply.blocks):
-        events.extend(_block_events(dict(block), index, cut=reply.cut and index == last))
+        events.extend(_block_events(dict(block), index))
         if index == 0:
             events.insert(2, PING)
     ending = {
@@ -541,7 +546,7 @@ def _stop_details(reply: SimulatedReply) -> Json | None:
     return {"type": "refusal", "category": None, "explanation": None}
 
 
-def _block_events(block: Json, index: int, *, cut: bool) -> Iterator[bytes]:
+def _block_events(block: Json, index: int) -> Iterator[bytes]:
     kind = block["type"]
     deltas: list[Json] = []
     opening: Json = block
@@ -555,10 +560,8 @@ def _block_events(block: Json, index: int, *, cut: bool) -> Iterator[bytes]:
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
     elif kind == "tool_use":
         opening = {"type": kind, "id": block["id"], "name": block["name"], "input": {}}
-        written = json.dumps(block["input"], ensure_ascii=False) if block["input"] else ""
-        raw = cast("str", block.get("raw_input", written))
-        raw = raw[: len(raw) // 2] if cut else raw
-        deltas = [{"type": "input_json_delta", "partial_json": part} for part in ["", *_pieces(raw, _JSON_PIECE)]]
+        written = ["", *_pieces(written_input(block), _JSON_PIECE)]
+        deltas = [{"type": "input_json_delta", "partial_json": part} for part in written]
     yield event("content_block_start", {"type": "content_block_start", "index": index, "content_block": opening})
     for delta in deltas:
         yield event("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})

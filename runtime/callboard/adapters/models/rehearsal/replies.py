@@ -240,8 +240,11 @@ def fitted(reply: SimulatedReply, request: SimulatedRequest) -> SimulatedReply:
     if cut:
         stop = "max_tokens"
     seed = f"{request.session}/{request.agent}/{request.purpose}/{request.ordinal}"
-    finished = tuple(_finished(block, request.model, f"{seed}/{n}") for n, block in enumerate(blocks))
     # A reply written as cut off (`stop_reason: max_tokens`) is one whose last call is incomplete.
+    if stop == "max_tokens" and not cut and blocks and blocks[-1]["type"] == "tool_use":
+        written = written_input(blocks[-1])
+        blocks[-1] = {**blocks[-1], "raw_input": written[: len(written) // 2]}
+    finished = tuple(_finished(block, request.model, f"{seed}/{n}") for n, block in enumerate(blocks))
     return replace(
         reply,
         blocks=finished,
@@ -286,12 +289,20 @@ def _limited(blocks: list[Json], limit: int) -> tuple[list[Json], bool]:
             fitting.append(block)
             limit -= cost
             continue
+        if block["type"] == "tool_use" and limit > 0:
+            return [*fitting, {**block, "raw_input": _first_tokens(written_input(block), limit - BLOCK_TOKENS)}], True
         name = {"text": "text", "thinking": "thinking"}.get(cast("str", block["type"]))
         if name is None:
             return ([*fitting, block] if limit > 0 else fitting), True
         part = _first_tokens(cast("str", block[name]), limit - BLOCK_TOKENS)
         return ([*fitting, {**block, name: part}] if part.strip() else fitting), True
     return fitting, False
+
+
+def written_input(block: Json) -> str:
+    """Return the input of a call as the model writes it."""
+    written = json.dumps(block["input"], ensure_ascii=False) if block["input"] else ""
+    return cast("str", block.get("raw_input", written))
 
 
 def _first_tokens(content: str, limit: int) -> str:
