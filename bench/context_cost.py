@@ -27,7 +27,7 @@ from context_replay import Played, Replay
 from context_search import cheapest
 from context_session import Session, make_session
 
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.types.agent_spec import StageSpec
 
 OF_UNCOMPACTED = 0.60

@@ -23,7 +23,7 @@ from callboard.core.agent.apply import apply
 from callboard.core.agent.rules.compaction import compaction, room
 from callboard.core.agent.state import AgentState, Facts, ToolFacts
 from callboard.core.context.cache.breakpoints import anchored
-from callboard.core.context.stages.registry import DEFAULT_PIPELINE
+from callboard.core.context.pipeline import DEFAULT_PIPELINE
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.messaging.envelopes import placed
 from callboard.types import events as ev

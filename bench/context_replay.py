@@ -18,7 +18,7 @@ from callboard.core.agent.apply import apply
 from callboard.core.agent.rules.compaction import compaction
 from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.cache.breakpoints import anchored
-from callboard.core.context.stages.summarize_regions import NAME, region_edits
+from callboard.core.context.stages.summarize import NAME, region_edits
 from callboard.core.context.summary.request import riding_text, summary_edits, summary_request
 from callboard.core.context.summary.shared_prefix import MOST_DATA, SharingFacts, replies_behind, rides, riding
 from callboard.core.context.view.conversation import held

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callboard.config.settings import LoadedSettings, load_settings, pipeline_of
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.types.errors import SettingsError
 from callboard.types.settings import Settings
 

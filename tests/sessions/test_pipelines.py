@@ -9,7 +9,7 @@ import pytest
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.config.settings import LoadedSettings, load_settings
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.sessions.agent_specs import AgentTypes
 from callboard.sessions.compose import Chosen, WorkspacePaths, own_stages
 from callboard.testing import ScriptedModel

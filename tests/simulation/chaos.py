@@ -27,7 +27,7 @@ from tests.simulation.promises import Seen, broken_at_rest, broken_ever
 from callboard.adapters.storage.memory import Crashed
 from callboard.core.agent import decide as rules
 from callboard.core.agent.state import AgentState, Facts
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.core.keys import host_lease, session_key
 from callboard.core.scheduling import next_wake
 from callboard.engine.hooks.registry import HookRegistry

@@ -18,7 +18,7 @@ from tests.simulation.outside import Outside
 from callboard.adapters.models.rehearsal.api import ModelSpec
 from callboard.adapters.models.rehearsal.strict import CheckContext, check_request
 from callboard.adapters.models.rehearsal.tokens import prompt_tokens, survey
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.ports.model import ModelRequest, Reply
 from callboard.testing import ScriptedModel, fault, say, use
 from callboard.types.agent_spec import ModelLimits

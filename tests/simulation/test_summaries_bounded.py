@@ -9,7 +9,7 @@ import pytest
 from tests.engine.team.team_world import team_world
 from tests.simulation.outside import Outside
 
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import ScriptedModel, say, use
 from callboard.types.agent_spec import ModelLimits

@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from callboard.adapters.extensions.claude_settings import UNTRUSTED, ClaudeSettings, read_claude
 from callboard.adapters.extensions.trust import CLAUDE, HOOKS, SETTINGS, read_brought
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document, load_yaml
+from callboard.core.context.pipeline import PRESETS, check_pipeline
 from callboard.core.context.stages.custom import is_own
-from callboard.core.context.stages.registry import PRESETS, check_pipeline
 from callboard.core.permissions.rule_check import Kind, rule_note
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.trust.claims import Brought

@@ -12,7 +12,7 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.agent.rules.finish import farewell, last_words
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.stuck_detector import stop_words
-from callboard.core.context.stages.persist_results import persisted_texts
+from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.keys import request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest

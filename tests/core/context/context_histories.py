@@ -10,9 +10,9 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from callboard.core.context import pipeline
-from callboard.core.context.stage_input import Situation
-from callboard.core.context.stages import summarize_regions as regions
-from callboard.core.context.stages.registry import STAGES
+from callboard.core.context.pipeline import STAGES
+from callboard.core.context.stage_input import REGION_STAGE, Situation
+from callboard.core.context.stages.summarize import region_edits
 from callboard.core.context.summary import request as summary
 from callboard.core.context.view.conversation import (
     Conversation,
@@ -118,8 +118,8 @@ class Session:
 
     def summarised(self, wanted: SummaryWanted, budget: int, words: str = "- did things") -> list[Edit]:
         """The edits that the engine would make of this summary."""
-        if wanted.stage == regions.NAME:
-            return regions.region_edits(
+        if wanted.stage == REGION_STAGE:
+            return region_edits(
                 self.view, wanted, words, state=STATE, transcript="/t/lead-9.jsonl", history=self.past.messages
             )
         return summary.summary_edits(self.view, wanted, words, state=STATE, transcript="/t/lead-9.jsonl", budget=budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.context.context_histories import Session, said
 
-from callboard.core.context.view.blocks import is_result, result_text
+from callboard.core.context.view.messages import is_result, result_text
 from callboard.types.messages import Edit, SummaryWanted
 
 NAME_MARK = "[Previous: used {}. Result cleared; ask again only if you need it.]"

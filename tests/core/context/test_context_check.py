@@ -12,9 +12,9 @@ from tests.core.context.context_histories import STEPS, Session, played, said, t
 
 from callboard.core.context.summary.checks import kept_of, missing, repaired
 from callboard.core.context.summary.folding import note, tail_start
-from callboard.core.context.view.blocks import is_result
 from callboard.core.context.view.conversation import edited
 from callboard.core.context.view.invariants import edit_faults, invariants, pins
+from callboard.core.context.view.messages import is_result
 from callboard.types.messages import Edit, StateBlock
 
 SOAK = int(os.environ.get("SOAK", "1"))

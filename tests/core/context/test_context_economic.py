@@ -23,12 +23,11 @@ from callboard.core.context.cache.rereads import (
     taken_away,
 )
 from callboard.core.context.cache.tracker import CacheState, Cycle, edit_made, step_made
-from callboard.core.context.stage_input import Situation
+from callboard.core.context.stage_input import Batch, Situation
 from callboard.core.context.stages.economic import Moment, economic
-from callboard.core.context.stages.edits import Batch
-from callboard.core.context.stages.persist_results import persisted_mark
-from callboard.core.context.view.blocks import result_text
+from callboard.core.context.stages.results import persisted_mark
 from callboard.core.context.view.conversation import edited
+from callboard.core.context.view.messages import result_text
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit, SummaryWanted
 from callboard.types.records import Json, ToolCall

@@ -20,7 +20,7 @@ from callboard.core.context.cache.health import (
     thrashes,
     what_changed,
 )
-from callboard.core.context.view.blocks import make_block, make_message
+from callboard.core.context.view.messages import make_block, make_message
 from callboard.types import events as ev
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Source, ViewMessage

@@ -13,11 +13,11 @@ from tests.core.context.context_histories import Session, call, result, said, te
 from callboard.core.context.pipeline import next_stage, react_stage
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.last_resort import LEFT_OUT, TOGETHER, blame
-from callboard.core.context.stages.persist_results import persisted_texts
-from callboard.core.context.view.blocks import is_result, result_text
+from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import held, with_overhead
-from callboard.core.context.view.images import FEW, MOST, image_bytes
 from callboard.core.context.view.invariants import invariants
+from callboard.core.context.view.messages import is_result, result_text
+from callboard.core.context.view.tokens import FEW, MOST, image_bytes
 from callboard.core.messaging.envelopes import placed
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.records import Envelope, Json

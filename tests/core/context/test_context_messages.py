@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.core.context.context_histories import result, said, text
 
-from callboard.core.context.view.blocks import is_result, make_block, make_message
 from callboard.core.context.view.conversation import Conversation, add_user, edited
-from callboard.core.context.view.messages import FULL, SMALL, Messages
+from callboard.core.context.view.messages import FULL, SMALL, Messages, is_result, make_block, make_message
 from callboard.types.messages import Edit, ViewMessage
 
 

@@ -10,12 +10,11 @@ from tests.core.agent.test_decide_context import long
 from tests.core.context.context_histories import Session
 from tests.core.context.context_stages import began, worked
 
-from callboard.core.context.pipeline import StageCall, next_stage
+from callboard.core.context.pipeline import StageCall, check_pipeline, next_stage
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.custom import StageRefusal, ask_own
-from callboard.core.context.stages.registry import check_pipeline
-from callboard.core.context.view.blocks import is_result
 from callboard.core.context.view.conversation import Conversation
+from callboard.core.context.view.messages import is_result
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.agent_spec import StageSpec

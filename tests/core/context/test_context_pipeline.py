@@ -8,10 +8,9 @@ import pytest
 from tests.core.context.context_histories import Session, said, text
 from tests.core.context.context_stages import began, worked
 
-from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
+from callboard.core.context.pipeline import StageCall, check_pipeline, manual_summary, next_stage, react_stage
 from callboard.core.context.stage_input import Situation, budget_of
-from callboard.core.context.stages.persist_results import persisted_texts
-from callboard.core.context.stages.registry import check_pipeline
+from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import held
 from callboard.types.agent_spec import ModelLimits, StageSpec
 from callboard.types.messages import StateBlock

@@ -12,10 +12,9 @@ from tests.core.context.context_histories import Session, said, text
 from tests.core.context.context_lives import HAPPENS, Life
 from tests.core.context.context_stages import began, results, worked
 
-from callboard.core.context.pipeline import StageCall, next_stage
+from callboard.core.context.pipeline import PRESETS, StageCall, check_pipeline, next_stage
 from callboard.core.context.stage_input import Situation
-from callboard.core.context.stages.registry import PRESETS, check_pipeline
-from callboard.core.context.stages.summarize_all import characters
+from callboard.core.context.stages.summarize import characters
 from callboard.core.context.view.conversation import held, render
 from callboard.types.messages import Edit, SummaryWanted
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.core.context.context_histories import STEPS, Session, played, said
 
 from callboard.core.context.cache.breakpoints import anchored
-from callboard.core.context.pipeline import next_stage, react_stage
+from callboard.core.context.pipeline import DEFAULT_PIPELINE, next_stage, react_stage
 from callboard.core.context.stage_input import Situation
-from callboard.core.context.stages.registry import DEFAULT_PIPELINE
 from callboard.core.context.view.conversation import render, size
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.transcript import Origin, load_transcript, transcript_lines

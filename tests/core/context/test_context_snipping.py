@@ -8,7 +8,7 @@ import pytest
 from tests.core.context.context_histories import Session, said, text
 from tests.core.context.context_stages import began, worked
 
-from callboard.core.context.stages.registry import check_pipeline
+from callboard.core.context.pipeline import check_pipeline
 from callboard.core.context.summary.folding import text_of
 from callboard.types.agent_spec import StageSpec
 from callboard.types.messages import ViewMessage

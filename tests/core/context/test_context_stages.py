@@ -8,7 +8,7 @@ import pytest
 from tests.core.context.context_histories import Session, call, png, result, said, text
 from tests.core.context.context_stages import NAME_MARK, began, edits, results, wanted, worked
 
-from callboard.core.context.stages.persist_results import persisted_texts
+from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import held
 from callboard.types.messages import FROM_THE_START, StateBlock
 

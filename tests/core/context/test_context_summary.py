@@ -19,8 +19,8 @@ from callboard.core.context.summary.request import (
     summary_fault,
     summary_request,
 )
-from callboard.core.context.view.blocks import make_block, make_message
 from callboard.core.context.view.invariants import pins
+from callboard.core.context.view.messages import make_block, make_message
 from callboard.core.context.view.tokens import estimate_text
 from callboard.core.context.view.transcript import Origin, load_transcript, transcript_lines
 from callboard.types.messages import FROM_THE_START, Placed, StateBlock, SummaryWanted

@@ -22,8 +22,17 @@ from callboard.core.context.view.conversation import (
     size,
     usage_seen,
 )
-from callboard.core.context.view.images import BASE64, SIDE, fitting, image_size, refusal
-from callboard.core.context.view.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
+from callboard.core.context.view.tokens import (
+    BASE64,
+    IMAGE_MOST,
+    SIDE,
+    estimate_block,
+    estimate_json,
+    estimate_text,
+    fitting,
+    image_size,
+    refusal,
+)
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit, Placed
 from callboard.types.records import Json, Usage

@@ -11,7 +11,6 @@ import pytest
 from tests.core.context.context_histories import Session, call, png, result, said, text
 
 from callboard.core.context.cache.breakpoints import anchored, anchored_list, with_anchor
-from callboard.core.context.view.blocks import make_block, make_message
 from callboard.core.context.view.conversation import (
     RENDERING,
     Conversation,
@@ -25,7 +24,7 @@ from callboard.core.context.view.conversation import (
     with_overhead,
 )
 from callboard.core.context.view.invariants import edit_faults, invariants, pins
-from callboard.core.context.view.messages import Messages
+from callboard.core.context.view.messages import Messages, make_block, make_message
 from callboard.core.context.view.tokens import IMAGE_MOST, estimate_block, estimate_json, estimate_text
 from callboard.types.messages import Edit, ViewMessage
 from callboard.types.records import Json, Usage

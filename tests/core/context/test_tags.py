@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as hy
 from tests.core.agent.agent_states import Life, judged, settled, started
 
-from callboard.core.context.stages.persist_results import persisted_mark
+from callboard.core.context.stages.results import persisted_mark
 from callboard.core.context.summary.folding import dropped_mark, note, render_state
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.system_prompt import ProjectFile, PromptFacts, SkillLine, system_prompt, todo_reminder

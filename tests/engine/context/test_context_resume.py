@@ -18,7 +18,7 @@ from callboard.core.agent.apply import fold
 from callboard.core.agent.snapshot import dump
 from callboard.core.agent.state import AgentState
 from callboard.core.context.cache.breakpoints import anchored
-from callboard.core.context.stages.registry import PRESETS
+from callboard.core.context.pipeline import PRESETS
 from callboard.core.keys import journal, snapshot_key
 from callboard.engine.commands import send_prompt
 from callboard.engine.recall import events_of, recall

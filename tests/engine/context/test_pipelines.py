@@ -13,9 +13,9 @@ from tests.adapters.models.rehearsal_requests import RULES
 from tests.engine.agent.test_one_agent import Echo, tools
 
 from callboard.adapters.models.rehearsal.strict import check_request
-from callboard.core.context.stages.registry import PRESETS
-from callboard.core.context.view.blocks import is_result
+from callboard.core.context.pipeline import PRESETS
 from callboard.core.context.view.conversation import Conversation
+from callboard.core.context.view.messages import is_result
 from callboard.ports.model import ModelRequest
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.testing.world import VirtualLoop

@@ -1,20 +1,19 @@
-"""Facts that a stage may use besides the view, its budget and its parameters. Frozen, and copied from state and facts.
-
-Also the names by which the summaries that failed are known (`Situation.tried`).
+"""Values that stages share: the facts that they may use besides view, budget and parameters, edits with a reason, and
+the keys of failed summaries (`Situation.tried`). Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from callboard.core.context.cache.rereads import Forgotten
 from callboard.core.context.cache.tracker import CacheState, Cycle
 from callboard.types.agent_spec import ModelLimits
-from callboard.types.messages import OwnStage, Spared, StateBlock, SummaryWanted
+from callboard.types.messages import Edit, OwnStage, Spared, StateBlock, SummaryWanted
 
 REGION_STAGE = "summarize_regions"
-"""The stage that summarises single regions: which of them failed is known for each region."""
+"""The stage that summarizes single regions: which of them failed is known for each region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Situation:
     """Facts at the time when a stage is called."""
 
     now: float
-    """Return the time in Unix seconds."""
+    """Time in Unix seconds."""
     folder: str
     """Folder for the agent's large results: `tool-results/<agent>`."""
     transcript: str = ""
@@ -74,3 +73,12 @@ def budget_of(limits: ModelLimits, output_tokens: int, overhead: int, context_li
     """
     room = max(0, limits.window - output_tokens - overhead)
     return room if context_limit is None else max(0, min(room, context_limit))
+
+
+class Batch(list[Edit]):
+    """Edits that belong together."""
+
+    def __init__(self, edits: Iterable[Edit], reason: str) -> None:
+        """Create a batch. `reason`: for a person to read."""
+        super().__init__(edits)
+        self.why = reason

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from callboard.core.context.view.images import image_size, refusal
+from callboard.core.context.view.tokens import image_size, refusal
 from callboard.types.records import Json
 
 CHARACTERS_PER_TOKEN = 4

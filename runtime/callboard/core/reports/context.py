@@ -23,8 +23,8 @@ from typing import cast
 from callboard.core.agent.state import AgentState
 from callboard.core.context.cache.tracker import CacheState
 from callboard.core.context.stage_input import budget_of
-from callboard.core.context.view.blocks import calls_of, is_result
 from callboard.core.context.view.conversation import Conversation, held, size
+from callboard.core.context.view.messages import calls_of, is_result
 from callboard.core.context.view.tokens import estimate_json, estimate_text
 from callboard.core.recovery.retry_policy import model_in_use, output_limit
 from callboard.types.agent_spec import AgentSpec

@@ -32,8 +32,8 @@ from callboard.core.agent.rules.hooks import COMPACT_HOOKS
 from callboard.core.agent.rules.limits import worst_case
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import amount_of, used_up
-from callboard.core.context.stage_input import budget_of
-from callboard.core.context.stages import summarize_regions as regions
+from callboard.core.context.stage_input import REGION_STAGE, budget_of
+from callboard.core.context.stages.summarize import region_edits
 from callboard.core.context.summary.request import (
     accept_summary,
     halves,
@@ -121,7 +121,7 @@ async def _summary(agent: AgentRuntime) -> None:
 
 async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: Usage) -> None:
     """Replace the messages that the summary covers in the current view."""
-    regional = summary.stage == regions.NAME
+    regional = summary.stage == REGION_STAGE
     history = await transcripts.history_of(agent, agent.state) if regional else ()
     state = agent.state
     # An interrupt or an undo may have come while the history was read.
@@ -136,7 +136,7 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
     block = agent.host.known_state(state)
     view = state.context.conversation
     if regional:
-        edits = regions.region_edits(view, summary, text, state=block, transcript=transcript, history=history)
+        edits = region_edits(view, summary, text, state=block, transcript=transcript, history=history)
     else:
         edits = summary_edits(view, summary, text, state=block, transcript=transcript, budget=budget)
     event = ev.ContextEdited(

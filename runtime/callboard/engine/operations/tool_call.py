@@ -19,7 +19,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from callboard.core.agent.state import CallState
-from callboard.core.context.view.images import fitting
+from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import request_key, task_key
 from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
 from callboard.engine.loop import AgentRuntime

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from callboard.core.context.view.blocks import calls_of, is_result
-from callboard.core.context.view.messages import SMALL, Messages
+from callboard.core.context.view.messages import SMALL, Messages, calls_of, is_result
 from callboard.core.frozen import replace
 from callboard.types.messages import Edit, ViewMessage
 from callboard.types.records import Json, ToolCall

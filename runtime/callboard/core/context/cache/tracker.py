@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from callboard.core.context.cache.cost import prices_of
-from callboard.core.context.view.blocks import is_plain, is_result
-from callboard.core.context.view.messages import Messages
+from callboard.core.context.view.messages import Messages, is_plain, is_result
 from callboard.core.frozen import replace
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit, ViewBlock

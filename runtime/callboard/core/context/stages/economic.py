@@ -22,15 +22,13 @@ from typing import Any, NamedTuple, cast
 from callboard.core.context.cache.cost import Prices, edit_price, is_warm, prices_of
 from callboard.core.context.cache.rereads import CHANGING, kept_for, path_of
 from callboard.core.context.cache.tracker import REACH, can_go
-from callboard.core.context.stage_input import Situation
-from callboard.core.context.stages.clear_results import CLEAR, cleared_mark
-from callboard.core.context.stages.edits import Batch
-from callboard.core.context.stages.results import PlacedResult, kept_path
-from callboard.core.context.stages.summarize_all import summary_size
+from callboard.core.context.stage_input import Batch, Situation
+from callboard.core.context.stages.results import CLEAR, PlacedResult, cleared_mark, kept_path
+from callboard.core.context.stages.summarize import summary_size
 from callboard.core.context.summary.folding import is_summary, split, tail_start
 from callboard.core.context.summary.shared_prefix import SharingFacts, may_ride, plain_price, riding_price
-from callboard.core.context.view.blocks import calls_of, result_text
 from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.context.view.messages import calls_of, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
 from callboard.types.messages import Edit, SummaryWanted, ViewMessage
 from callboard.types.records import Json

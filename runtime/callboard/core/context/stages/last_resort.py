@@ -15,14 +15,12 @@ from typing import Any, NamedTuple, cast
 
 from callboard.core.context.oversize import file_of
 from callboard.core.context.stage_input import Situation
-from callboard.core.context.stages.persist_results import persisted_mark
-from callboard.core.context.stages.results import PERSISTED, words_of
+from callboard.core.context.stages.results import PERSISTED, persisted_mark, words_of
 from callboard.core.context.summary.folding import tail_start
-from callboard.core.context.view.blocks import calls_of, is_result, result_text
 from callboard.core.context.view.conversation import Conversation, held
-from callboard.core.context.view.images import FEW, MOST, SIDE_OF_MANY, image_bytes, image_size
 from callboard.core.context.view.invariants import pins
-from callboard.core.context.view.tokens import estimate_block
+from callboard.core.context.view.messages import calls_of, is_result, result_text
+from callboard.core.context.view.tokens import FEW, MOST, SIDE_OF_MANY, estimate_block, image_bytes, image_size
 from callboard.core.keys import count_words
 from callboard.core.messaging.envelopes import KEPT, kept_words
 from callboard.types.messages import Edit, ViewBlock, ViewMessage

@@ -23,9 +23,9 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from callboard.core.context.summary.folding import note, render_state
-from callboard.core.context.view.blocks import is_result, result_text
 from callboard.core.context.view.conversation import Conversation, edited
 from callboard.core.context.view.invariants import in_file, pins
+from callboard.core.context.view.messages import is_result, result_text
 from callboard.core.messaging.envelopes import defused
 from callboard.types.messages import Edit, Placed, StateBlock, ViewBlock, ViewMessage
 

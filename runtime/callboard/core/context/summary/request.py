@@ -24,8 +24,8 @@ from callboard.core.context.summary.folding import (
     text_of,
     tokens_of,
 )
-from callboard.core.context.view.blocks import calls_of, make_block, make_message, result_text
 from callboard.core.context.view.conversation import Conversation
+from callboard.core.context.view.messages import calls_of, make_block, make_message, result_text
 from callboard.core.context.view.tokens import estimate_text
 from callboard.core.messaging.envelopes import defused, tagged
 from callboard.types.messages import FROM_THE_START, Edit, StateBlock, SummaryWanted, ViewBlock, ViewMessage

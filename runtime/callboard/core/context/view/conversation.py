@@ -15,7 +15,8 @@ from functools import reduce
 from itertools import groupby
 from typing import Literal, cast
 
-from callboard.core.context.view.blocks import (
+from callboard.core.context.view.messages import (
+    Messages,
     is_empty,
     joined,
     make_block,
@@ -23,7 +24,6 @@ from callboard.core.context.view.blocks import (
     placed_block,
     results_first,
 )
-from callboard.core.context.view.messages import Messages
 from callboard.core.context.view.tokens import estimate_block
 from callboard.core.frozen import replace
 from callboard.types.messages import Edit, Placed, Restored, Source, ViewBlock, ViewMessage

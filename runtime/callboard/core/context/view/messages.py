@@ -1,34 +1,138 @@
-"""The messages of a view as an immutable sequence in chunks: a step costs the same at message 50 and at 5,000. Pure.
+"""Blocks, messages, and the messages of a view as an immutable sequence in chunks. Pure.
 
-A step changes the end only. All that is older stands in full chunks, each with its messages' bytes joined and its sums
-made once; the newest messages stand one by one in the tail. So growing, measuring and sending walk the tail and the
-list of chunks, never the messages. An edit makes the chunks anew that it touches. It refuses nothing: `laws` does.
+A block's `data` never changes, and a message never grows in place. Each change makes a new message with its own bytes
+and tokens, so that a request needs no further serializing or counting.
 
-What of a message is sent to a model: all that stands in it, except thinking of another model. Pure.
+A step costs the same at message 50 and at message 5,000. It changes only the end: older messages are in full chunks,
+each with joined bytes and sums that are computed once; the newest messages are single, in the tail. Growing, measuring
+and sending read the tail and the list of chunks, never all messages. An edit builds only the chunks that it touches.
+Nothing is refused here: `invariants` does that.
 
-A service takes thinking only from the model that signed it. Each thinking block names it (`ViewBlock.by`), and is
-left out for everybody else: after a switch to a fallback, and on the way back. Nothing is edited: the journal and the
-view keep it, and the same reader is sent the same bytes at every call, so that its cached prefix stands.
+Requests leave out two things, which the journal and the view keep:
 
-The other thing left out is a call of the service's own tools that has no result, once the conversation has gone on
-with a user message: the service paused in the middle of it, the reply was given up, and it would refuse the history for
-ever. A message with calls of ours is never touched so: there the service may still be at work.
+- Thinking of another model. A service accepts thinking only from the model that signed it, which each thinking block
+  names (`ViewBlock.by`). The same reader receives the same bytes at every call, so that its cached prefix is kept.
+- A call of the service's own tools without a result, once a user message follows. The service paused in the middle of
+  it, the reply was given up, and the service would refuse the history from then on. Messages with calls of this
+  runtime's tools are not changed: there the service may still be at work.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, cast, overload
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from callboard.core.context.view.blocks import is_call, is_result, is_service_call, serialise
-from callboard.types.messages import Source, ViewBlock, ViewMessage
+from callboard.core.context.view.tokens import estimate_block
+from callboard.types.messages import Placed, Source, ViewBlock, ViewMessage
+from callboard.types.records import Json
+
+
+def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:
+    """Return a message as it is sent to the API: compact JSON in UTF-8."""
+    body = b",".join(dumped(block.data) for block in blocks)
+    return b'{"role":"%s","content":[%s]}' % (role.encode(), body)
+
+
+def make_message(id: int, role: Literal["user", "assistant"], blocks: tuple[ViewBlock, ...], turn: str) -> ViewMessage:
+    """Make a message from these blocks."""
+    tokens = sum(block.tokens for block in blocks)
+    return ViewMessage(id, role, blocks, tokens, serialise(role, blocks), turn, any(map(is_private, blocks)))
+
+
+def make_block(
+    data: Json, source: Source, at: float, *, pinned: bool = False, compactable: bool = True, by: str = ""
+) -> ViewBlock:
+    """Make a block with its token estimate. `by`: the model that wrote it; kept only for thinking."""
+    return ViewBlock(data, source, estimate_block(data), at, pinned, compactable, by if is_thinking(data) else "")
+
+
+def is_call(block: ViewBlock) -> bool:
+    """Return True for a call of one of the runtime's tools."""
+    return block.data.get("type") == "tool_use"
+
+
+def is_private(block: ViewBlock) -> bool:
+    """Return True if the block is not sent to every model (`sending`)."""
+    return bool(block.by) or is_service_call(block)
+
+
+def is_service_call(block: ViewBlock) -> bool:
+    """Return True for a call of one of the service's own tools."""
+    return block.data.get("type") in ("server_tool_use", "mcp_tool_use")
+
+
+def is_thinking(data: Json) -> bool:
+    """Return True for a block that is sent back only to the model that signed it."""
+    return data.get("type") in ("thinking", "redacted_thinking")
+
+
+def placed_block(item: Placed, at: float, *, pinned: bool) -> ViewBlock:
+    """Return the block that an event carries."""
+    return make_block(item.data, item.source, at, pinned=pinned, compactable=item.compactable, by=item.by)
+
+
+def joined(message: ViewMessage, blocks: tuple[ViewBlock, ...], turn: str) -> ViewMessage:
+    """Return a message with more blocks after its own. New results are moved up, after the existing results."""
+    whole = (*message.blocks, *blocks)
+    ordered = results_first(whole)
+    if ordered != whole:
+        return make_message(message.id, message.role, ordered, turn or message.turn)
+    wire = message.wire[:-2] + b"," + b",".join(dumped(block.data) for block in blocks) + b"]}"
+    tokens = message.tokens + sum(block.tokens for block in blocks)
+    private = message.private or any(map(is_private, blocks))
+    return ViewMessage(message.id, message.role, whole, tokens, wire, turn or message.turn, private)
+
+
+def results_first(blocks: tuple[ViewBlock, ...]) -> tuple[ViewBlock, ...]:
+    """Return results, then the rest. Stable: an existing result never changes its index, so an edit keeps its
+    target."""
+    return (*(b for b in blocks if is_result(b)), *(b for b in blocks if not is_result(b)))
+
+
+def is_result(block: ViewBlock) -> bool:
+    """Return True for the result of a call."""
+    return block.data.get("type") == "tool_result"
+
+
+def is_empty(data: Json) -> bool:
+    """Return True for a text block without text: the API rejects it."""
+    return data.get("type") == "text" and not str(data.get("text", "")).strip()
+
+
+def calls_of(message: ViewMessage) -> Iterator[Json]:
+    """Yield the calls in a message."""
+    return (block.data for block in message.blocks if block.data.get("type") == "tool_use")
+
+
+def result_text(block: ViewBlock) -> str:
+    """Return all text of a result."""
+    content = block.data.get("content")
+    if isinstance(content, str):
+        return content
+    parts = cast("list[Json]", content) if isinstance(content, list) else []
+    return "\n".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+
+
+def is_plain(block: ViewBlock) -> bool:
+    """Return True for a result that contains only text."""
+    content = block.data.get("content")
+    parts = cast("list[Json]", content) if isinstance(content, list) else []
+    return isinstance(content, str) or (bool(parts) and all(part.get("type") == "text" for part in parts))
+
+
+def dumped(data: Json) -> bytes:
+    """Return one block as it is sent."""
+    # A lone surrogate has no UTF-8: it becomes "?" rather than a request that nobody can read.
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
 
 UNANSWERED = ""
 """Entry in the `writers` of a message for a service call without a result, which is sent to no model."""

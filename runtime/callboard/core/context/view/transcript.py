@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import cast
 from uuid import NAMESPACE_URL, uuid5
 
-from callboard.core.context.view.blocks import make_block, make_message
+from callboard.core.context.view.messages import make_block, make_message
 from callboard.types.events import ModelReplied
 from callboard.types.messages import ViewBlock, ViewMessage
 from callboard.types.records import Json
