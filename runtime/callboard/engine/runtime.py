@@ -55,11 +55,11 @@ from callboard.ports.tool import Folders, Launcher, MailLoad, Skills, Tool
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import Event
-from callboard.types.hook_events import Caller, HookEvent, StartSource
+from callboard.types.hook_events import Caller, HookEvent
 from callboard.types.mcp import ServerEntry
 from callboard.types.messages import OwnStage, StateBlock
 from callboard.types.operations import Operation
-from callboard.types.records import Budget, Envelope, Request, Task, ToolCall
+from callboard.types.records import Budget, Envelope, Request, StartSource, Task, ToolCall
 
 MAILBOX_LIMIT = 1_000
 """Most envelopes in a mailbox: far more than an agent can use in one message, far fewer than would fill a window."""

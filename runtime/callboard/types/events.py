@@ -16,7 +16,6 @@ from callboard.types.events_agent import (
     AgentResumed,
     AgentStarted,
     AgentStopped,
-    Base,
     EnvelopeReceived,
     EnvelopesDelivered,
     EnvelopesDropped,
@@ -74,6 +73,7 @@ from callboard.types.events_tool import (
     ToolSettled,
     ToolStarted,
 )
+from callboard.types.records import Base
 
 __all__ = [
     "AgentCrashed",

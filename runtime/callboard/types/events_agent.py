@@ -6,14 +6,7 @@ from typing import Literal
 
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import Injection, Placed
-from callboard.types.records import Cause, Envelope, TurnLimit, Value
-
-
-class Base(Value):
-    """Fields of all events: `v`, the version of this kind of record, and `at`, Unix seconds."""
-
-    v: int = 1
-    at: float
+from callboard.types.records import Base, Cause, Envelope, TurnLimit
 
 
 class AgentStarted(Base):

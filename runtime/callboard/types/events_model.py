@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from callboard.types.events_agent import Base
 from callboard.types.messages import Edit, SummaryWanted
-from callboard.types.records import Fault, Json, ToolCall, Usage
+from callboard.types.records import Base, Fault, Json, ToolCall, Usage
 
 
 class ModelCalled(Base):

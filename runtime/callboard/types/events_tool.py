@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.types.events_agent import Base
-from callboard.types.records import Cause, Grant, Json, Todo
+from callboard.types.records import Base, Cause, Grant, Json, Todo
 from callboard.types.skills import Effort
 
 

@@ -41,7 +41,6 @@ from callboard.types.hook_events import (
     ScheduleFired,
     SessionEnd,
     SessionStart,
-    StartSource,
     Stop,
     StopFailure,
     SubagentStart,
@@ -55,7 +54,7 @@ from callboard.types.hook_events import (
     WorktreeCreate,
     WorktreeRemove,
 )
-from callboard.types.records import Json
+from callboard.types.records import Json, StartSource
 
 __all__ = [
     "FITTING",

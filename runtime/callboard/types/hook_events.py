@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from callboard.types.messages import ViewMessage
-from callboard.types.records import Json, PermissionMode, ToolCall
+from callboard.types.records import Json, PermissionMode, StartSource, ToolCall
 
 Origin = Literal["person", "schedule"]
-StartSource = Literal["startup", "resume", "clear", "compact"]
 EndReason = Literal["clear", "prompt_input_exit", "other"]
 NotificationType = Literal["permission_prompt", "idle_prompt", "agent_needs_input", "agent_completed"]
 FailureKind = Literal[

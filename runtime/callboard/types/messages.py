@@ -122,6 +122,16 @@ class Injection(Value):
     key: str = ""
     """Distinguishes several injections of one kind. Only the newest of each (kind, key) is sent."""
 
+    @property
+    def is_guidance(self) -> bool:
+        """True for an instruction file, a note of memory or a skill: by itself it requires no reply."""
+        return self.source in ("instructions", "memory", "skill")
+
+    @property
+    def subject(self) -> str:
+        """Path of an instruction file or name of a note, whose key is `<digest> <path or note>`."""
+        return self.key.partition(" ")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class ViewBlock:

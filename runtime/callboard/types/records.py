@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Json = dict[str, Any]
 """A JSON object. It is never mutated after it becomes part of a value."""
 PermissionMode = Literal["plan", "dontAsk", "default", "acceptEdits", "sandboxed", "bypassPermissions"]
+StartSource = Literal["startup", "resume", "clear", "compact"]
+"""Occasion on which an agent starts, as its hooks name it."""
 
 
 class Value(BaseModel):
@@ -24,6 +26,13 @@ class Value(BaseModel):
     def encode(self) -> bytes:
         """Return the durable form: JSON in UTF-8."""
         return self.__pydantic_serializer__.to_json(self)
+
+
+class Base(Value):
+    """Fields of all events: `v`, the version of this kind of record, and `at`, Unix seconds."""
+
+    v: int = 1
+    at: float
 
 
 class PathGrant(Value):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.types.hook_events import StartSource
 from callboard.types.messages import Edit, SummaryWanted
 from callboard.types.operations import Operation
-from callboard.types.records import Request, TurnLimit
+from callboard.types.records import Request, StartSource, TurnLimit
 
 TurnReason = Literal["end", "limit", "failed", "interrupted", "stopped", "refused", "overflow", "blocked"]
 Outcome = Literal["done", "failed", "limit", "stopped", "blocked"]

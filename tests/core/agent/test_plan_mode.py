@@ -8,8 +8,8 @@ import pytest
 from tests.core.agent.agent_states import Life
 from tests.core.agent.decisions import step
 
+from callboard.core.agent.changes import in_mode
 from callboard.core.agent.decide import PROMPT
-from callboard.core.agent.plan_mode import in_mode
 from callboard.core.approvals.plans import AnswerDetails, with_word
 from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
 from callboard.core.permissions.claude_updates import mode_of

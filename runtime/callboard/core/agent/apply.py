@@ -14,9 +14,17 @@ from typing import Any
 
 from callboard.core.agent.apply_model import CALL_RULES, undo_asked
 from callboard.core.agent.apply_tools import TOOL_RULES
-from callboard.core.agent.changes import Rule, gate_moved, queue, said_to, with_recovery, with_spec
+from callboard.core.agent.changes import (
+    Rule,
+    gate_moved,
+    mode_chosen,
+    queue,
+    said_to,
+    with_mode_reminder,
+    with_recovery,
+    with_spec,
+)
 from callboard.core.agent.charging import charged
-from callboard.core.agent.plan_mode import mode_chosen, with_mode_reminder
 from callboard.core.agent.rules.delivery import mailing
 from callboard.core.agent.rules.limits import last_words_asked, used_up_key
 from callboard.core.agent.state import AgentState, Ended, Turn, Waits
@@ -24,7 +32,6 @@ from callboard.core.agent.stuck_detector import after_nudge, nudge_words
 from callboard.core.agent.stuck_events import watched
 from callboard.core.approvals.plan_gate import PlanGate
 from callboard.core.budgets.tree import BUDGET_LIMITS, raised, used_up
-from callboard.core.context.project_instructions import is_guidance
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import add_assistant, with_overhead
 from callboard.core.frozen import replace
@@ -482,7 +489,7 @@ def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
 def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
     # A reminder alone asks for no reply: the prompt behind it may be blocked by a hook.
     asks = state.context.wants_reply or not all(
-        is_reminder(injection) or is_guidance(injection) for injection in state.context.injections
+        is_reminder(injection) or injection.is_guidance for injection in state.context.injections
     )
     state = said_to(state, e.blocks, e.at)
     return replace(state, context=replace(state.context, injections=(), wants_reply=asks))

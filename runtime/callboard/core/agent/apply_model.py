@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.core.agent.changes import Rule, billed, queue, said_to, with_recovery, with_spec
-from callboard.core.agent.plan_mode import with_mode_reminder
+from callboard.core.agent.changes import Rule, billed, queue, said_to, with_mode_reminder, with_recovery, with_spec
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
 from callboard.core.context.cache.health import CacheHealth, health_seen, thrash_told

@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callboard.core.agent.changes import Rule, gate_moved, queue, said_to, with_recovery
-from callboard.core.agent.plan_mode import in_mode, mode_after_approval, without_mode_reminder
+from callboard.core.agent.changes import (
+    Rule,
+    gate_moved,
+    in_mode,
+    mode_after_approval,
+    queue,
+    said_to,
+    with_recovery,
+    without_mode_reminder,
+)
 from callboard.core.agent.state import AgentState, BackgroundCommand, CallState
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
 from callboard.core.approvals.plans import decision, void_of

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from callboard.core.agent.plan_mode import lacks_submit_plan
+from callboard.core.agent.changes import lacks_submit_plan
 from callboard.core.agent.rules.compaction import COUNT, compaction, count, undoing
 from callboard.core.agent.rules.delivery import (
     await_recorded,

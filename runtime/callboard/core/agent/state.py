@@ -22,10 +22,9 @@ from callboard.core.recovery.retry_policy import RecoveryState
 from callboard.core.replies import ReplyText
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BackgroundStarted, ModelCalled
-from callboard.types.hook_events import StartSource
 from callboard.types.messages import Injection, OwnStage, Spared, StateBlock, SummaryWanted
 from callboard.types.operations import Operation
-from callboard.types.records import Cause, Envelope, Grant, Json, Request, Todo, ToolCall, TurnLimit, Usage
+from callboard.types.records import Cause, Envelope, Grant, Json, Request, StartSource, Todo, ToolCall, TurnLimit, Usage
 from callboard.types.skills import Effort
 
 CallStage = Literal["proposed", "asking", "allowed", "started", "finished", "settled"]

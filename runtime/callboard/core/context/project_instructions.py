@@ -41,21 +41,11 @@ def note(place: str, name: str, digest: str, text: str) -> Injection:
     return Injection(kind="memory", text=text, source="memory", key=f"{digest[:_DIGEST]} {place}/{name}")
 
 
-def about(injection: Injection) -> str:
-    """Return the path or note that such an injection is about."""
-    return injection.key.partition(" ")[2]
-
-
-def is_guidance(injection: Injection) -> bool:
-    """Return True for an injection of this module: by itself it requires no reply."""
-    return injection.source in ("instructions", "memory", "skill")
-
-
 def instructed_with(files: Mapping[str, str] | None, injection: Injection) -> Mapping[str, str] | None:
     """Return the known files, once this injection is queued."""
     if injection.source != "instructions":
         return files
-    return {**(files or {}), about(injection): injection.key.partition(" ")[0]}
+    return {**(files or {}), injection.subject: injection.key.partition(" ")[0]}
 
 
 def noted_with(noted: frozenset[str], injection: Injection) -> frozenset[str]:

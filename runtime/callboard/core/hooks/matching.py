@@ -33,7 +33,7 @@ from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
 from callboard.types import hook_events as he
 from callboard.types.hook_answers import TOOL_EVENTS
 from callboard.types.hook_events import HookEvent
-from callboard.types.records import Json
+from callboard.types.records import Json, StartSource
 
 MATCHED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -46,7 +46,7 @@ MATCHED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "EnvelopeDelivered": (),
         "RequestAnswered": (),
         "BudgetReached": (),
-        "SessionStart": (*get_args(he.StartSource), "fork"),
+        "SessionStart": (*get_args(StartSource), "fork"),
         "SessionEnd": (*get_args(he.EndReason), "resume", "logout"),
         "Notification": (
             *get_args(he.NotificationType),

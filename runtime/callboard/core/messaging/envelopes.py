@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from xml.sax.saxutils import quoteattr
 
-from callboard.core.context.project_instructions import about, is_guidance
 from callboard.core.keys import mailbox
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Envelope, Json
@@ -84,8 +83,8 @@ def tagged(tag: str, text: str, **attributes: str) -> str:
 def injected(injection: Injection) -> Placed:
     """Return the block of an injection. A kind that is not a tag of the runtime becomes a `system-reminder`."""
     tag = injection.kind if injection.kind in TAGS else "system-reminder"
-    if is_guidance(injection):
-        named = {"path" if injection.source == "instructions" else "note": about(injection)}
+    if injection.is_guidance:
+        named = {"path" if injection.source == "instructions" else "note": injection.subject}
         return Placed(
             data=_text(tagged(tag, injection.text, **named)),
             source=injection.source,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from callboard.core.agent.changes import lacks_submit_plan
 from callboard.core.agent.decide import PROMPT
-from callboard.core.agent.plan_mode import lacks_submit_plan
 from callboard.core.mcp.catalog import listed_tools
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.engine.loop import AgentRuntime

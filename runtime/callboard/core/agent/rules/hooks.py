@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from callboard.core.agent.state import AgentState, Facts
 from callboard.types import steps as st
-from callboard.types.hook_events import StartSource
 from callboard.types.operations import Operation
+from callboard.types.records import StartSource
 
 STOP_HOOKS = Operation("stop-hooks")
 PROMPT_HOOKS = Operation("prompt-hooks")
