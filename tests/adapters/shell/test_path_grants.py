@@ -259,3 +259,24 @@ async def test_a_folder_that_contains_the_workspace_is_read_and_the_workspace_st
         assert "kept\n" in ran.output
         assert "x\n" in ran.output
         assert (cage.outside / "kept").read_text() == "kept\n"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("folder", ["/tmp", "/", "/dev", "/proc"])
+async def test_temporary_files_and_devices_work_while_a_command_reads_a_folder_of_the_machine(
+    tmp_path: Path, level: int, folder: str
+) -> None:
+    need(level)
+    build(tmp_path)
+    cage = Cage(tmp_path, level)
+    keep = tmp_path / "data" / "session" / "call.out"
+    command = (
+        'echo x > "$(mktemp)" && echo y > "$TMPDIR/a" && cat "$TMPDIR/a" > /dev/null && echo z > made && rm made && '
+        f"echo done; ls {folder} > listed; cat ../state/callboard.db ../home/.netrc; echo w > ../outside/kept"
+    )
+    ran = await cage.launcher.run(
+        command, cage.workspace, timeout=20, keep=keep, grants=(PathGrant(path=folder, access="read"),)
+    )
+    assert "done\n" in ran.output
+    assert "SECRET" not in ran.output
+    assert (cage.outside / "kept").read_text() == "kept\n"

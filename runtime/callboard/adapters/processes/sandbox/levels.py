@@ -32,6 +32,10 @@ from callboard.adapters.processes.sandbox.walls import unprivileged
 from callboard.core.permissions.sensitive_paths import CLAUDE_LOADED
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+TEMPORARY = "/tmp"
+"""The session's temporary folder at levels 2 and 3."""
+_PRIVATE = ("/dev", "/proc")
+"""Folders of which a command has its own: the machine's would take its devices away and show it other processes."""
 ROOM = 2 << 30
 """Most bytes of each folder in memory."""
 KEEPER = (
@@ -301,7 +305,8 @@ def _view(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network:
     for path in ground.hidden:
         view.hide(path)
     for path in spot.granted.named:
-        if not view.shows(path) and not _beneath(ground.own, path):  # a hidden place that was approved by its name
+        # A hidden place that was approved by its name.
+        if path not in _PRIVATE and not view.shows(path) and not _beneath(ground.own, path):
             view.show(path, write=path not in spot.granted.read)
     view.arguments.append(COVERED)
     for source, place in inside.sockets:
@@ -320,10 +325,11 @@ def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, networ
     resolver = ["/run/systemd/resolve"] if network else []
     layers.show_all((*resolver, *ground.tools, *ground.readable, *inside.show))
     # What contains the workspace comes first: a later cover would make the workspace read-only again.
-    outer = [path for path in spot.granted.read if is_within(ground.workspace, path)]
+    read = list(_readable(ground, spot))
+    outer = [path for path in read if is_within(ground.workspace, path)]
     layers.show_all(outer)
     layers.show(ground.workspace, write=not spot.worktree)
-    layers.show_all(path for path in spot.granted.read if path not in outer and not is_within(path, spot.folder))
+    layers.show_all(path for path in read if path not in outer)
     layers.show_all(ground.writable, write=True)
     layers.show_all((path for path in spot.granted.write if not is_within(path, spot.folder)), write=True)
     for path in (*ground.writable, *spot.granted.write):
@@ -331,11 +337,23 @@ def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, networ
     for path in ground.own:
         layers.hide(path)
     layers.show_all(ground.own_readable)
+    if ground.scratch and TEMPORARY in read:  # the machine's /tmp covers the session's own, which stays writable here
+        layers.show(ground.scratch, write=True)
+        layers.arguments += ["--setenv", "TMPDIR", ground.scratch]
     if spot.worktree:
         layers.show(spot.folder, write=True)
     layers.show_all(spot.shut.pinned, write=True)
     layers.show_all(spot.shut.shut)
     return layers
+
+
+def _readable(ground: SandboxPaths, spot: CommandFolder) -> Iterator[str]:
+    """Yield the paths approved for reading. Of the root, yield the folders that are not visible anyway."""
+    for path in spot.granted.read:
+        if path == "/":
+            yield from (TEMPORARY, "/run", "/var/tmp", *ground.homes)
+        elif path not in _PRIVATE and not is_within(path, spot.folder):
+            yield path
 
 
 @dataclass

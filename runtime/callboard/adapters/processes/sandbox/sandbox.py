@@ -20,6 +20,7 @@ from callboard.adapters.processes.programs import is_within
 from callboard.adapters.processes.sandbox.ground import CROWDED, SandboxPaths
 from callboard.adapters.processes.sandbox.levels import (
     KEEPER,
+    TEMPORARY,
     Inside,
     SandboxLimits,
     bubblewrap_walls,
@@ -34,7 +35,6 @@ EVERYTHING = "*"
 """As an allowed host: opens the machine's own network."""
 SOCKET = "/run/callboard-network"
 """Path of the proxy's socket inside, at level 3."""
-TEMPORARY = "/tmp"  # noqa: S108 - the command's own, inside
 PORT = 3128
 """Port of the proxy for programs inside, at level 3."""
 _NO_NETWORK = re.compile(
