@@ -28,7 +28,6 @@ from callboard.engine.operations import model_call as thinking
 from callboard.engine.operations import permission_check as judging
 from callboard.engine.operations import prompt as prompting
 from callboard.engine.operations import summarize as summaries
-from callboard.engine.operations import take_answer as plans
 from callboard.engine.operations import tool_call as calling
 from callboard.engine.operations import undo as undoing
 from callboard.engine.operations import worktree as moving
@@ -42,8 +41,8 @@ from callboard.engine.operations.cleanup import (
     tasks_kept_freed,
 )
 from callboard.engine.operations.mcp_tools import tell_news
+from callboard.engine.operations.prompt import look_round
 from callboard.engine.operations.receive import delivered
-from callboard.engine.operations.reminders import look_round
 from callboard.ports.store import Put, Write
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -379,7 +378,7 @@ _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.NoticeStuck: _notice_stuck,
     st.Cancel: _cancel,
     st.Interrupt: _interrupt,
-    st.TakeAnswer: plans.take_answer,
+    st.TakeAnswer: judging.take_answer,
     st.Expire: _expire,
     st.PlanRetry: _retry,
     st.SwitchModel: _switch,

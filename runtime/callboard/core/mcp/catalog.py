@@ -15,7 +15,7 @@ from callboard.core.context.system_prompt import SERVERS, defused_block, one_lin
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.types.mcp import ServerNow
-from callboard.types.records import Json
+from callboard.types.records import Json, ToolCall
 
 SEARCH = "search_tools"
 CALL = "call_tool"
@@ -69,6 +69,19 @@ def real_call(block: Json) -> Json:
     return (
         block if inner is None else {**block, "name": inner[0], "input": inner[1] if isinstance(inner[1], dict) else {}}
     )
+
+
+def unwrapped(call: ToolCall) -> ToolCall:
+    """Return the call that `call_tool` wraps, so that all later code sees the real name and input; the call unchanged
+    if it names no tool of a server.
+    """
+    call_parts = None if call.bad_input is not None else inner_call(call.name, call.input)
+    if call_parts is None:
+        return call
+    name, tool_input = call_parts
+    inner = cast("Json", tool_input) if isinstance(tool_input, dict) else {}
+    wrong = None if isinstance(tool_input, dict) else "`input` is not a JSON object"
+    return call.model_copy(update={"name": name, "input": inner, "bad_input": wrong})
 
 
 def listed_tools(tools: bytes) -> tuple[DeclaredTool, ...]:

@@ -62,7 +62,7 @@ from callboard.core.frozen import replace
 from callboard.core.recovery.fallback import Demand, FallbackModel, next_model
 from callboard.core.replies import GOES_ON
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.events_model import CallFailed
+from callboard.types.events_calls import CallFailed
 from callboard.types.rate_limits import PROBE_AFTER
 from callboard.types.records import Fault
 from callboard.types.steps import Continue, EndTurn, LearnLimits, PlanRetry, React, Step, SwitchModel

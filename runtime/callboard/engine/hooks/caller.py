@@ -8,19 +8,13 @@ import structlog
 
 from callboard.core.agent.rules.compaction import transcript_of, transcript_path
 from callboard.core.agent.state import AgentState, CallState
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.types import hook_answers as hk
 
 log = structlog.get_logger("callboard.tools")
 
 
-def caller(agent: AgentRuntime) -> hk.Caller:
-    """Return the agent in the form for hooks."""
-    return caller_in(agent.host, agent.state)
-
-
-def caller_in(host: Host, state: AgentState) -> hk.Caller:
+def caller(host: Host, state: AgentState) -> hk.Caller:
     """Return an agent in the form for hooks, even if its life has ended. It must have begun."""
     me = state.me
     folders = host.ports.archive.folders(me)
@@ -47,11 +41,11 @@ def _main_transcript(host: Host, state: AgentState, folder: str) -> str:
     return transcript_of(row[0].name, row[0].incarnation, folder) if row is not None else ""
 
 
-def notice(agent: AgentRuntime, notices: Sequence[str]) -> None:
-    """Show messages of hooks to the user: a fault that lets a call proceed, or a hook's own message."""
+def notice(host: Host, agent: str, notices: Sequence[str]) -> None:
+    """Show messages of hooks about an agent to the user: a fault that lets a call proceed, or a hook's own message."""
     for text in notices:
-        log.warning("hook", agent=agent.name, notice=text)
-        agent.host.notice(agent.name, text)
+        log.warning("hook", agent=agent, notice=text)
+        host.notice(agent, text)
 
 
 def find_call(state: AgentState, call_id: str) -> CallState | None:

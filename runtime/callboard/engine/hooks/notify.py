@@ -26,7 +26,7 @@ from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
 from callboard.engine import transcripts
-from callboard.engine.hooks.caller import caller_in, notice
+from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.hooks import Late
@@ -122,7 +122,7 @@ class Informer:
             agent = self._agent_of(candidate)
             if agent is None or agent.retired or agent.state.identity.spec is None:
                 continue
-            if caller_in(self._host, agent.state).transcript == path:
+            if caller(self._host, agent.state).transcript == path:
                 return agent
         return None
 
@@ -239,17 +239,17 @@ class Informer:
         state = self._state_of(name)
         lead = self._state_of("lead")
         if state is not None and state.identity.spec is not None:
-            return caller_in(self._host, state)
+            return caller(self._host, state)
         row = self._host.board.agent(name)
         by = hk.Caller(session=self._host.session)
         if lead is not None and lead.identity.spec is not None:
-            by = caller_in(self._host, lead)
+            by = caller(self._host, lead)
         return replace(by, name=name, kind=row[0].kind, agent_type=row[0].agent_type) if row else by
 
     def _notice(self, name: str, notices: tuple[str, ...]) -> None:
         agent = self._agent_of(name) or self._agent_of("lead")
         if agent is not None:
-            notice(agent, notices)
+            notice(agent.host, agent.name, notices)
 
 
 log = structlog.get_logger("callboard.hooks")

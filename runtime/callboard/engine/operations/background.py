@@ -107,7 +107,7 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
     ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
     lines = await agent.host.ports.archive.ends_of(began.output)
     if report := launcher.report(Path(began.output)):
-        notice(agent, (f"{began.id} (`{began.command[:200]}`): {report}",))
+        notice(agent.host, agent.name, (f"{began.id} (`{began.command[:200]}`): {report}",))
     envelope = notification(agent.row, began, ended, lines)
     writes: list[Write] = [sending(agent.host.session, envelope)]
     await agent.record(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import anyio
 
@@ -26,7 +25,6 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import InjectionQueued
 from callboard.types.mcp import ServerNow
 from callboard.types.messages import Injection
-from callboard.types.records import Json, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +186,3 @@ async def _news(agent: AgentRuntime, previous: str) -> str:
     gone = sorted(listed - set(by_name))
     lines = _lines(host, me, by_name, listed) if has_any(me) else {}
     return catalogue.news(lines, in_prompt, gone, previous)
-
-
-def unwrapped(call: ToolCall) -> ToolCall:
-    """Return the call that `call_tool` wraps, so that all later code sees the real name and input; the call unchanged
-    if it names no tool of a server.
-    """
-    call_parts = None if call.bad_input is not None else catalogue.inner_call(call.name, call.input)
-    if call_parts is None:
-        return call
-    name, tool_input = call_parts
-    inner = cast("Json", tool_input) if isinstance(tool_input, dict) else {}
-    wrong = None if isinstance(tool_input, dict) else "`input` is not a JSON object"
-    return call.model_copy(update={"name": name, "input": inner, "bad_input": wrong})

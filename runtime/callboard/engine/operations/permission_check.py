@@ -5,6 +5,15 @@ A hook that allows has the effect of an allow rule: it overrides no deny rule, n
 module runs nothing: `tool_call.py` runs the allowed calls, and each decision is an event.
 
 For a call that asks, hooks may answer in the person's place; else it becomes one durable request that says all of it.
+
+The check of a task is judged before `complete_task` runs it, as what it is: a shell command of that agent. So is the
+test command of `merge_worktree`. So nobody can run a command as a check who may not run it as a command. The command is
+fixed in the call's input when it is judged, the question shows it, and only that command is run
+(`callboard.adapters.tools.board`).
+
+The agent that made a request also takes its answer here, as it does that of a plan. It first checks whether the
+situation of the plan or the call has changed; rules (`core.approvals.plans`) decide whether an approval is valid. The
+event has all the values that were used.
 """
 
 from __future__ import annotations
@@ -16,25 +25,28 @@ from functools import partial
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
-from callboard.core.approvals.requests import open_request
+from callboard.core.approvals.plans import Now, answer_record
+from callboard.core.approvals.requests import AnswerRefusal, open_request, refused
 from callboard.core.json_schema import TOO_DEEP, check_input, too_deep
 from callboard.core.keys import request_key, short_id
+from callboard.core.messaging.authority import for_person
 from callboard.core.permissions.claude_updates import suggestions_of
 from callboard.core.permissions.network import describe
+from callboard.core.team.worktrees import branch_of, loss_words
 from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
 from callboard.engine.loop import AgentRuntime
-from callboard.engine.operations.lifts import permission_query
+from callboard.engine.operations.lifts import in_this_turn, permission_query
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
-from callboard.engine.operations.task_check import about_losses, judge_check, with_check
-from callboard.engine.operations.tool_context import tool_context
+from callboard.engine.operations.tool_context import commit_in, tool_context
 from callboard.engine.toolbox import near
 from callboard.ports.environment import Ruling
-from callboard.ports.store import Put
+from callboard.ports.store import Put, Write
 from callboard.ports.tool import Previews
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
-from callboard.types.errors import ToolRefused
+from callboard.types.errors import Conflict, ToolRefused
+from callboard.types.events import AnswerTaken
 from callboard.types.operations import Operation
 from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 
@@ -62,10 +74,10 @@ async def _judge(agent: AgentRuntime, call_id: str) -> None:
     by_hook = None
     refusal = unfit(agent, call)
     if refusal is None and agent.host.ports.hooks.has("PreToolUse"):
-        verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent)))
+        verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
         context = verdict.context
         by_hook = verdict
-        notice(agent, verdict.notices)
+        notice(agent.host, agent.name, verdict.notices)
         if verdict.decision == "deny" or verdict.halt:
             await _refuse(agent, call_id, by=verdict.by, reason=verdict.why or verdict.halt, context=verdict.context)
             await _halt(agent, verdict.by, verdict.halt)
@@ -190,7 +202,7 @@ def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
 
 async def ruling_of(agent: AgentRuntime, call: ToolCall, *hooked: hk.PreVerdict | None) -> Ruling:
     """Decide on a call by rules and mode, session rules, and the hooks that allow it."""
-    return await agent.host.ports.judge.judge(permission_query(agent, call, *hooked))
+    return await agent.host.ports.judge.judge(permission_query(agent.host, agent.state, call, *hooked))
 
 
 def refused_by_gate(agent: AgentRuntime, call: ToolCall, ruling: Ruling, gate: PlanGate) -> str | None:
@@ -212,7 +224,7 @@ async def always_of(agent: AgentRuntime, about: Proposed) -> tuple[str, ...]:
     ruling = about.ruling
     if ruling.person_only or about.by_hook or ruling.rule.startswith("check, "):
         return ()
-    return await agent.host.ports.judge.always(permission_query(agent, about.call))
+    return await agent.host.ports.judge.always(permission_query(agent.host, agent.state, about.call))
 
 
 async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[str, ...]) -> Proposed:
@@ -224,9 +236,11 @@ async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[s
     ruling = about.ruling
     if ruling.person_only or not hooks.has("PermissionRequest"):
         return about
-    event = hk.PermissionRequest(about.call, ruling.rule, ruling.why, suggestions_of(always), caller(agent))
+    event = hk.PermissionRequest(
+        about.call, ruling.rule, ruling.why, suggestions_of(always), caller(agent.host, agent.state)
+    )
     verdict = await hooks.permission_request(event)
-    notice(agent, verdict.notices)
+    notice(agent.host, agent.name, verdict.notices)
     if verdict.decision == "deny" or verdict.halt:
         no = replace(ruling, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
         return replace(about, ruling=no, context=(*about.context, *verdict.context), halt=verdict.halt)
@@ -236,7 +250,7 @@ async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[s
     if verdict.input is not None:
         call = with_check(agent, call.model_copy(update={"input": verdict.input}))
     if (wrong := unfit(agent, call)) is not None:
-        notice(agent, (f"{verdict.by}: {wrong}",))
+        notice(agent.host, agent.name, (f"{verdict.by}: {wrong}",))
         return about
     hooked = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both rulings
     lifted = await judge_check(agent, hooked, await ruling_of(agent, hooked, verdict))
@@ -345,3 +359,131 @@ def _new_id(agent: AgentRuntime, call: str) -> str:
         number += 1
         request_id = short_id("req", call, number)
     return request_id
+
+
+async def take_answer(agent: AgentRuntime, step: st.TakeAnswer) -> None:
+    """Record an answer: at once, or in an operation if it must look into a repository."""
+    request = step.request
+    assert request.status != "pending", "only an answered request is taken"
+    if request.kind == "plan" and request.status == "approved" and request.payload.get("base"):
+        agent.start(Operation("answer", request.id), partial(_take_approval, agent, request))
+    elif request.kind == "permission" and request.status == "approved" and request.input is not None:
+        agent.start(Operation("answer", request.id), partial(_take_edited, agent, request, request.input))
+    else:
+        await _record(agent, request, answer_record(request, _now(agent, digest=_digest(agent.state, request.id))))
+
+
+def _digest(state: AgentState, request_id: str) -> str:
+    return next((call.digest for call in state.calls if call.request_id == request_id), "")
+
+
+async def _record(
+    agent: AgentRuntime, request: Request, event: AnswerTaken, unless: Callable[[AgentState], bool] | None = None
+) -> None:
+    """Record the answer, and in the request's history that an approval is void. After a lost race `decide` asks
+    again."""
+    row = agent.host.board.request(request.id)
+    writes = list[Write]()
+    if event.void and row is not None:
+        changed = refused(row[0], "runtime", AnswerRefusal("void", event.void), event.at)
+        if changed is not None:
+            writes.append(Put(request_key(agent.host.session, request.id), changed.encode(), expected=row[1]))
+    try:
+        await agent.record(event, writes=writes, unless=unless)
+    except Conflict as lost:
+        await agent.host.refresh(lost.what)
+
+
+async def _take_approval(agent: AgentRuntime, request: Request) -> None:
+    commit = await commit_in(agent, request.id)
+    await _record(agent, request, answer_record(request, _now(agent, commit)), partial(_waits_no_more, request.id))
+
+
+async def _take_edited(agent: AgentRuntime, request: Request, tool_input: Json) -> None:
+    """Check the input with which the user allowed a call against the schema and the rules, then record the answer."""
+    event = answer_record(request, _now(agent, digest=_digest(agent.state, request.id)))
+    open_call = next((open_call for open_call in agent.state.calls if open_call.request_id == request.id), None)
+    if open_call is not None and not event.void:
+        edited = await edited_by_person(agent, open_call.call, tool_input)
+        void = {"void": f"the input was changed, and {edited.void}"}
+        event = event.model_copy(update=void if edited.void else {"input": edited.input, "grants": edited.grants})
+    await _record(agent, request, event, None if open_call is None else gone_from(open_call.call.id, "asking"))
+
+
+def _waits_no_more(request_id: str, state: AgentState) -> bool:
+    return (state.work.gate.gate, state.work.gate.request_id) != ("pending", request_id)
+
+
+def _now(agent: AgentRuntime, commit: str = "", digest: str = "") -> Now:
+    state = agent.state
+    void = state.me.plan_moved_base == "void"
+    folder = str(agent.host.ports.archive.folders(state.me).root)
+    return Now(agent.host.clock.now(), tuple(state.work.tasks), commit, void, folder, digest)
+
+
+_COMPLETE = "complete_task"
+_MERGE = "merge_worktree"
+_ORDER = ("allow", "ask", "deny")
+
+
+def with_check(agent: AgentRuntime, call: ToolCall) -> ToolCall:
+    """Return the call with the command that it will run in its input, whatever the model or a hook wrote there; other
+    calls unchanged."""
+    if call.name != _COMPLETE or call.bad_input is not None:
+        return call
+    row = agent.host.board.task(str(call.input.get("task_id", "")))
+    tool_input = {name: value for name, value in call.input.items() if name != "check"}
+    if row is not None and row[0].check:
+        tool_input["check"] = row[0].check
+    return call if tool_input == call.input else call.model_copy(update={"input": tool_input})
+
+
+async def judge_check(agent: AgentRuntime, call: ToolCall, ruling: Ruling) -> Ruling:
+    """Decide on the call together with the command that it will run: return the stricter of `ruling` and the decision
+    on a call of `bash` with that command. Without a check: `ruling`."""
+    field = {_COMPLETE: "check", _MERGE: "test_command"}.get(call.name, "")
+    command = str(call.input.get(field, ""))
+    if not command.strip():
+        return ruling
+    verdict = await _judge_command(agent, call, command)
+    if _ORDER.index(verdict.decision) <= _ORDER.index(ruling.decision):
+        return replace(ruling, grants=(*ruling.grants, *verdict.grants))
+    person_only = ruling.person_only or verdict.person_only
+    reason = f"its check `{command}`: {verdict.why}"
+    return replace(verdict, rule=f"check, {verdict.rule}", why=reason, reads_only=False, person_only=person_only)
+
+
+async def about_losses(agent: AgentRuntime, call: ToolCall) -> str:
+    """Return all work that would be lost with a worktree now, for the question whether to discard it. Work that is
+    added later is not lost. Empty for any other call."""
+    keeper = agent.host.ports.worktrees
+    name = str(call.input.get("name", ""))
+    if keeper is None or not for_person(call.name, call.input):
+        return ""
+    try:
+        return loss_words((await keeper.losses(name)).lines(), branch_of(name))
+    except ToolRefused as refusal:
+        return f": {refusal}"
+
+
+async def _judge_command(agent: AgentRuntime, call: ToolCall, command: str) -> Ruling:
+    ports = agent.host.ports
+    if "bash" not in ports.tools or "bash" not in in_this_turn(agent.host, agent.state).tools:
+        return Ruling("deny", "tools", "it is a command, and you have no bash: release the task")
+    shell = ToolCall(id=f"{call.id}.check", use_id=call.use_id, name="bash", input={"command": command})
+    by_hook = None
+    if ports.hooks.has("PreToolUse"):
+        by_hook = await ports.hooks.pre_tool_use(hk.PreToolUse(shell, caller(agent.host, agent.state)))
+        notice(agent.host, agent.name, by_hook.notices)
+        if by_hook.decision == "deny" or by_hook.halt:
+            return Ruling("deny", by_hook.by, by_hook.why or by_hook.halt)
+        if by_hook.input is not None:
+            return Ruling("deny", by_hook.by, "a hook would run another command")
+    query = permission_query(agent.host, agent.state, shell, by_hook)
+    if call.name == _MERGE and ports.worktrees is not None:  # it runs on what the worktree holds, not in our folder
+        worktree = ports.worktrees.path(str(call.input.get("name", "")))
+        query = replace(query, folders=replace(query.folders, root=worktree))
+    ruling = await ports.judge.judge(query)
+    if by_hook is not None and by_hook.decision == "ask" and ruling.decision == "allow":
+        return replace(ruling, decision="ask", rule=by_hook.by, why=by_hook.why)
+    return ruling

@@ -59,7 +59,7 @@ from callboard.engine import transcripts
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.model_call import call_failed, complete, learn_limits, priced
-from callboard.engine.operations.run_skill import carry_skills
+from callboard.engine.operations.skills import carry_skills
 from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -376,14 +376,14 @@ NEEDED = "the conversation would not fit without it"
 
 async def skipped(agent: AgentRuntime, request: SummaryWanted) -> bool:
     """Ask the hooks. If they reject the summary, record it as skipped and return True."""
-    event = hk.PreCompact(_trigger(request), request.focus, caller(agent))
+    event = hk.PreCompact(_trigger(request), request.focus, caller(agent.host, agent.state))
     verdict = await agent.host.ports.hooks.fire(event)
-    notice(agent, verdict.notices)
+    notice(agent.host, agent.name, verdict.notices)
     if not verdict.block:
         return False
     reason = f"{verdict.by or 'a hook'} would not have it: {verdict.block}"
     if _needed(agent.state, request):
-        notice(agent, (f"{reason}; {NEEDED}",))
+        notice(agent.host, agent.name, (f"{reason}; {NEEDED}",))
         return False
     await agent.record(ev.SummaryFailed(at=agent.host.clock.now(), why=reason, skipped=request))
     return True
@@ -404,7 +404,7 @@ def summarised(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
     life = (agent.name, agent.state.identity.incarnation)
     if host.begun.get(life):
         host.begun[life] = False
-    host.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent)))
+    host.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent.host, agent.state)))
 
 
 def _trigger(request: SummaryWanted) -> hk.Trigger:

@@ -12,6 +12,7 @@ After a crash before the commit the call runs again, or is repaired, and the hoo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -23,10 +24,11 @@ from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import request_key, task_key
 from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
 from callboard.engine.loop import AgentRuntime
-from callboard.engine.operations.reminders import touched
+from callboard.engine.operations.elicit import elicit
+from callboard.engine.operations.skills import use_skill
 from callboard.engine.operations.tool_context import tool_context
 from callboard.ports.store import Put
-from callboard.ports.tool import Tool, ToolOutcome
+from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
@@ -54,7 +56,7 @@ async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
     if allowed is None or allowed.stage != "allowed":
         return
     tool = agent.host.ports.tools[allowed.call.name]
-    prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, tool_context(agent, call_id)))
+    prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, _context_of(agent, call_id)))
     marks = {} if isinstance(prepared, ToolOutcome) else prepared
     started = ev.ToolStarted(at=agent.host.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
     # Before a read or a store tool's result commits there is no effect: after a crash it would just run again.
@@ -72,7 +74,7 @@ async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
 async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
     """Run a tool until its writes commit. After a lost compare-and-swap it runs again on fresh rows."""
     for _ in range(CONFLICTS):
-        outcome = await _outcome_of(agent, call, tool.run(call.input, tool_context(agent, call.id)))
+        outcome = await _outcome_of(agent, call, tool.run(call.input, _context_of(agent, call.id)))
         try:
             await _finish(agent, call, outcome)
             return
@@ -81,6 +83,15 @@ async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
             await agent.host.refresh(lost.what)
     text = f"{call.name} gave up: others kept changing the same rows. Try again."
     await _finish(agent, call, ToolOutcome(text, is_error=True))
+
+
+def _context_of(agent: AgentRuntime, call_id: str) -> CallContext:
+    """Return the context of a running call: everything that its tool may use."""
+    return replace(
+        tool_context(agent, call_id),
+        elicit=partial(elicit, agent, call_id),
+        use_skill=partial(use_skill, agent, call_id),
+    )
 
 
 async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -> T | ToolOutcome:
@@ -99,7 +110,7 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
 
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
-    notice(agent, outcome.notices)
+    notice(agent.host, agent.name, outcome.notices)
     # Before the commit: what a hook refuses never happens (test_a_task_that_a_hook_refuses_never_was).
     outcome = await vetted(agent, call, outcome)
     content = _content(outcome.content)
@@ -120,6 +131,21 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
         # (test_what_is_under_way_counts_and_what_was_not_sent_does_not).
         with agent.host.mailboxes.coming(outcome.writes):
             await agent.record(finished, *events, writes=outcome.writes, unless=void)
+
+
+async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, ...]:
+    """Return records that queue the instructions about the files that a tool call touched. They commit with its
+    result.
+    """
+    instructions = agent.host.ports.instructions
+    state = agent.state
+    paths = [event.path for event in outcome.events if isinstance(event, ev.FileSeen)]
+    if instructions is None or state.context.instructions is None or not paths:
+        return ()
+    root = str(agent.host.ports.archive.folders(state.me).root)
+    injections = await instructions.touched(state.me, root, paths, state.context.instructions)
+    now = agent.host.clock.now()
+    return tuple(ev.InjectionQueued(at=now, injection=injection) for injection in injections)
 
 
 def _runs_again(agent: AgentRuntime, call: ToolCall) -> bool:
@@ -158,7 +184,7 @@ async def _repair(agent: AgentRuntime, call_id: str) -> None:
         await _run(agent, tool, cut_off.call)
         return
     outcome = await _outcome_of(
-        agent, cut_off.call, tool.repair(cut_off.call.input, cut_off.marks, tool_context(agent, call_id))
+        agent, cut_off.call, tool.repair(cut_off.call.input, cut_off.marks, _context_of(agent, call_id))
     )
     if outcome is None:
         await _run(agent, tool, cut_off.call)
@@ -183,10 +209,10 @@ async def _settle(agent: AgentRuntime, call_id: str) -> None:
         return
     result = hk.HookToolResult(finished.content, finished.is_error, finished.data)
     seconds = max(0.0, finished.finished_at - finished.started_at)
-    by = caller(agent)
+    by = caller(agent.host, agent.state)
     verdict = await agent.host.ports.hooks.post_tool_use(hk.PostToolUse(finished.call, result, seconds, by))
     failed = await after_failure(agent, finished, seconds)
-    notice(agent, verdict.notices)
+    notice(agent.host, agent.name, verdict.notices)
     settled = ev.ToolSettled(
         at=agent.host.clock.now(),
         call=call_id,
@@ -212,7 +238,7 @@ async def vetted(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> T
         if not hooks.has(type(event).__name__):
             continue
         verdict = await hooks.fire(event)
-        notice(agent, verdict.notices)
+        notice(agent.host, agent.name, verdict.notices)
         reason = verdict.block or verdict.halt
         if not reason:
             continue
@@ -226,7 +252,7 @@ def _moments(
 ) -> Iterator[hk.TaskCreated | hk.TaskCompleted | hk.PlanSubmitted]:
     """Yield the events that the outcome's writes would cause and that hooks may deny."""
     host = agent.host
-    by = caller(agent)
+    by = caller(agent.host, agent.state)
     for write in outcome.writes:
         if not isinstance(write, Put):
             continue
@@ -262,6 +288,8 @@ async def after_failure(agent: AgentRuntime, call: CallState, seconds: float) ->
     if not call.is_error or not hooks.has("PostToolUseFailure"):
         return hk.MomentVerdict()
     text = "\n".join(str(block["text"]) for block in call.content if block.get("type") == "text")
-    verdict = await hooks.fire(hk.PostToolUseFailure(call.call, text, seconds=seconds, by=caller(agent)))
-    notice(agent, verdict.notices)
+    verdict = await hooks.fire(
+        hk.PostToolUseFailure(call.call, text, seconds=seconds, by=caller(agent.host, agent.state))
+    )
+    notice(agent.host, agent.name, verdict.notices)
     return verdict

@@ -8,7 +8,6 @@ WorktreeCreate may reject one before git runs; WorktreeRemove is informed afterw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from callboard.core.agent.authority import authority_of
@@ -17,8 +16,6 @@ from callboard.core.keys import mailbox
 from callboard.core.team.worktrees import Worktree
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
-from callboard.engine.operations.elicit import elicit
-from callboard.engine.operations.run_skill import use_skill
 from callboard.ports.tool import BackgroundTask, CallContext
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
 from callboard.types import hook_answers as hk
@@ -26,7 +23,7 @@ from callboard.types.errors import ToolRefused
 
 
 def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
-    """Return the context of a call: everything that its tool may use."""
+    """Return the context of a call for a tool that only looks: it cannot ask the user, nor start a skill."""
     state = agent.state
     host = agent.host
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
@@ -54,8 +51,6 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         commit=lambda: commit_in(agent, call_id),
         worktrees=worktrees_for(agent),
         grants=next((call_state.grants for call_state in state.calls if call_state.call.id == call_id), ()),
-        elicit=partial(elicit, agent, call_id),
-        use_skill=partial(use_skill, agent, call_id),
     )
 
 
@@ -96,8 +91,8 @@ class HookedWorktrees:
         repeated."""
         hooks = self._agent.host.ports.hooks
         if hooks.has("WorktreeCreate"):
-            verdict = await hooks.fire(hk.WorktreeCreate(name, caller(self._agent)))
-            notice(self._agent, verdict.notices)
+            verdict = await hooks.fire(hk.WorktreeCreate(name, caller(self._agent.host, self._agent.state)))
+            notice(self._agent.host, self._agent.name, verdict.notices)
             if verdict.block:
                 raise ToolRefused(f"the worktree {name} is not made: {verdict.block} ({verdict.by})")
         return await self._keeper.create(name, author, base)
@@ -105,7 +100,7 @@ class HookedWorktrees:
     async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
         path = str(self._keeper.path(name))
         removed = await self._keeper.remove(name, author, agreed)
-        self._agent.host.listeners.inform(hk.WorktreeRemove(path, caller(self._agent)))
+        self._agent.host.listeners.inform(hk.WorktreeRemove(path, caller(self._agent.host, self._agent.state)))
         return removed
 
     def path(self, name: str) -> Path:

@@ -19,7 +19,7 @@ from callboard.core.recovery.retry_policy import model_in_use
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.receive import delivered
-from callboard.engine.operations.slash_commands import Expanded, expanded, expands
+from callboard.engine.operations.skills import Expanded, expanded, expands
 from callboard.engine.runtime import AT_WORK
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -115,7 +115,7 @@ async def _expanded(agent: AgentRuntime, envelope: Envelope) -> Expanded | ev.En
         if isinstance(wrong, NobodyCanAct):
             raise
         reason = str(wrong) if isinstance(wrong, ToolRefused) else f"{envelope.content.split()[0]}: {wrong}"
-        notice(agent, (reason,))
+        notice(agent.host, agent.name, (reason,))
         return ev.EnvelopesDropped(at=agent.host.clock.now(), ids=(envelope.id,), why=reason, refused=True)
     except anyio.get_cancelled_exc_class():
         turn = agent.state.turn
@@ -127,9 +127,9 @@ async def _expanded(agent: AgentRuntime, envelope: Envelope) -> Expanded | ev.En
 
 async def _submitted(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
     origin: Literal["person", "schedule"] = "person" if envelope.type == "prompt" else "schedule"
-    prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent))
+    prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent.host, agent.state))
     verdict = await agent.host.ports.hooks.user_prompt_submit(prompt)
-    notice(agent, verdict.notices)
+    notice(agent.host, agent.name, verdict.notices)
     blocked = verdict.block or verdict.halt
     now = agent.host.clock.now()
     if blocked:
@@ -144,10 +144,10 @@ async def _ask_delivered(agent: AgentRuntime, envelope: Envelope) -> list[ev.Eve
         sender=envelope.sender,
         text=envelope.content,
         request_id=envelope.request_id or "",
-        by=caller(agent),
+        by=caller(agent.host, agent.state),
     )
     verdict = await agent.host.ports.hooks.fire(event)
-    notice(agent, verdict.notices)
+    notice(agent.host, agent.name, verdict.notices)
     return _notes(agent, _DELIVERED, verdict.context, f"{envelope.id} ")
 
 
@@ -172,17 +172,17 @@ async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
     life = (agent.name, state.identity.incarnation)
     event: hk.HookEvent
     if state.me.kind == "subagent":
-        event = hk.SubagentStart(caller(agent))
+        event = hk.SubagentStart(caller(agent.host, agent.state))
         form = _SUBAGENT
     else:
         model = model_in_use(state.model.recovery, state.me)
-        event = hk.SessionStart(source, model, caller(agent))
+        event = hk.SessionStart(source, model, caller(agent.host, agent.state))
         form = _SESSION
     host.begun[life] = True  # summarised meanwhile, it is asked once more
     finished = False
     try:
         verdict = await host.ports.hooks.fire(event)
-        notice(agent, verdict.notices)
+        notice(agent.host, agent.name, verdict.notices)
         notes = _notes(agent, form, verdict.context)
         if notes:
             await agent.record(*notes)
@@ -203,8 +203,8 @@ def merge(agent: AgentRuntime, waits: bool) -> None:
 async def _batch_hooks(agent: AgentRuntime, waits: bool) -> None:
     calls = agent.state.calls
     done = tuple(hk.CallDone(call.call, hk.HookToolResult(call.content, call.is_error, call.data)) for call in calls)
-    verdict = await agent.host.ports.hooks.fire(hk.PostToolBatch(done, caller(agent)))
-    notice(agent, verdict.notices)
+    verdict = await agent.host.ports.hooks.fire(hk.PostToolBatch(done, caller(agent.host, agent.state)))
+    notice(agent.host, agent.name, verdict.notices)
     now = agent.host.clock.now()
     events: list[ev.Event] = [ev.ResultsMerged(at=now, waits=waits)]
     events += _notes(agent, _BATCH, verdict.context)
@@ -227,17 +227,17 @@ async def _stop_hooks(agent: AgentRuntime) -> None:
     turn = state.turn
     if turn is None:
         return
-    by = caller(agent)
+    by = caller(agent.host, agent.state)
     hooks = agent.host.ports.hooks
     event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
     view = tuple(state.context.conversation.messages)
     verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_ongoing(agent), by))
-    notice(agent, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
+    notice(agent.host, agent.name, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
     go_on = verdict.go_on
     halt = verdict.halt
     if not go_on and not halt and state.me.kind == "teammate" and hooks.has("TeammateIdle"):
         idle = await hooks.fire(hk.TeammateIdle(turn.text, turn.stop_blocks, by))
-        notice(agent, (*idle.notices, *([idle.halt] if idle.halt else [])))
+        notice(agent.host, agent.name, (*idle.notices, *([idle.halt] if idle.halt else [])))
         go_on = idle.block
         halt = idle.halt
         if halt:

@@ -58,10 +58,12 @@ async def _move(agent: AgentRuntime, name: str) -> None:
         injection = Injection(kind="system-reminder", text=text, key="folder")
         events.append(ev.InjectionQueued(at=host.clock.now(), injection=injection))
     if events:
-        by = caller(agent)
+        by = caller(agent.host, agent.state)
         await agent.record(*events)
         if folder != me.folder:
-            host.listeners.inform(hk.CwdChanged(by.folder, caller(agent).folder, caller(agent)))
+            host.listeners.inform(
+                hk.CwdChanged(by.folder, caller(agent.host, agent.state).folder, caller(agent.host, agent.state))
+            )
     host.settle(agent.state)
 
 

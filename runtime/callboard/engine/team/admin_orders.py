@@ -1,23 +1,18 @@
 """Orders of the user to the supervisor: kill an agent that does not stop, resume a parked one, fire a schedule now.
 
 An order is an envelope in the mailbox of `runtime`, so that any process may give it, even without a host, and its
-author is recorded. The supervisor performs orders in order of arrival. A key stores the position; performing an order
-again after a crash has no further effect.
+author is recorded. The supervisor performs orders in order of arrival (`Team._follow_orders`). A key stores the
+position; performing an order again after a crash has no further effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import structlog
-
-from callboard.core.decoding import read_envelope
-from callboard.core.keys import mailbox, orders_key, short_id
+from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
-from callboard.engine.runtime import Host
-from callboard.ports.store import Put, Store
+from callboard.ports.store import Store
 from callboard.types.records import Envelope
 
 SUPERVISOR = "runtime"
@@ -67,26 +62,10 @@ def order_to_fire(session: str, fire: str, now: float) -> Envelope:
     )
 
 
-Obey = Callable[[Given], Awaitable[None]]
-"""Function that performs an order. Raises the exceptions of `Store.commit`."""
-
-log = structlog.get_logger("callboard.team")
-
-
-async def follow_orders(host: Host, obey: Obey) -> None:
-    """Perform each order as it arrives, from the stored position. Never returns."""
-    store = host.ports.store
-    key = orders_key(host.session)
-    row = await store.get(key)
-    position = int(row.value) if row is not None and row.value is not None else 0
-    async with store.follow(mailbox(host.session, SUPERVISOR, 1), position) as records:
-        async for record in records:
-            envelope = read_envelope(record.data, mailbox(host.session, SUPERVISOR, 1), record.seq)
-            action = envelope.metadata.get("action")
-            if envelope.sender == envelope.cause == "person" and action in ("kill", "resume", "fire"):
-                log.info("order", what=action, agent=envelope.metadata.get("agent"), why=envelope.content)
-                name = str(envelope.metadata.get("agent"))
-                life = int(envelope.metadata.get("incarnation", 1))
-                await obey(Given(action, name, life, envelope.content))
-            # After the order: a crash in between repeats it, which changes nothing.
-            await host.commit(Put(key, str(record.seq).encode()))
+def read_order(envelope: Envelope) -> Given | None:
+    """Return the order in an envelope of the mailbox; None if the user did not send it, or its action is unknown."""
+    action = envelope.metadata.get("action")
+    if not envelope.sender == envelope.cause == "person" or action not in ("kill", "resume", "fire"):
+        return None
+    name = str(envelope.metadata.get("agent"))
+    return Given(action, name, int(envelope.metadata.get("incarnation", 1)), envelope.content)

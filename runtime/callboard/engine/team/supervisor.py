@@ -13,7 +13,8 @@ import structlog
 from anyio.abc import TaskGroup
 
 from callboard.core.agent.state import AgentState
-from callboard.core.keys import agent_key, mailbox
+from callboard.core.decoding import read_envelope
+from callboard.core.keys import agent_key, mailbox, orders_key
 from callboard.core.messaging.dead_letters import over
 from callboard.core.team.open_work import StoppedCommand
 from callboard.engine.agent_lock import AgentLock
@@ -27,13 +28,15 @@ from callboard.engine.operations.claim_task import Offers, free_at_start
 from callboard.engine.rate_limits.limiter import share
 from callboard.engine.runtime import Host, Listeners
 from callboard.engine.scheduling.scheduler import Autorun
-from callboard.engine.team.admin_orders import Given, follow_orders
+from callboard.engine.team.admin_orders import SUPERVISOR, Given, read_order
 from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
 from callboard.engine.team.renew import renew_if_due
 from callboard.engine.team.watchdogs import Deadlocks, Stalls
 from callboard.ports.notifier import Notifier
+from callboard.ports.store import Put
 from callboard.types.errors import CallboardError, SessionUnreadable
 from callboard.types.events import StopAsked
+from callboard.types.operations import Operation
 from callboard.types.records import AgentRow, Request
 
 KEPT_WITHIN = 2.0
@@ -51,7 +54,7 @@ class Team:
         self.autorun = Autorun(host)
         self.offers = Offers(host, self._living)
         self.dead_letters = DeadLetters(host, self.touched)
-        self.stalls = Stalls(host, self.members)
+        self.stalls = Stalls(host, self._running)
         self.deadlocks = Deadlocks(host, self._waiting, self.touched)
         self._around = TeamContext(host, pid, self.wait_ended, self._moved_on)
         self._group: TaskGroup | None = None
@@ -66,7 +69,7 @@ class Team:
                 caller_of=self.informer.caller,
                 on_event=(self.informer.handle_event, self.autorun.fires.handle_event),
                 on_change=self._on_change,
-                on_operation=self.stalls.handle_operation,
+                on_operation=self._on_operation,
             )
         )
 
@@ -100,7 +103,7 @@ class Team:
                     await renew_if_due(self.host, row)
             for request in self.host.board.requests():
                 self._heed_shutdown(request)
-            group.start_soon(follow_orders, self.host, self._obey)
+            group.start_soon(self._follow_orders)
             self._hosting = True
             self.touched()
             await anyio.sleep_forever()
@@ -253,6 +256,22 @@ class Team:
 
     # Orders
 
+    async def _follow_orders(self) -> None:
+        """Perform each order as it arrives, from the stored position. Never returns."""
+        host = self.host
+        key = orders_key(host.session)
+        orders = mailbox(host.session, SUPERVISOR, 1)
+        row = await host.ports.store.get(key)
+        position = int(row.value) if row is not None and row.value is not None else 0
+        async with host.ports.store.follow(orders, position) as records:
+            async for record in records:
+                order = read_order(read_envelope(record.data, orders, record.seq))
+                if order is not None:
+                    log.info("order", what=order.what, agent=order.name, why=order.why)
+                    await self._obey(order)
+                # After the order: a crash in between repeats it, which changes nothing.
+                await host.commit(Put(key, str(record.seq).encode()))
+
     async def _obey(self, order: Given) -> None:
         """Perform the user's order about one life of an agent, or about a schedule. Does nothing if it is
         already done."""
@@ -326,6 +345,15 @@ class Team:
         agent = self.agent(name)
         if agent is not None:
             agent.wake()
+
+    def _on_operation(self, name: str, incarnation: int, operation: Operation) -> None:
+        member = self.members.get((name, incarnation))
+        if member is not None and member.agent is not None:
+            self.stalls.handle_operation(member.agent, operation)
+
+    def _running(self) -> Iterator[AgentRuntime]:
+        """Return the agents whose lives have not ended, including those that are still loading."""
+        return (member.agent for member in self.members.values() if member.agent and not member.ended.is_set())
 
     def _living(self) -> Iterator[AgentRuntime]:
         return (

@@ -12,7 +12,7 @@ agents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import anyio
 import structlog
@@ -28,7 +28,6 @@ from callboard.core.team.stalls import Longest
 from callboard.core.team.wait_graph import NOBODY, Deadlock, WaitEdge, deadlocks, waits_of
 from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
-from callboard.engine.team.member import Member
 from callboard.ports.environment import Policy
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Write
@@ -44,21 +43,19 @@ log = structlog.get_logger("callboard.team")
 class Stalls:
     """Watcher of the operations of a team."""
 
-    def __init__(self, host: Host, members: Mapping[tuple[str, int], Member]) -> None:
+    def __init__(self, host: Host, agents: Callable[[], Iterable[AgentRuntime]]) -> None:
+        """Watch the agents that `agents` returns: those of this process whose lives have not ended."""
         self._host = host
-        self._members = members
+        self._agents = agents
         self._longest = Longest(self._declared, host.ports.hooks.longest)
         self._until = NEVER
         self._earlier = Notifier()
         self._told: dict[str, set[str]] = {}
         """Agent name -> keys of its running operations that were already reported."""
 
-    def handle_operation(self, name: str, incarnation: int, operation: Operation) -> None:
+    def handle_operation(self, agent: AgentRuntime, operation: Operation) -> None:
         """Handle the start of an operation."""
-        member = self._members.get((name, incarnation))
-        if member is None or member.agent is None:
-            return
-        due = self._due(member.agent, operation)
+        due = self._due(agent, operation)
         if due < self._until:
             self._until = due
             self._earlier.notify()
@@ -83,9 +80,8 @@ class Stalls:
         agent. Return the time of the next check."""
         now = self._host.awake.now()
         first = NEVER
-        for member in self._members.values():
-            agent = member.agent
-            if agent is None or agent.group is None or member.ended.is_set():
+        for agent in self._agents():
+            if agent.group is None:
                 continue
             for operation in agent.since:
                 due = self._due(agent, operation)
