@@ -20,8 +20,7 @@ from callboard.adapters.storage.sqlite import open_store
 from callboard.core.keys import fires_prefix, journal, mailbox, schedule_key
 from callboard.ports.store import Put, Store
 from callboard.types.errors import Conflict
-from callboard.types.events import decode_event
-from callboard.types.events import TurnBegan
+from callboard.types.events import TurnBegan, decode_event
 from callboard.types.records import Envelope
 from callboard.types.schedules import Fire, Schedule
 
