@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
+import posixpath
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,9 +88,17 @@ class PathJudge:
         files = [Path(self._home, ".claude.json"), *(Path(at, ".claude.json") for at in self._claude)]
         files += [Path(at, name) for at in self._claude for name in CLAUDE_LOADED]
         brought = (path for path in loaded if _within(self._root, real(path)) is None)
-        self._loaded = tuple(dict.fromkeys(real(path) for path in (*files, *brought)))
         self.folds = _folds(self._root)
         """True if the file system is case-insensitive."""
+        loaded_paths = tuple(dict.fromkeys(real(path) for path in (*files, *brought)))
+        # Two dozen paths, compared with each path of each call: as sets and prefixes they cost one look-up.
+        self._loaded = frozenset(self._compared(path) for path in (*self._claude, *loaded_paths))
+        self._loaded_prefixes = tuple(self._compared(path).rstrip("/") + "/" for path in loaded_paths)
+        self._beneath: dict[str, list[str]] = {}
+        """Folder -> paths of the runtime and of what sessions load, at or beneath it."""
+        for path in self._own + self._settings + loaded_paths:
+            for folder in _upwards(self._compared(path)):
+                self._beneath.setdefault(folder, []).append(path)
 
     @property
     def root(self) -> str:
@@ -193,10 +202,7 @@ class PathJudge:
             device=kind is not None and (stat.S_ISBLK(kind) or stat.S_ISCHR(kind)),
             directory=directory,
             exists=kind is not None,
-            holds_own=any(
-                self._within(o, resolved) is not None and os.path.lexists(o)
-                for o in self._own + self._settings + self._loaded
-            ),
+            holds_own=any(os.path.lexists(path) for path in self._beneath.get(self._compared(resolved), ())),
             loaded=self._is_loaded(resolved, os.path.normpath(full)),
             beneath=beneath,
             beneath_cut=cut,
@@ -232,11 +238,8 @@ class PathJudge:
     def _is_loaded(self, *paths: str) -> bool:
         """Return True if sessions load the path from the user's `.claude`, or from a folder of skills or a plugin.
         `.claude` itself counts, because files copied into it may have any name."""
-        return any(
-            any(self._within(path, folder) == () for folder in self._claude)
-            or any(self._within(path, loaded) is not None for loaded in self._loaded)
-            for path in paths
-        )
+        compared = {self._compared(path) for path in paths}
+        return any(path in self._loaded or path.startswith(self._loaded_prefixes) for path in compared)
 
     def _shown_place(self, resolved: str) -> tuple[Place, str]:
         """Return the place of a readable path in a folder of the runtime: a skill in the user's own settings."""
@@ -257,7 +260,11 @@ class PathJudge:
         return self._place(resolved, written)[0] in ("secret", "outside", "own")
 
     def _within(self, path: str, folder: str) -> tuple[str, ...] | None:
-        return _within(folded(path), folded(folder)) if self.folds else _within(path, folder)
+        return _within(self._compared(path), self._compared(folder))
+
+    def _compared(self, path: str) -> str:
+        """Return the path in the form in which two names of one file are equal."""
+        return folded(path) if self.folds else path
 
 
 def _folds(folder: str) -> bool:
@@ -275,6 +282,14 @@ def _within(path: str, folder: str) -> tuple[str, ...] | None:
         return ()
     prefix = folder.rstrip("/") + "/"
     return tuple(path[len(prefix) :].split("/")) if path.startswith(prefix) else None
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """Yield the path and each folder above it, up to `/`."""
+    yield path
+    while path.strip("/"):
+        path = posixpath.dirname(path)
+        yield path
 
 
 def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:
