@@ -23,7 +23,7 @@ from callboard.core.hooks.merge import (
     stop_verdict,
     understood,
 )
-from callboard.core.hooks.tool_fields import compatible_name, from_compatible, to_compatible
+from callboard.core.hooks.payloads import compatible_name, from_compatible, to_compatible
 from callboard.core.tool_access import ALL_TOOLS
 from callboard.types.hook_answers import (
     FITTING,

@@ -22,7 +22,7 @@ from callboard.cli.headless.messages import server_told
 from callboard.cli.terminal.plan_editor import approval
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
 from callboard.core.approvals.session_rules import Always, offered
-from callboard.core.hooks.tool_fields import compatible_name, from_compatible, to_compatible
+from callboard.core.hooks.payloads import compatible_name, from_compatible, to_compatible
 from callboard.core.mcp.elicitation import Field, asked_of, fields_of, read
 from callboard.core.permissions.claude_updates import mode_of, rules_of, suggestions_of
 from callboard.core.permissions.rules import parse_rule

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from callboard.cli.views.events import text_of
-from callboard.core.hooks.tool_fields import compatible_name, to_compatible
+from callboard.core.hooks.payloads import compatible_name, to_compatible
 from callboard.core.mcp.tool_names import may_have
 from callboard.sessions.result import LIMIT, RunLimit
 from callboard.types.agent_spec import AgentSpec

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import cast, get_args
 
 from callboard.core.hooks.merge import Matcher, Misfit, names_of, never_fits, read_matcher
-from callboard.core.hooks.tool_fields import from_compatible
+from callboard.core.hooks.payloads import from_compatible
 from callboard.core.permissions import rules
 from callboard.core.permissions.effects import Analysis
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NoReturn, cast, get_args
 
-from callboard.core.hooks.tool_fields import FIELDS
+from callboard.core.hooks.payloads import FIELDS
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import EffectClass, Mode, Rule
 from callboard.core.tool_access import COMPATIBLE
