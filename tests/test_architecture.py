@@ -294,7 +294,7 @@ def test_what_a_person_does_is_written_by_one_module() -> None:
         (code_figures.questioning_docstrings, 0.0),
         (code_figures.questioning_attribute_docs, 0.0),
         (code_figures.unrelated_tuple_assignments, 0.0),
-        (code_figures.single_importer_modules, 0.13),
+        (code_figures.single_importer_modules, 0.128),
         (code_figures.once_called_functions, 0.14),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -307,7 +307,7 @@ def test_the_code_stays_readable(figure: Callable[[code_figures.Code], tuple[int
 
 def test_the_longest_import_chain_does_not_grow() -> None:
     chain = code_figures.longest_import_chain(code())
-    assert len(chain) <= 21, chain
+    assert len(chain) <= 20, chain
 
 
 def test_a_call_names_what_follows_its_first_four_values() -> None:

@@ -20,8 +20,8 @@ from callboard.core.messaging.envelopes import injected, sending
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.team.unfinished import keeps_tasks
 from callboard.engine import transcripts
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.requests import overdue_request
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations import background, turn_hooks
 from callboard.engine.operations import claim_task as claiming
 from callboard.engine.operations import model_call as thinking

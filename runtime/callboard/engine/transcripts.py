@@ -18,7 +18,7 @@ from callboard.core.keys import journal
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.context import rewritten, why_edited
 from callboard.core.reports.transcript_pages import TranscriptProgress, is_complete
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.recall import PAGE, numbered_events, unedited
 from callboard.ports.store import Record
 from callboard.ports.store_reading import records_of

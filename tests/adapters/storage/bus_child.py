@@ -21,7 +21,7 @@ from callboard.adapters.storage.sqlite import open_store
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.agent_lock import AgentLock
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.receive import listen
 from callboard.engine.recall import recall
 from callboard.engine.runtime import Host

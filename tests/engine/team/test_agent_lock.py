@@ -15,7 +15,7 @@ from callboard.adapters.storage.memory import MemoryStore
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Block, Terminal
 from callboard.engine.agent_lock import AgentLock, AgentLockError, AgentLockHolder
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.team.supervisor import Team
 from callboard.ports.model import Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Append, Fence, Write

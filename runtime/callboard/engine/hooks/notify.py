@@ -26,8 +26,8 @@ from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
 from callboard.engine import transcripts
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.hooks import Late
 from callboard.ports.notifier import Notifier

@@ -16,8 +16,8 @@ import anyio
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
 from callboard.core.team.exit_status import LOST, exit_words, process_of, status_of
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.store import Write
 from callboard.types import events as ev

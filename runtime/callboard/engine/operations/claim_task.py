@@ -24,7 +24,7 @@ from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder, by_id, held_by, offers
 from callboard.core.tasks.format import owner_words
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.row_cache import SessionBoard
 from callboard.engine.runtime import Host
 from callboard.ports.store import Fence, Put, Row, Store, Write

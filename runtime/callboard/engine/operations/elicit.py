@@ -13,7 +13,7 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.approvals.requests import open_request
 from callboard.core.keys import request_key, short_id
 from callboard.core.mcp.elicitation import asked_of, payload_of, read
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.cleanup import request_withdrawn
 from callboard.engine.runtime import Host
 from callboard.ports.store import Put

@@ -17,7 +17,7 @@ from callboard.core.mcp.catalog import CALL, CONNECT, SEARCH
 from callboard.core.mcp.tool_names import has_any, may_have, sees
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.core.tool_access import names_of
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.mcp import Servers
 from callboard.ports.tool import Tool, ToolSpec

@@ -25,8 +25,8 @@ from callboard.core.mcp.catalog import unwrapped
 from callboard.core.rate_limits.key_state import TRY_AGAIN, counts_of
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.retry_policy import grows, is_too_long, model_in_use, next_output_limit, output_limit
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.rate_limits.limiter import HELD, asking_of
 from callboard.engine.scheduling.fire import pause_for
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply

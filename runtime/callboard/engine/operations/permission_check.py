@@ -33,8 +33,8 @@ from callboard.core.messaging.authority import for_person
 from callboard.core.permissions.claude_updates import suggestions_of
 from callboard.core.permissions.network import describe
 from callboard.core.team.worktrees import branch_of, loss_words
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.lifts import in_this_turn, permission_query
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
 from callboard.engine.operations.tool_context import commit_in, tool_context

@@ -19,7 +19,7 @@ from callboard.core.agent.decide import PROMPT, REMINDERS
 from callboard.core.context.reminders import reminders
 from callboard.core.mcp.catalog import listed_tools
 from callboard.core.mcp.tool_search import DeclaredTool
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.mcp_tools import news, offer, reaches, until_ready
 from callboard.ports.environment import PromptParts
 from callboard.types import steps as st

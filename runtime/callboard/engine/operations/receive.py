@@ -23,7 +23,7 @@ from callboard.core.decoding import read_envelope, read_value
 from callboard.core.keys import agent_key, mailbox, request_key, short_id
 from callboard.core.messaging.authority import ANSWERS, ASKS, cause_of, raises, refusal
 from callboard.core.messaging.envelopes import placed, sending
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.cleanup import request_withdrawn
 from callboard.engine.recall import PAGE
 from callboard.ports.store import Put, Row, Store, Write

@@ -39,8 +39,8 @@ from callboard.core.skills.substitution import (
     with_outputs,
 )
 from callboard.core.tool_access import tools_for
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.lifts import permission_query, skill_lifts, without
 from callboard.ports.environment import Ruling
 from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse

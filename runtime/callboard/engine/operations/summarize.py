@@ -56,8 +56,8 @@ from callboard.core.context.view.tokens import estimate_json
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.retry_policy import learnable, model_in_use, output_limit, told_of
 from callboard.engine import transcripts
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.model_call import call_failed, complete, learn_limits, priced
 from callboard.engine.operations.skills import carry_skills
 from callboard.ports.model import CallFault, Delta, ModelRequest

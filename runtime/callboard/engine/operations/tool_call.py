@@ -22,8 +22,8 @@ from anyio.lowlevel import checkpoint
 from callboard.core.agent.state import CallState
 from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import request_key, task_key
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.elicit import elicit
 from callboard.engine.operations.skills import use_skill
 from callboard.engine.operations.tool_context import tool_context

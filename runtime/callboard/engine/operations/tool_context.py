@@ -14,8 +14,8 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import BackgroundCommand
 from callboard.core.keys import mailbox
 from callboard.core.team.worktrees import Worktree
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.ports.tool import BackgroundTask, CallContext
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
 from callboard.types import hook_answers as hk

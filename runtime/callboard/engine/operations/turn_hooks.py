@@ -16,8 +16,8 @@ from callboard.core.agent.apply import fold
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, START_HOOKS, STOP_HOOKS
 from callboard.core.messaging.envelopes import injected
 from callboard.core.recovery.retry_policy import model_in_use
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.operations.receive import delivered
 from callboard.engine.operations.skills import Expanded, expanded, expands
 from callboard.engine.runtime import AT_WORK

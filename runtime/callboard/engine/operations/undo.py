@@ -16,7 +16,7 @@ from callboard.core.decoding import read_envelope, read_event
 from callboard.core.frozen import replace
 from callboard.core.keys import journal, mailbox
 from callboard.core.reports.context import UNDO
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.receive import admit
 from callboard.engine.recall import numbered_events, recall, unedited
 from callboard.engine.transcripts import measured

@@ -15,8 +15,8 @@ from callboard.core.keys import short_id, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller
-from callboard.engine.loop import AgentRuntime
 from callboard.ports.store import Put, Write
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types import events as ev

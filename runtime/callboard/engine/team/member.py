@@ -35,8 +35,9 @@ from callboard.core.messaging.envelopes import sending
 from callboard.core.scheduling.permissions import in_turn, schedule_id
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock, AgentLockHolder
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
-from callboard.engine.loop import AgentRuntime, live
+from callboard.engine.loop import live
 from callboard.engine.operations import model_call as thinking
 from callboard.engine.operations.background import ended_now, notification
 from callboard.engine.operations.claim_task import take_up

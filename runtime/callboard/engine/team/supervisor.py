@@ -18,10 +18,10 @@ from callboard.core.keys import agent_key, mailbox, orders_key
 from callboard.core.messaging.dead_letters import over
 from callboard.core.team.open_work import StoppedCommand
 from callboard.engine.agent_lock import AgentLock
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.broker import HostBroker
 from callboard.engine.budgets.spending import recall_budgets
 from callboard.engine.hooks.notify import Informer, tend_hooks
-from callboard.engine.loop import AgentRuntime
 from callboard.engine.messaging.dead_letters import DeadLetters
 from callboard.engine.operations.background import end_with_run
 from callboard.engine.operations.claim_task import Offers, free_at_start

@@ -26,7 +26,7 @@ from callboard.core.messaging.envelopes import sending
 from callboard.core.team import stalls
 from callboard.core.team.stalls import Longest
 from callboard.core.team.wait_graph import NOBODY, Deadlock, WaitEdge, deadlocks, waits_of
-from callboard.engine.loop import AgentRuntime
+from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.environment import Policy
 from callboard.ports.notifier import Notifier

@@ -1,0 +1,326 @@
+"""One agent in this process: its state, its journal, and its running operations. `loop.py` runs it.
+
+The end of an operation is an event, which is journalled before it changes the state (`record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, NamedTuple, assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard.core.agent.apply import apply
+from callboard.core.agent.snapshot import due, dump
+from callboard.core.agent.state import AgentState, Facts, without_history
+from callboard.core.keys import agent_key, journal, snapshot_key
+from callboard.core.reports.transcript_pages import TranscriptProgress
+from callboard.core.team.lifecycle import row_after
+from callboard.engine.agent_lock import AgentLock, AgentLockHolder
+from callboard.engine.cache_watch import CacheWatch
+from callboard.engine.runtime import Host
+from callboard.ports.model import Delta
+from callboard.ports.notifier import Notifier
+from callboard.ports.store import Append, Put, Write
+from callboard.ports.tool import Spawner
+from callboard.types.errors import Conflict, Fenced
+from callboard.types.events import Event, WaitBegan
+from callboard.types.operations import Operation, OperationKind
+from callboard.types.records import AgentRow
+from callboard.types.steps import Step, Wait
+
+Begin = Callable[["AgentRuntime", Step], Awaitable[None]]
+
+SENT: frozenset[OperationKind] = frozenset({"model", "summary"})
+"""Operations that may wait for the service before they are sent; their time counts from then on."""
+
+
+class Since(NamedTuple):
+    """Start time of an operation, on two clocks."""
+
+    at: float
+    """Unix seconds."""
+    awake: float
+    """The same moment on the clock for time limits."""
+
+
+class AgentRuntime:
+    """One agent: its state, its journal, and its running operations in this process."""
+
+    def __init__(self, host: Host, row: AgentRow, state: AgentState, begin: Begin, *, lock: AgentLock) -> None:
+        self.host = host
+        self.lock = AgentLockHolder(lock)
+        self.row: AgentRow = row
+        self.state = state
+        self.operations: dict[Operation, anyio.CancelScope] = {}
+        """Running operations, each with the scope that cancels it."""
+        self.since: dict[Operation, Since] = {}
+        """Start time of each operation. For a model call: the time when it was sent; absent while it waits to
+        be sent."""
+        self.urge: Callable[[], None] = lambda: None
+        """Function that lets a model call waiting for the rate limits try a parked key, because the user sent a
+        prompt."""
+        self.group: TaskGroup | None = None
+        self.spawner: Spawner | None = None
+        self.watch = CacheWatch(host.cache_news)
+        self.servers_seen = -1
+        """Revision of the MCP servers at which the agent was last informed about them."""
+        self.on_wake: Callable[[], None] = lambda: None
+        self.written = TranscriptProgress()
+        self.transcribing = anyio.Lock()
+        self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
+        self._unwritten: tuple[Event, ...] = ()
+        self._begin = begin
+        # One commit at a time: each names the journal position before it.
+        self._recording = anyio.Lock(fast_acquire=True)
+        self._retired = False
+        self._changed = Notifier()
+        self._seen = 0
+        """Number of changes when `decide` last ran."""
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    async def begin(self, step: Step) -> None:
+        """Start an operation, record a decision, or wait for the next event; never do long work here."""
+        if isinstance(step, Wait):
+            if step.awaited == "budget":
+                self.host.budgets.wake_later(self.wake)
+            # Once for each wait: the row, and so every list of agents, shows what the call waits for
+            # (test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so).
+            if held := self._held_by(step):
+                await self.record(WaitBegan(at=self.host.clock.now(), what=held, until=step.until))
+                return
+            await self._wait(step.until)
+        else:
+            await self._begin(self, step)
+
+    def _held_by(self, step: Wait) -> Literal["rate", "budget"] | None:
+        """Return what holds a call back if the journal does not say so yet. A planned retry is already in the
+        journal."""
+        if self.state.waits.held:
+            return None
+        match step.awaited:
+            case "budget":
+                return "budget"
+            case "rate":
+                return "rate" if self.state.model.recovery.waiting_until <= self.host.clock.now() else None
+            case "model" | "tools" | "permission" | "plan" | "mail" | "more mail" | "recorded mail" | "idle":
+                return None
+            case "worktree" | "background commands" | "cancelled operations":
+                return None
+            case _:
+                assert_never(step.awaited)
+
+    def facts(self) -> Facts:
+        """Return a frozen snapshot of the facts that are not in the journal."""
+        return self.host.facts(self.state, frozenset(self.operations))
+
+    def facts_to_decide(self) -> Facts:
+        """Return the facts for the next decision. A change from now on ends the wait that may follow it."""
+        # Before the decision, so that a change during it is not slept through in `_wait`.
+        self._seen = self._changed.changes
+        return self.facts()
+
+    def wake(self) -> None:
+        """Let the loop look for the next step, because something changed."""
+        self._changed.notify()
+        self.on_wake()
+
+    async def change(self) -> None:
+        """Wait for the next record or the next end of an operation."""
+        await self._changed.changed(self._changed.changes)
+
+    async def prompt_bytes(self) -> tuple[bytes, bytes]:
+        """Return the system prompt and the tool list in use, by the digests in the journal."""
+        state = self.state
+        if self._prompt[0] != state.context.system + state.context.tools:
+            store = self.host.ports.store
+            system = await store.get_blob(state.context.system)
+            tools = await store.get_blob(state.context.tools)
+            self._prompt = (state.context.system + state.context.tools, system, tools)
+        return self._prompt[1], self._prompt[2]
+
+    def has_prompt(self, system: bytes, tools: bytes) -> None:
+        """Cache the prompt in use, so that it is not read from the store."""
+        self._prompt = (self.state.context.system + self.state.context.tools, system, tools)
+
+    async def record(
+        self,
+        *events: Event,
+        writes: Sequence[Write] = (),
+        unless: Callable[[AgentState], bool] | None = None,
+    ) -> bool:
+        """Journal events, then update the state. Events and writes are one commit. Shielded from cancellation, one at a
+        time.
+
+        If `unless(state)` is true, the events have become void: nothing is recorded, and the result is False. Raises
+        the exceptions of `Store.commit`.
+        """
+        # An operation that could not be cancelled may still come back with a result
+        # (test_what_cannot_even_be_cancelled_is_left_behind_and_writes_nothing_any_more).
+        if self._retired:
+            await anyio.sleep_forever()  # until its operation is cancelled: another one writes its journal
+        # The store finishes a commit although its caller was cancelled. The state would then lack what the journal has.
+        with self.lock, anyio.CancelScope(shield=True):
+            async with self._recording:
+                if unless is not None and unless(self.state):
+                    return False
+                await self._write(events, writes)
+        self._tell(events)
+        return True
+
+    async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
+        """Record decisions without an outside effect. They are written with the next commit, at the latest before the
+        loop waits. After a crash in between, `decide` takes them again."""
+        if self._recording.locked():  # a commit is under way, and its events come first
+            return await self.record(*events, unless=unless)
+        if unless is not None and unless(self.state):
+            return False
+        state = self._after(events)
+        # Other agents and other processes decide by the row, so a change of it does not wait for the next commit.
+        if events and row_after(self.row, state, events[-1].at) is not self.row:
+            return await self.record(*events, unless=unless)
+        # No commit of its own: each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
+        self._unwritten += events
+        self.state = state
+        self.host.budgets.follow(state)
+        self._tell(events)
+        return True
+
+    def stream(self, delta: Delta) -> None:
+        """Show a piece of the agent's output. Nothing is shown once another object runs the agent."""
+        if not self._retired:
+            self.host.streamed(self.lock, delta)
+
+    def show_progress(self, text: str) -> None:
+        """Show the progress of a tool call. A function of a user may report after its call, and the turn, have ended:
+        nothing is shown then."""
+        if self.lock.holds:
+            self.stream(Delta("tool", text))
+
+    def retire(self) -> None:
+        """Stop recording and give up the lock: the agent's life continues or ends without this object."""
+        self._retired = True
+        self.lock.give_up()
+
+    def release(self) -> None:
+        """Free the memory of an ended life: its conversation, prompt and file digests, which its journal keeps. Its
+        usage and outcome stay."""
+        self.retire()
+        self.state = without_history(self.state)
+        self.watch = CacheWatch(self.host.cache_news)
+        self._prompt = ("", b"", b"")
+        self.spawner = None
+
+    async def flush(self) -> None:
+        """Write the noted decisions."""
+        if self._unwritten:
+            await self.record()
+
+    @property
+    def retired(self) -> bool:
+        """Return True if the agent no longer records."""
+        return self._retired
+
+    async def keep(self) -> None:
+        """Write a snapshot of the state, so that later damage to older records does not affect the agent. Raises the
+        exceptions of `Store.commit`."""
+        async with self._recording:
+            if self._retired or self.state.identity.spec is None or self.state.lifecycle.ended is not None:
+                return
+            key = snapshot_key(self.host.session, self.name, self.row.incarnation)
+            await self._write((), [Put(key, dump(self.state))])
+
+    def _after(self, events: Sequence[Event]) -> AgentState:
+        state = self.state
+        for event in events:
+            state = apply(state, event)
+        return state
+
+    async def _write(self, events: Sequence[Event], writes: Sequence[Write]) -> None:
+        """Write all pending records, the agent's row and `writes` in one commit, then update the state."""
+        state = self._after(events)
+        stream = journal(self.host.session, self.name, self.row.incarnation)
+        first = self.state.seq - len(self._unwritten)
+        together = (*self._unwritten, *events)
+        appends: list[Write] = [
+            # The expected position refuses a second process that writes the same journal.
+            Append(stream, event.encode(), expected=first + place)
+            for place, event in enumerate(together)
+        ]
+        row = row_after(self.row, state, together[-1].at) if together else self.row
+        if row is not self.row:
+            appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
+        # A snapshot that cannot be read is passed over
+        # (test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over).
+        if due(first, state):
+            appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
+        await self._commit(stream, [*appends, *writes])
+        self._unwritten = ()
+        self.state = state
+        self.row = row
+        self.host.budgets.follow(state)
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        first = self.state.seq - len(events) + 1
+        if not self._retired:  # else another object has taken over during the commit, and shows what follows
+            with self.lock:
+                for place, event in enumerate(events):
+                    self.host.observed(self.lock, first + place, event)
+        self.wake()
+
+    async def _commit(self, stream: str, writes: Sequence[Write]) -> None:
+        try:
+            await self.host.commit(*writes)
+        except Conflict as lost:
+            # After a kill, this process writes the journal by another object
+            # (test_a_killed_agent_whose_commit_hangs_gives_its_lock_up).
+            if lost.what == stream and not self._retired:
+                # Not a race about a row, which is decided anew: this process has lost the session.
+                raise Fenced(f"another process writes the journal of {self.name}: {lost}") from lost
+            raise
+
+    def start(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
+        """Start an operation in this agent's task group. Starting one that runs is a bug."""
+        assert self.group is not None, "operations start inside `run`"
+        assert operation not in self.operations, f"{operation.key} runs already"
+        scope = anyio.CancelScope()
+        self.operations[operation] = scope
+        if operation.kind not in SENT:
+            self.begun(operation)
+        self.group.start_soon(self._operate, operation, scope, work)
+
+    async def _operate(
+        self, operation: Operation, scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        try:
+            with scope:
+                await work()
+        finally:
+            del self.operations[operation]
+            self.since.pop(operation, None)
+            self.wake()
+
+    def begun(self, operation: Operation) -> None:
+        """Start the timeout of an operation now."""
+        self.since[operation] = Since(self.host.clock.now(), self.host.awake.now())
+        self.host.listeners.on_operation(self.name, self.row.incarnation, operation)
+
+    async def _wait(self, until: float | None) -> None:
+        resting = all(operation.kind == "bg" for operation in self.operations)
+        if resting:
+            await self.flush()  # else the operation's own record takes along what was noted
+        if self._seen != self._changed.changes:
+            return  # there is something new to decide on
+        between_turns = resting and self.state.turn is None
+        if between_turns:
+            self.lock.release()
+        try:
+            with anyio.move_on_after(None if until is None else max(0.0, until - self.host.clock.now())):
+                await self.change()
+        finally:
+            if between_turns:
+                self.lock.acquire()
