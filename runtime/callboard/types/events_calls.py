@@ -59,7 +59,7 @@ class StuckNoticed(Base):
     """The agent repeats itself. It is nudged the first time in a turn, and stopped if it continues."""
 
     t: Literal["stuck_noticed"] = "stuck_noticed"
-    pattern: Literal["repeat", "alternation", "monologue", "errors", "mail"]
+    pattern: Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks"]
     count: int
     what: str
     """Repeated action, in one line for the user."""

@@ -178,7 +178,7 @@ class Merge:
 class NoticeStuck:
     """Nudge an agent that repeats itself (`core.stuck`), or end its turn. `what` was repeated `count` times."""
 
-    pattern: Literal["repeat", "alternation", "monologue", "errors", "mail"]
+    pattern: Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks"]
     count: int
     what: str
     action: Literal["nudge", "stop"]

@@ -1,4 +1,4 @@
-"""A run whose teammates flood each other ends with the reason, whatever else they do; an honest reporter goes on."""
+"""A run whose teammates flood each other, or the board, ends with the reason; an honest reporter or planner goes on."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ async def test_a_flood_ends_with_its_reason_whatever_is_done_beside_it(
     assert ran.code == 1
     assert ran.err.count("stopped at a limit: stuck: messages ") > 0, ran.err
     assert max(flood.calls.values()) < ENDLESS / 2, flood.calls
-    sent = command.here("inbox", "--all", "--json")
-    assert sent.out.count('"type": "message"') <= len(mates) * 2 * BURST
+    sent = await anyio.to_thread.run_sync(lambda: command.run("inbox", "--all", "--json"))
+    assert 0 < sent.out.count('"type": "message"') <= len(mates) * 2 * BURST
 
 
 async def test_a_teammate_that_works_long_and_reports_often_goes_on(command: Command) -> None:
@@ -115,3 +115,34 @@ async def test_a_teammate_that_works_long_and_reports_often_goes_on(command: Com
     assert ran.code == 0, ran.err
     assert "stuck" not in ran.err
     assert flood.calls["alice"] == 121
+
+
+def tasks(number: int, count: int) -> list[dict[str, object]]:
+    return [tool_use("create_task", {"subject": f"part {number}.{place}"}) for place in range(count)]
+
+
+@pytest.mark.parametrize("count", [10, 100])
+async def test_a_teammate_that_floods_the_board_is_stopped_with_the_reason(command: Command, count: int) -> None:
+    def answer(agent: str, number: int) -> SimulatedReply:
+        return SimulatedReply((*tasks(number, count), writes(agent, number)))
+
+    flood = Flood(command, answer, ("alice",))
+    ran = await flood.run()
+    assert ran.code == 1
+    assert "stopped at a limit: stuck: tasks that are not created" in ran.err, ran.err
+    assert max(flood.calls.values()) < ENDLESS / 2, flood.calls
+    board = await anyio.to_thread.run_sync(lambda: command.run("tasks", "--json"))
+    assert BURST <= board.out.count('"subject"') < 2 * BURST
+
+
+async def test_a_planner_of_many_tasks_is_not_stopped(command: Command) -> None:
+    def answer(agent: str, number: int) -> SimulatedReply:
+        if number > 1:
+            return SimulatedReply((tool_use("report", {"status": "done", "result": "The plan is on the board."}),))
+        return SimulatedReply(tuple(tasks(number, 60)))
+
+    flood = Flood(command, answer, ("alice",))
+    ran = await flood.run()
+    assert "not created" not in ran.err
+    board = await anyio.to_thread.run_sync(lambda: command.run("tasks", "--json"))
+    assert board.out.count('"subject"') == 60

@@ -13,7 +13,7 @@ from hypothesis import strategies as draw
 from tests.core.agent.agent_states import Life, facts
 
 from callboard.core.agent.decide import decide
-from callboard.core.agent.rules.delivery import BY_LIMIT
+from callboard.core.agent.rules.delivery import BY_LIMIT, BY_TASK_LIMIT
 from callboard.core.agent.stuck_detector import MOST_UNSENT
 from callboard.core.messaging import mail_limits as limits
 from callboard.core.messaging.mail_limits import BURST, MOST_WAKES, PENALTY, PER_MINUTE, WAKES_PER_MINUTE, MailCounts
@@ -129,6 +129,41 @@ def test_the_messages_of_a_reply_that_are_too_many_are_denied_and_the_rest_is_no
     assert (step.calls, step.by) == (tuple(f"c{n}" for n in range(BURST, BURST + 3)), BY_LIMIT)
     assert "one message" in step.why
     assert isinstance(decide(proposed(BURST).state, facts()), st.CheckPermissions)
+
+
+def planned(tasks: int) -> Life:
+    """A reply that creates so many tasks."""
+    calls = [ToolCall(id=f"c{n}", use_id=f"u{n}", name="create_task", input={"subject": f"{n}"}) for n in range(tasks)]
+    blocks = [{"type": "tool_use", "id": one.use_id, "name": one.name, "input": one.input} for one in calls]
+    return Life.begun().prompted("go").replied(*blocks, stop="tool_use", calls=calls)
+
+
+def test_the_tasks_of_a_reply_that_are_too_many_are_denied() -> None:
+    step = decide(planned(BURST + 3).state, facts())
+    assert isinstance(step, st.Skip)
+    assert (step.calls, step.by) == (tuple(f"c{n}" for n in range(BURST, BURST + 3)), BY_TASK_LIMIT)
+    assert "few larger tasks" in step.why
+    assert isinstance(decide(planned(BURST).state, facts()), st.CheckPermissions)
+
+
+@settings(max_examples=200 * SOAK)
+@given(draw.lists(draw.tuples(draw.integers(1, 40), draw.floats(0, 600)), max_size=60))
+def test_no_sequence_of_new_tasks_passes_the_bound(attempts: list[tuple[int, float]]) -> None:
+    counts = MailCounts()
+    now = created = 0.0
+    for tasks, seconds in attempts:
+        now += seconds
+        passed = min(tasks, limits.allowed_tasks(counts, now - counts.at))
+        counts = limits.after_creating(counts, passed, now)
+        created += passed
+        assert created <= BURST + now / 60 * PER_MINUTE + 1e-3
+
+
+def test_after_a_flood_of_tasks_none_is_created_for_an_hour_and_mail_passes() -> None:
+    counts = limits.after_task_flood(MailCounts(), 0.0)
+    assert limits.allowed_tasks(counts, 60 * PENALTY) == 0
+    assert limits.allowed(counts, 0.0) == BURST
+    assert limits.allowed_tasks(counts, (PENALTY + 1) * 60) == PER_MINUTE
 
 
 def message(number: int, sender: str = "bob", **fields: Any) -> Envelope:

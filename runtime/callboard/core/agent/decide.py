@@ -23,6 +23,7 @@ from callboard.core.agent.rules.delivery import (
     burst_until,
     deliverable,
     muted_until,
+    too_many_tasks,
     too_much_mail,
     waking,
 )
@@ -218,7 +219,7 @@ def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
     after = () if barrier is None else tuple(c.call.id for c in state.calls[barrier + 1 :] if c.stage == "proposed")
     if after:
         return st.Skip(after, f"{NOT_RUN}." if _submits(state, barrier) else "Not run.")
-    if (denied := too_much_mail(state, facts)) is not None:
+    if (denied := too_much_mail(state, facts) or too_many_tasks(state, facts)) is not None:
         return denied
     judge = judgeable(state.calls, facts)
     return st.CheckPermissions(judge) if judge else None

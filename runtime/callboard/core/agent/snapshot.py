@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from callboard.core.agent.state import AgentState
 
-RULES = 8
+RULES = 9
 """Version of the rules by which events change a state (`core.apply`). Raise it with each change that makes another
 state from the same events: otherwise snapshots would keep the effects of the old rules."""
 EVERY = 500

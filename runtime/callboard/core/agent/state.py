@@ -181,7 +181,8 @@ class Inbox:
     mail: tuple[Envelope, ...] = ()
     """Received envelopes that are not yet in the conversation."""
     counts: MailCounts = MailCounts()
-    """Counts that bound the messages that the agent sends, and the turns that messages begin."""
+    """Counts that bound the messages that the agent sends, the tasks that it creates, and the turns that messages
+    begin."""
     position: int = 0
     """Mailbox number of the newest received envelope."""
     deliveries: int = 0

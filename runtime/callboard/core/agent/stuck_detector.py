@@ -8,6 +8,7 @@
     monologue     replies without a call that say nearly the same                       `after` in a row
     mail          messages to others and little else, whatever they say                 `MOST_MAIL` in a row
     mail          messages that are not sent, whatever else it does                     `MOST_UNSENT` more than are
+    tasks         tasks that are not created, whatever else it does                     `MOST_UNSENT` more than are
 
 `after` is `AgentSpec.stuck_after`: 0 means never, and 1 counts as 2, because a single occurrence is not a repetition.
 The first time in a turn the agent is nudged, and all counts start again; the next time, for any pattern, the turn ends.
@@ -28,7 +29,8 @@ The first time in a turn the agent is nudged, and all counts start again; the ne
   `MAIL_PER_RESULT` messages if neither that call nor that result was seen recently: a trivial call pays for none or
   few.
 - *Unsent messages* (denied by `core.messaging.mail_limits`, or refused by a full mailbox) count whatever else is done:
-  no result, changed file or mail restarts their count. A message that is sent subtracts one.
+  no result, changed file or mail restarts their count. A message that is sent subtracts one. The same holds for tasks
+  that are denied. A task with a wrong field is an ordinary error.
 - *Watching is not stuck.* Steps that only observe others (`ToolSpec.watches`: a background command's output, the board,
   the team, the inbox) are skipped while something of it is in progress, because the world may be slow. That holds for
   ten times `after` such steps in a row. Two agents that watch each other would go on forever, and an agent that looks
@@ -51,10 +53,10 @@ from typing import Literal, NamedTuple
 
 from callboard.core.call_words import input_words
 from callboard.core.frozen import replace
-from callboard.core.messaging.mail_limits import MAIL_TOOLS
+from callboard.core.messaging.mail_limits import MAIL_TOOLS, TASK_TOOLS
 from callboard.types.records import Json, ToolCall
 
-Pattern = Literal["repeat", "alternation", "monologue", "errors", "mail"]
+Pattern = Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks"]
 
 MORE_ERRORS = 2
 """Additional repetitions allowed for failures, which are common while an agent tries things."""
@@ -63,7 +65,7 @@ MOST_MAIL = 100
 MAIL_PER_RESULT = 5
 """Messages that a new result of another call pays for."""
 MOST_UNSENT = 20
-"""Messages that were not sent, beyond those that were, before an agent counts as stuck."""
+"""Messages that were not sent, beyond those that were, before an agent counts as stuck. The same number for tasks."""
 PATIENCE = 10
 """Factor of `after`: this many steps of watching are skipped."""
 ALIKE = 0.6
@@ -89,6 +91,8 @@ class CallOutcome(NamedTuple):
     call: ToolCall
     content: Sequence[Json]
     is_error: bool = False
+    denied: bool = False
+    """True if the call did not run because that was not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class Stuck:
     """Messages sent, minus those that other work paid for."""
     unsent: int = 0
     """Messages that were not sent, minus those that were."""
+    uncreated: int = 0
+    """Tasks that were denied, minus those that were created."""
     seen: tuple[str, ...] = ()
     """Digests of calls other than messages, and of their results, newest last."""
     marks: tuple[str, ...] = ()
@@ -148,6 +154,8 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     had = dict(stuck.failures)
     mail = sum(outcome.call.name in MAIL_TOOLS for outcome in outcomes)
     unsent = sum(outcome.call.name in MAIL_TOOLS and outcome.is_error for outcome in outcomes)
+    created = sum(outcome.call.name in TASK_TOOLS and not outcome.is_error for outcome in outcomes)
+    uncreated = sum(outcome.call.name in TASK_TOOLS and outcome.denied for outcome in outcomes)
     new, seen = _new_results(stuck.seen, outcomes)
     return replace(
         stuck,
@@ -161,6 +169,7 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
         looks=stuck.looks if waits else 0,
         letters=max(0, stuck.letters + mail - MAIL_PER_RESULT * new),
         unsent=max(0, stuck.unsent + 2 * unsent - mail),
+        uncreated=max(0, stuck.uncreated + uncreated - created),
         seen=seen,
     )
 
@@ -178,8 +187,14 @@ def replied(stuck: Stuck, blocks: Sequence[Json], *, calls: bool) -> Stuck:
 
 def after_news(stuck: Stuck) -> Stuck:
     """Return the repetition after new input from outside: everything restarts except the nudge and the counts of
-    messages."""
-    return Stuck(nudged=stuck.nudged, letters=stuck.letters, unsent=stuck.unsent, seen=stuck.seen)
+    messages and denied tasks."""
+    return Stuck(
+        nudged=stuck.nudged,
+        letters=stuck.letters,
+        unsent=stuck.unsent,
+        uncreated=stuck.uncreated,
+        seen=stuck.seen,
+    )
 
 
 def after_change(stuck: Stuck, *state: str) -> Stuck:
@@ -188,7 +203,13 @@ def after_change(stuck: Stuck, *state: str) -> Stuck:
     if mark in stuck.marks:
         return stuck
     marks = (*stuck.marks, mark)[-MARKS:]
-    return Stuck(nudged=stuck.nudged, unsent=stuck.unsent, marks=marks, seen=stuck.seen)
+    return Stuck(
+        nudged=stuck.nudged,
+        unsent=stuck.unsent,
+        uncreated=stuck.uncreated,
+        marks=marks,
+        seen=stuck.seen,
+    )
 
 
 def after_nudge(stuck: Stuck) -> Stuck:
@@ -205,6 +226,8 @@ def noticed(stuck: Stuck, after: int) -> StuckPattern | None:
         return StuckPattern("mail", stuck.letters, f"messages to others and little else, the newest {stuck.last_words}")
     if stuck.unsent >= MOST_UNSENT:
         return StuckPattern("mail", stuck.unsent, f"messages that are not sent, the newest {stuck.last_words}")
+    if stuck.uncreated >= MOST_UNSENT:
+        return StuckPattern("tasks", stuck.uncreated, f"tasks that are not created, the newest {stuck.last_words}")
     if stuck.repeats >= most:
         return StuckPattern("repeat", stuck.repeats, f"{stuck.last_words}, with the same result")
     kind, failed = max(stuck.failures, key=lambda failure: failure[1], default=("", 0))

@@ -36,7 +36,7 @@ def _looking(rule: Rule, look: Look) -> Rule:
 
 
 def _merged(stuck: st.Stuck, state: AgentState, e: ev.ResultsMerged) -> st.Stuck:
-    outcomes = [st.CallOutcome(item.call, item.content, item.is_error) for item in state.calls]
+    outcomes = [st.CallOutcome(item.call, item.content, item.is_error, item.denied) for item in state.calls]
     return st.stepped(stuck, outcomes, state.me.stuck_after, waits=e.waits)
 
 

@@ -1,4 +1,4 @@
-"""Limits on the messages of an agent, and on how often messages alone may wake it. Pure.
+"""Limits on the messages and tasks of an agent, and on how often messages alone may wake it. Pure.
 
     bound                  number                                     what happens beyond it
     ---------------------  -----------------------------------------  ----------------------------------------------
@@ -6,17 +6,21 @@
                                                                       say when the next one may be sent
     denied messages        `stuck_detector.MOST_UNSENT` in a turn     the agent counts as stuck: a nudge, then the
                                                                       end of its turn and `PENALTY`
+    tasks of a creator     `BURST`, and `PER_MINUTE` more a minute    `create_task` is denied, and says when the
+                                                                      next one may be created
+    denied tasks           `stuck_detector.MOST_UNSENT` in a turn     as for denied messages
     turns of one agent     `MOST_WAKES`, and `WAKES_PER_MINUTE` more  its messages wait until they may wake again, or
     that another wakes     a minute                                   for other mail that does; then all are read
 
-No other call and no changed file pays for a message: work next to a flood does not justify it. A prompt of the user and
-a schedule reset all counts of their recipient, because no agent can cause them.
+No other call and no changed file pays for a message or a task: work next to a flood does not justify it. A prompt of
+the user and a schedule reset all counts of their recipient, because no agent can cause them.
 
 `BURST` equals the number that the stuck detector allows without other work. Ten messages and a new file in each reply
 of one teammate were 344 model calls and 5.16 dollars in 45 seconds: a message that wakes its recipient costs a model
-call. With `WAKES_PER_MINUTE` a team that works for hours pays for at most one call a minute. The messages of one minute
-at `PER_MINUTE` are fewer than may be unread in a mailbox, so that a steady reporter is never refused; a flood is
-faster.
+call. A hundred tasks in each reply of one teammate were 2,600 tasks and 1.93 dollars in 100 seconds, and each task
+begins a turn of another agent. With `WAKES_PER_MINUTE` a team that works for hours pays for at most one call a minute.
+The messages of one minute at `PER_MINUTE` are fewer than may be unread in a mailbox, so that a steady reporter is never
+refused; a flood is faster.
 
 Time is the seconds since `MailCounts.at`. `decide` uses the clock for time limits (`engine/awake_time.py`). A fold of
 the journal has only wall-clock times: a clock that was set back counts as no time, and one that was set forward fills
@@ -33,31 +37,34 @@ from callboard.core.frozen import replace
 from callboard.types.records import Envelope
 
 BURST = 100
-"""Most messages of an agent at once."""
+"""Most messages of an agent at once, and most tasks that it creates at once."""
 PER_MINUTE = 10.0
-"""Further messages allowed per minute."""
+"""Further messages, and further tasks, allowed per minute."""
 PENALTY = 60.0
-"""Minutes without any message after a turn that ended because of too many."""
+"""Minutes without any message, or any new task, after a turn that ended because of too many."""
 MOST_WAKES = 100
 """Most turns in a row that the messages of one agent may begin."""
 WAKES_PER_MINUTE = 1.0
 """Further turns allowed per minute."""
 MAIL_TOOLS = frozenset({"send_message", "broadcast"})
+TASK_TOOLS = frozenset({"create_task"})
 _BEGINS_ANEW = frozenset({"prompt", "scheduled"})
 _OF_NO_AGENT = frozenset({"person", "runtime"})
 _CLOSE = 1e-6
-"""Tolerance for sums of floats, in messages."""
+"""Tolerance for sums of floats, in messages and tasks."""
 
 
 @dataclass(frozen=True)
 class MailCounts:
-    """Counts of the messages that an agent has sent, and of the turns that messages began."""
+    """Counts of the messages that an agent has sent, the tasks that it created, and the turns that messages began."""
 
     sent: float = 0.0
     """Messages that count at `at`; the time since then reduces them."""
     at: float = 0.0
     wakes: Mapping[str, float] = field(default_factory=dict[str, float])
     """Sender -> turns that its messages began and that count at `at`."""
+    created: float = 0.0
+    """Created tasks that count at `at`; the time since then reduces them."""
 
 
 def counts_after(counts: MailCounts, seconds: float) -> MailCounts:
@@ -68,12 +75,18 @@ def counts_after(counts: MailCounts, seconds: float) -> MailCounts:
         sent=max(0.0, counts.sent - minutes * PER_MINUTE),
         at=counts.at + max(0.0, seconds),
         wakes={name: count for name, count in wakes.items() if count > 0},
+        created=max(0.0, counts.created - minutes * PER_MINUTE),
     )
 
 
 def allowed(counts: MailCounts, seconds: float) -> int:
     """Return the number of messages that the agent may send this many seconds after `at`."""
     return max(0, math.floor(BURST - counts_after(counts, seconds).sent + _CLOSE))
+
+
+def allowed_tasks(counts: MailCounts, seconds: float) -> int:
+    """Return the number of tasks that the agent may create this many seconds after `at`."""
+    return max(0, math.floor(BURST - counts_after(counts, seconds).created + _CLOSE))
 
 
 def seconds_muted(counts: MailCounts, seconds: float, envelope: Envelope) -> float:
@@ -92,9 +105,22 @@ def after_sending(counts: MailCounts, messages: int, at: float) -> MailCounts:
     return replace(current, sent=min(BURST, current.sent + messages))
 
 
+def after_creating(counts: MailCounts, tasks: int, at: float) -> MailCounts:
+    """Return the counts after tasks were created. There was room for them, whatever the clock says."""
+    if not tasks:
+        return counts
+    current = _moved(counts, at)
+    return replace(current, created=min(BURST, current.created + tasks))
+
+
 def after_flood(counts: MailCounts, at: float) -> MailCounts:
     """Return the counts after a turn ended because of too many messages."""
     return replace(_moved(counts, at), sent=BURST + PENALTY * PER_MINUTE)
+
+
+def after_task_flood(counts: MailCounts, at: float) -> MailCounts:
+    """Return the counts after a turn ended because of too many tasks."""
+    return replace(_moved(counts, at), created=BURST + PENALTY * PER_MINUTE)
 
 
 def after_wake(counts: MailCounts, cause: Envelope | None, at: float) -> MailCounts:
@@ -114,11 +140,25 @@ def after_receipt(counts: MailCounts, envelope: Envelope) -> MailCounts:
 
 def denied_words(counts: MailCounts, seconds: float) -> str:
     """Return the reason why a message is not sent, and the agent's alternatives."""
-    minutes = math.ceil(max(0.0, counts_after(counts, seconds).sent - BURST + 1) / PER_MINUTE)
+    minutes = _minutes_until_next(counts_after(counts, seconds).sent)
     return (
         f"Not sent: you have sent too many messages. An agent may send {BURST} and {PER_MINUTE:g} more a minute. Go on "
         f"with your work, and put what is to be said into one message: you may send it in {minutes} min."
     )
+
+
+def denied_task_words(counts: MailCounts, seconds: float) -> str:
+    """Return the reason why a task is not created, and the agent's alternatives."""
+    minutes = _minutes_until_next(counts_after(counts, seconds).created)
+    return (
+        f"Not created: you have created too many tasks. An agent may create {BURST} and {PER_MINUTE:g} more a minute. "
+        f"Let the team work on those of the board, and put the rest into few larger tasks: you may create the next one "
+        f"in {minutes} min."
+    )
+
+
+def _minutes_until_next(count: float) -> int:
+    return math.ceil(max(0.0, count - BURST + 1) / PER_MINUTE)
 
 
 def _moved(counts: MailCounts, at: float) -> MailCounts:

@@ -4,7 +4,8 @@ In a team, timing decides which envelopes an agent has before a model call. A re
 the recording is repeated, complete and in order, in a new turn if it began one. Nothing else is delivered. Missing
 envelopes are awaited until `Expected.until`; after that, all available ones are delivered.
 
-Events that count towards the bounds of mail (`core.messaging.mail_limits`), and the rule that denies messages. Pure.
+Events that count towards the bounds of mail and tasks (`core.messaging.mail_limits`), and the rule that denies messages
+and tasks. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from callboard.core.agent.changes import Rule
 from callboard.core.agent.state import AgentState, Delivery, Expected, Facts
 from callboard.core.frozen import replace
 from callboard.core.messaging import mail_limits as limits
-from callboard.core.messaging.mail_limits import MAIL_TOOLS, MailCounts, seconds_muted
+from callboard.core.messaging.mail_limits import MAIL_TOOLS, TASK_TOOLS, MailCounts, seconds_muted
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.records import Envelope
@@ -131,6 +132,8 @@ Count = Callable[[AgentState, AgentState, Any], AgentState]
 
 BY_LIMIT = "mail limit"
 """Name under which the mail limit denies a message."""
+BY_TASK_LIMIT = "task limit"
+"""Name under which the limit on tasks denies a new one."""
 
 
 def mailing(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
@@ -144,12 +147,22 @@ def _counting(rule: Rule, count: Count) -> Rule:
 
 def too_much_mail(state: AgentState, facts: Facts) -> st.Step | None:
     """Deny the messages of the reply that exceed what the agent may send now."""
-    mail = [item for item in state.calls if item.call.name in MAIL_TOOLS and not item.denied]
-    if not any(item.stage == "proposed" for item in mail):
-        return None
-    over = mail[limits.allowed(state.inbox.counts, facts.mail_seconds) :]
-    ids = tuple(item.call.id for item in over if item.stage == "proposed")
-    return st.Skip(ids, limits.denied_words(state.inbox.counts, facts.mail_seconds), BY_LIMIT) if ids else None
+    counts = state.inbox.counts
+    ids = _beyond(state, MAIL_TOOLS, limits.allowed(counts, facts.mail_seconds))
+    return st.Skip(ids, limits.denied_words(counts, facts.mail_seconds), BY_LIMIT) if ids else None
+
+
+def too_many_tasks(state: AgentState, facts: Facts) -> st.Step | None:
+    """Deny the tasks of the reply that exceed what the agent may create now."""
+    counts = state.inbox.counts
+    ids = _beyond(state, TASK_TOOLS, limits.allowed_tasks(counts, facts.mail_seconds))
+    return st.Skip(ids, limits.denied_task_words(counts, facts.mail_seconds), BY_TASK_LIMIT) if ids else None
+
+
+def _beyond(state: AgentState, tools: frozenset[str], most: int) -> tuple[str, ...]:
+    """Return the proposed calls of these tools behind the first `most` that were not denied."""
+    calls = [item for item in state.calls if item.call.name in tools and not item.denied]
+    return tuple(item.call.id for item in calls[most:] if item.stage == "proposed")
 
 
 def _received(before: AgentState, after: AgentState, e: ev.EnvelopeReceived) -> AgentState:
@@ -164,13 +177,25 @@ def _turn_began(before: AgentState, after: AgentState, e: ev.TurnBegan) -> Agent
 
 
 def _merged(before: AgentState, after: AgentState, e: ev.ResultsMerged) -> AgentState:
-    sent = sum(1 for item in before.calls if item.call.name in MAIL_TOOLS and not item.is_error)
-    return _with_counts(after, limits.after_sending(after.inbox.counts, sent, e.at)) if sent else after
+    done = [item.call.name for item in before.calls if not item.is_error]
+    sent = sum(name in MAIL_TOOLS for name in done)
+    created = sum(name in TASK_TOOLS for name in done)
+    if not sent and not created:
+        return after
+    counts = limits.after_sending(after.inbox.counts, sent, e.at)
+    return _with_counts(after, limits.after_creating(counts, created, e.at))
 
 
 def _stuck(before: AgentState, after: AgentState, e: ev.StuckNoticed) -> AgentState:
-    flood = e.action == "stop" and e.pattern == "mail"
-    return _with_counts(after, limits.after_flood(after.inbox.counts, e.at)) if flood else after
+    if e.action != "stop":
+        return after
+    match e.pattern:
+        case "mail":
+            return _with_counts(after, limits.after_flood(after.inbox.counts, e.at))
+        case "tasks":
+            return _with_counts(after, limits.after_task_flood(after.inbox.counts, e.at))
+        case _:
+            return after
 
 
 def _with_counts(state: AgentState, counts: MailCounts) -> AgentState:
