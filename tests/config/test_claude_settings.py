@@ -1,4 +1,4 @@
-"""Settings that people wrote for Claude Code: what is honoured, in which order, and what an untrusted one may say."""
+"""Settings that people wrote for Claude Code: what is honored, in which order, and what an untrusted one may say."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_broken_file_of_an_untrusted_workspace_stops_nothing_and_is_told(house
         file.unlink()
 
 
-def test_every_field_is_told_as_honoured_ignored_or_refused(house: House) -> None:
+def test_every_field_is_told_as_honored_ignored_or_refused(house: House) -> None:
     fields = {
         "permissions": {"allow": ["Bash(x)", "((", 3], "additionalDirectories": ["/tmp"], "odd": 1},
         "env": {"A": "b"},
@@ -139,14 +139,14 @@ def test_every_field_is_told_as_honoured_ignored_or_refused(house: House) -> Non
     house.project.write_text(json.dumps(fields))
     verdicts = [(one.name, one.verdict) for one in house.load().claude[0].verdicts]
     assert verdicts == [
-        ("permissions.allow[0] Bash(x)", "honoured"),
+        ("permissions.allow[0] Bash(x)", "honored"),
         ("permissions.allow[1] ((", "refused"),
         ("permissions.allow[2]", "ignored"),
         ("permissions.additionalDirectories", "ignored"),
         ("permissions.odd", "ignored"),
         ("env", "ignored"),
         ("apiKeyHelper", "refused"),
-        ("hooks", "honoured"),
+        ("hooks", "honored"),
         ("nonsense", "ignored"),
     ]
     told = house.load().notes

@@ -75,7 +75,7 @@ def hooks(folder: Folder, file: Path) -> Iterable[object]:
 def claude(folder: Folder, file: Path) -> Iterable[object]:
     """Settings in Claude Code's form."""
     read = read_claude(file.read_bytes(), str(file), person=False, trusted=True)
-    told = [one for one in read.verdicts if one.verdict != "honoured"]
+    told = [one for one in read.verdicts if one.verdict != "honored"]
     return told or load_hooks(file, HookOrigin(str(folder.workspace), compatible=True)).notes
 
 

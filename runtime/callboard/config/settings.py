@@ -185,7 +185,7 @@ def _idle_rules(settings: Settings, origins: Mapping[Address, str], reported: Se
     for address, text in rules_of(settings):
         note = rule_note(text, cast("Kind", address[-2]))
         place = where(origins, address)
-        if note.status != "honoured" and not place.startswith(tuple(reported)):
+        if note.status != "honored" and not place.startswith(tuple(reported)):
             yield f"{place}: the rule {text} does nothing: {note.why}"
 
 
@@ -502,7 +502,7 @@ def claude_notes(files: Iterable[ClaudeSettings]) -> Iterator[str]:
     for file in files:
         if file.broken:
             yield file.broken
-        lost = [field for field in file.verdicts if field.verdict != "honoured" and field.reason != UNTRUSTED]
+        lost = [field for field in file.verdicts if field.verdict != "honored" and field.reason != UNTRUSTED]
         grave = [field for field in lost if field.name.startswith("permissions.")]
         yield from map(str, grave)
         others = ", ".join(field.name for field in lost if field not in grave)

@@ -509,7 +509,7 @@ def build_hooks(
     prepared: PreparedSession, definitions: Definitions, launcher: ShellLauncher, extensions: ExtensionOptions
 ) -> tuple[HookRegistry, tuple[DiscoveryNote, ...]]:
     """Return the hooks of the session, the workspace's as they were read when trusted, and notes on the parts of hooks
-    of plugins, agents and skills that are not honoured."""
+    of plugins, agents and skills that are not honored."""
     workspace = prepared.places.workspace
     trust = prepared.trust
     environ = dict(os.environ)

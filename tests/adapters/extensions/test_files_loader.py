@@ -88,7 +88,7 @@ def test_an_agent_file_says_all_that_it_may(places: ExtensionPaths) -> None:
     assert agent.tools == ("Read", "Bash(git:*)", "edit_file")
     assert agent.denied == ("Write",)
     assert (agent.model, agent.permission_mode, agent.max_turns, agent.skills) == ("opus", "default", 12, ("a", "b"))
-    assert _whys(loaded) == [("description", "honoured"), ("tools", "ignored"), ("disallowedTools", "ignored")]
+    assert _whys(loaded) == [("description", "honored"), ("tools", "ignored"), ("disallowedTools", "ignored")]
 
 
 def test_without_lists_an_agent_inherits(places: ExtensionPaths) -> None:
@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(
         ("maxTurns: true", "ignored"),
     ],
 )
-def test_a_field_that_is_not_honoured_is_told(places: ExtensionPaths, field: str, verdict: str) -> None:
+def test_a_field_that_is_not_honored_is_told(places: ExtensionPaths, field: str, verdict: str) -> None:
     loaded = _agent(places, f"---\nname: a\ndescription: d\n{field}\n---\n")
     assert _whys(loaded) == [(field.partition(":")[0], verdict)]
     assert loaded.items["a"].permission_mode in {None, "default"}

@@ -278,7 +278,7 @@ async def test_a_question_is_answered_in_the_persons_place(tmp_path: Path) -> No
     allowed = await registry.permission_request(asked(bash("npm run build", tmp_path)))
     assert (allowed.decision, allowed.input) == ("allow", {"command": "npm run lint"})
     undecided = await registry.permission_request(asked(file("read_file", ".env", tmp_path)))
-    assert undecided.decision is None, "exit code 2 is not honoured there: the person is asked"
+    assert undecided.decision is None, "exit code 2 is not honored there: the person is asked"
 
 
 async def test_the_other_moments_block_by_exit_code_2_or_json(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def put(folder: Path, **texts: str) -> None:
 
 
 def told(instructions: WorkspaceInstructions, root: Path) -> tuple[list[tuple[str, str]], str]:
-    """What holds from the start, as (path, text), and what is not honoured."""
+    """What holds from the start, as (path, text), and what is not honored."""
     found, notes = instructions.read(str(root))
     return [(one.path, one.text) for one in found if not one.globs], "\n".join(map(str, notes))
 

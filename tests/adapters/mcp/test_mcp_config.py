@@ -74,14 +74,14 @@ def test_plugins_servers_go_by_the_plugins_name_and_know_its_folder(tmp_path: Pa
 def test_settings_switch_off_and_say_where(tmp_path: Path) -> None:
     raw = b'{"disabledMcpjsonServers": ["a"],\n "enabledMcpjsonServers": ["a", "b"]}'
     claude = read_claude(raw, ".claude/settings.json", person=False, trusted=True)
-    assert [told.verdict for told in claude.verdicts] == ["honoured", "honoured"]
+    assert [told.verdict for told in claude.verdicts] == ["honored", "honored"]
     brought = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}, "c": {"command": "x", "disabled": true}}}'
     found = read_servers(ServerSources(tmp_path, brought=brought, trusted=True, approvals=claude.servers, off=("b",)))
     assert found.held["a"] == ("off", "disabledMcpjsonServers names it (.claude/settings.json:1)")
     assert found.held["b"] == ("off", "settings switch it off (mcp.off)")
     assert found.held["c"] == ("off", "its entry says `disabled`")
     theirs = read_claude(raw, ".claude/settings.json", person=False, trusted=False)
-    assert [told.verdict for told in theirs.verdicts] == ["honoured", "ignored"]
+    assert [told.verdict for told in theirs.verdicts] == ["honored", "ignored"]
 
 
 @pytest.mark.parametrize("text", ["{", "[1", '{"mcpServers": 5}', "", "\x00", "{}", '"' * 50, "[" * 100_000])

@@ -187,7 +187,7 @@ def test_an_empty_line_is_a_no_and_the_rest_goes_on(screen: Screen, command: Com
     assert json.loads(command.here("trust", "list", "--json").out) == []
 
 
-def test_the_doctor_says_what_of_the_files_of_others_is_honoured(command: Command) -> None:
+def test_the_doctor_says_what_of_the_files_of_others_is_honored(command: Command) -> None:
     def verdicts() -> dict[str, str]:
         rows = json.loads(command.here("doctor", "--compat", "--json").out)
         return {row["field"]: row["verdict"] for row in rows}
@@ -195,12 +195,12 @@ def test_the_doctor_says_what_of_the_files_of_others_is_honoured(command: Comman
     write(command, ".mcp.json", '{"mcpServers": {"x": {"command": "true"}}}')
     assert verdicts() == {
         "permissions.allow[0] Bash(touch *)": "ignored",
-        "permissions.deny[0] Bash(wget *)": "honoured",
+        "permissions.deny[0] Bash(wget *)": "honored",
         "hooks": "ignored",
         "mcpServers.x": "refused",
     }
     command.here("trust", "--yes")
-    assert verdicts()["permissions.allow[0] Bash(touch *)"] == "honoured"
-    assert verdicts()["hooks"] == "honoured"
+    assert verdicts()["permissions.allow[0] Bash(touch *)"] == "honored"
+    assert verdicts()["hooks"] == "honored"
     assert "nobody has trusted" not in command.here("doctor", "--compat").out
     assert "is trusted" in command.here("doctor").out

@@ -101,8 +101,8 @@ def test_the_doctor_names_each_hook_and_the_guards_that_a_fault_opens(command: C
     command.here("trust", "--yes")
     told = {one["field"]: one for one in json.loads(command.here("doctor", "--compat", "--json").out)}
     opens, closed = told["hooks.PreToolUse[0].hooks[0]"], told["hooks.Stop[0].hooks[0]"]
-    assert (opens["verdict"], "onFailure: block" in opens["why"]) == ("honoured", True)
-    assert (closed["verdict"], closed["why"]) == ("honoured", "")
+    assert (opens["verdict"], "onFailure: block" in opens["why"]) == ("honored", True)
+    assert (closed["verdict"], closed["why"]) == ("honored", "")
 
 
 def test_a_hook_of_the_workspace_runs_in_the_sandbox_unless_its_entry_says_otherwise(command: Command) -> None:

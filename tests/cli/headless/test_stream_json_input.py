@@ -264,7 +264,7 @@ def test_an_answer_is_held_to_a_schema_and_asked_for_again(command: Command) -> 
     assert ran.messages[0]["subtype"] == "error_max_structured_output_retries"
 
 
-def test_options_are_honoured_or_told(command: Command) -> None:
+def test_options_are_honored_or_told(command: Command) -> None:
     model = ("--model", f"rehearsal:{command.workspace.parent / 'scenario.yaml'}")
     name = str(uuid.uuid4())
     settings = json.dumps({"permissions": {"allow": ["Bash(touch:*)"]}, "model": "m"})

@@ -125,19 +125,19 @@ def test_an_address_that_readers_understand_differently_is_denied_and_not_allowe
 @pytest.mark.parametrize(
     ("kind", "text", "status", "why"),
     [
-        ("allow", "Bash(npm run *)", "honoured", ""),
-        ("allow", "Bash(* install)", "honoured", ""),
-        ("allow", "Bash", "honoured", ""),
-        ("allow", "Read(//etc/hosts)", "honoured", ""),
-        ("allow", "mcp__db__*", "honoured", ""),
-        ("allow", "Skill(deploy *)", "honoured", ""),
-        ("allow", "Cd(~/work/**)", "honoured", ""),
-        ("allow", "WebFetch(domain:*.example.com)", "honoured", ""),
-        ("deny", "*", "honoured", ""),
-        ("deny", "mcp__*", "honoured", ""),
-        ("deny", "Agent(model:opus)", "honoured", ""),
-        ("deny", "Bash(run_in_background:true)", "honoured", ""),
-        ("deny", "read_file(x)", "honoured", ""),
+        ("allow", "Bash(npm run *)", "honored", ""),
+        ("allow", "Bash(* install)", "honored", ""),
+        ("allow", "Bash", "honored", ""),
+        ("allow", "Read(//etc/hosts)", "honored", ""),
+        ("allow", "mcp__db__*", "honored", ""),
+        ("allow", "Skill(deploy *)", "honored", ""),
+        ("allow", "Cd(~/work/**)", "honored", ""),
+        ("allow", "WebFetch(domain:*.example.com)", "honored", ""),
+        ("deny", "*", "honored", ""),
+        ("deny", "mcp__*", "honored", ""),
+        ("deny", "Agent(model:opus)", "honored", ""),
+        ("deny", "Bash(run_in_background:true)", "honored", ""),
+        ("deny", "read_file(x)", "honored", ""),
         ("allow", "Bash(", "refused", "is not a rule"),
         ("deny", "no tool", "refused", "is not a rule"),
         ("allow", "*", "ignored", "deny and ask rules only"),
@@ -164,12 +164,12 @@ def test_what_becomes_of_a_rule_is_told(kind: Kind, text: str, status: str, why:
     note = rule_note(text, kind)
     assert note.status == status
     assert why in note.why
-    assert bool(note.why) == (status != "honoured")
+    assert bool(note.why) == (status != "honored")
 
 
 def test_a_tool_that_is_there_beside_the_built_in_ones_is_known() -> None:
     assert rule_note("probe", "allow").status == "ignored"
-    assert rule_note("probe", "allow", ["probe"]).status == "honoured"
+    assert rule_note("probe", "allow", ["probe"]).status == "honored"
 
 
 def test_only_rules_on_whole_tools_take_them_away() -> None:

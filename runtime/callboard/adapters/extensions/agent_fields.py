@@ -65,12 +65,12 @@ class Reading:
         """Add a note that `field` requests something forbidden, or makes the file unusable."""
         self.notes.append(DiscoveryNote(self.path, field, "refused", reason, self.line(field)))
 
-    def honoured(self, fixed: Sequence[str]) -> None:
+    def honored(self, fixed: Sequence[str]) -> None:
         """Add a note that these fields, which are not valid YAML, were read as plain text."""
         first, *others = fixed
         also = f" (and {', '.join(others)})" if others else ""
         reason = f"is not valid YAML{also}, and was read as a text: put quotes round it"
-        self.notes.append(DiscoveryNote(self.path, first, "honoured", reason, self.line(first)))
+        self.notes.append(DiscoveryNote(self.path, first, "honored", reason, self.line(first)))
 
     def line(self, field: str) -> int:
         """Return the line of a field, from 1; 0 if the front matter does not have it."""

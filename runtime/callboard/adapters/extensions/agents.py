@@ -144,7 +144,7 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
         reading.ignored("", "has no front matter, so it is not an agent: begin with `---`, name, description, `---`")
         return None
     if document.mended:
-        reading.honoured(document.mended)
+        reading.honored(document.mended)
     made = _made(reading, body, compatible=source.compatible)
     return made and replace(made, name=_in_plugin(made.name, path, source))
 
@@ -242,7 +242,7 @@ def _name(reading: Reading) -> str | None:
         return None
     if name != written:
         reason = f"{written!r} is read as {name}: write lower-case letters, digits and hyphens"
-        reading.notes.append(DiscoveryNote(reading.path, "name", "honoured", reason, reading.line("name")))
+        reading.notes.append(DiscoveryNote(reading.path, "name", "honored", reason, reading.line("name")))
     return name
 
 

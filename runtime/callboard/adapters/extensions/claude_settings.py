@@ -17,7 +17,7 @@ from callboard.core.permissions.rule_check import Kind, rule_note
 from callboard.core.trust.yaml_nodes import Members, YamlNode, json_node, plain
 from callboard.types.errors import SettingsError
 
-Verdict = Literal["honoured", "ignored", "refused"]
+Verdict = Literal["honored", "ignored", "refused"]
 
 MODES: Mapping[str, str] = MappingProxyType(
     {
@@ -143,12 +143,12 @@ class _Reading:
             elif name in _MODEL_FIELDS:
                 self._model(name, node)
             elif name in _HOOK_FIELDS:  # the reader of hooks tells what becomes of each
-                self._tell(node, name, *(("honoured", "") if self._trusted else _UNTRUSTED))
+                self._tell(node, name, *(("honored", "") if self._trusted else _UNTRUSTED))
             elif name in KEYS:
                 self.servers.append(Approval(name, node, f"{self._path}:{node.line}", self._trusted))
-                self._tell(node, name, *(("honoured", "") if self.servers[-1].counts else _UNTRUSTED))
+                self._tell(node, name, *(("honored", "") if self.servers[-1].counts else _UNTRUSTED))
             else:
-                reason = _WHY.get(name, "is not honoured in this version")
+                reason = _WHY.get(name, "is not honored in this version")
                 self._tell(node, name, "refused" if reason == _RUNS else "ignored", reason)
 
     def _skills(self, name: str, node: YamlNode) -> None:
@@ -170,7 +170,7 @@ class _Reading:
             self._tell(node, name, *_UNTRUSTED)
         else:
             self.skills[setting] = value, f"{self._path}:{node.line}: {name}"
-            self._tell(node, name, "honoured")
+            self._tell(node, name, "honored")
 
     def _model(self, name: str, node: YamlNode) -> None:
         """Read a model's name or, for fallbacks, a list of names."""
@@ -184,7 +184,7 @@ class _Reading:
             self._tell(node, name, *_UNTRUSTED)
         else:
             self.models[_MODEL_FIELDS[name]] = sound if several else sound[0], f"{self._path}:{node.line}: {name}"
-            self._tell(node, name, "honoured")
+            self._tell(node, name, "honored")
 
     def _permissions(self, node: YamlNode) -> None:
         if node.members is None:
@@ -201,7 +201,7 @@ class _Reading:
             elif name == "additionalDirectories":
                 self._tell(inner, at, "ignored", _DIRECTORIES)
             else:
-                self._tell(inner, at, "ignored", "is not honoured in this version")
+                self._tell(inner, at, "ignored", "is not honored in this version")
 
     def _listed(self, kind: Kind, node: YamlNode, at: str) -> None:
         if node.items is None:
@@ -238,14 +238,14 @@ class _Reading:
             reason = (
                 "auto is read as default: no classifier decides here, a person is asked" if written == "auto" else ""
             )
-            self._tell(node, at, "honoured", reason)
+            self._tell(node, at, "honored", reason)
 
     def _switch(self, node: YamlNode, at: str) -> None:
         if node.value != "disable":
             self._tell(node, at, "ignored", "the one value that there is: disable")
             return
         self.bypass_off = f"{self._path}:{node.line}: {at}"
-        self._tell(node, at, "honoured")
+        self._tell(node, at, "honored")
 
     def _tell(self, node: YamlNode, name: str, verdict: Verdict, reason: str = "") -> None:
         self.verdicts.append(FieldTold(self._path, node.line, name, verdict, reason))

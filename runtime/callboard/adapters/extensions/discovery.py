@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryNote:
-    """A file, field or rule without effect, and the reason; `honoured`: it has an effect, but another one than written.
+    """A file, field or rule without effect, and the reason; `honored`: it has an effect, but another one than written.
     `field` is empty if the note is about the whole file."""
 
     path: str
     field: str
-    verdict: Literal["honoured", "ignored", "refused"]
+    verdict: Literal["honored", "ignored", "refused"]
     reason: str
     line: int = 0
     """Line from 1; 0: the whole file, or unknown."""

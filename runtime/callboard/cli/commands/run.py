@@ -357,7 +357,7 @@ def _hooks_of(
     read: ClaudeSettings, raw: bytes, path: str, options: SessionOptions
 ) -> tuple[tuple[HookEntry, ...], list[str]]:
     hooks = load_hooks(Path(path), HookOrigin(str(options.workspace.folder.resolve())), raw)
-    lost = [str(entry) for entry in read.verdicts if entry.verdict != "honoured"]
+    lost = [str(entry) for entry in read.verdicts if entry.verdict != "honored"]
     return hooks.entries, [*lost, *(str(note) for note in hooks.notes)]
 
 

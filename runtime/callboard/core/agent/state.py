@@ -356,6 +356,11 @@ class AgentState:
         assert self.identity.spec is not None, "the first record of a journal is AgentStarted"
         return self.identity.spec
 
+    @property
+    def last_text(self) -> str:
+        """Return the final text of the newest turn. Tests of users read it (docs/testing.md)."""
+        return self.turns.last_text
+
 
 @dataclass(frozen=True)
 class ToolFacts:

@@ -82,7 +82,7 @@ def lint_rules(rules: Sequence[WrittenRule], tools: Iterable[str] = ()) -> list[
     readable: list[_Read] = []
     for written in rules:
         note = rule_note(written.text, written.kind, tool_names)
-        if note.status == "honoured":
+        if note.status == "honored":
             readable.append(_read(written, tool_names))
         else:
             notes.append(LintFinding(written.place, note.status, _rule_text(written), note.why))
@@ -101,7 +101,7 @@ def sample_of(written: WrittenRule) -> Sample | None:
         rule = parse_rule(written.text)
     except ValueError:
         return None
-    if rule.specifier is None or rule_note(written.text, written.kind).status != "honoured":
+    if rule.specifier is None or rule_note(written.text, written.kind).status != "honored":
         return None
     if rule.tool in ("Bash", "bash"):
         text, _ = _prefix(rule.specifier)

@@ -34,7 +34,7 @@ class RuleNote:
 
     text: str
     kind: Kind
-    status: Literal["honoured", "ignored", "refused"]
+    status: Literal["honored", "ignored", "refused"]
     why: str = ""
 
 
@@ -45,7 +45,7 @@ def rule_note(text: str, kind: Kind, tools: Iterable[str] = ()) -> RuleNote:
     except ValueError as wrong:
         return RuleNote(text, kind, "refused", str(wrong))
     reason = _name_ignored(rule, kind, frozenset(tools)) or _specifier_ignored(rule, kind)
-    return RuleNote(text, kind, "ignored" if reason else "honoured", reason)
+    return RuleNote(text, kind, "ignored" if reason else "honored", reason)
 
 
 def rule_notes(texts: Iterable[str], kind: Kind, tools: Iterable[str] = ()) -> tuple[RuleNote, ...]:

@@ -1,4 +1,4 @@
-"""Report on files that people provide: each file, field and rule as honoured, ignored or refused, with the reason."""
+"""Report on files that people provide: each file, field and rule as honored, ignored or refused, with the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CompatLine:
     field: str
     """Field; empty for the whole file."""
     verdict: str
-    """`honoured`, `ignored` or `refused`."""
+    """`honored`, `ignored` or `refused`."""
     why: str = ""
 
 
@@ -85,12 +85,12 @@ def _definitions(files: ExtensionPaths, loaded: LoadedSettings) -> Iterator[Comp
     skills = load_skills(files)
     agent_files = [agent for agent in agents.items.values() if agent.scope != "bundled"]
     for agent in agent_files:
-        yield CompatLine(agent.path, "", "honoured", f"agent type {agent.name}")
+        yield CompatLine(agent.path, "", "honored", f"agent type {agent.name}")
         yield from _fields(agent.path, agent.lines, agents.notes)
         yield from _model(agent, loaded)
     for skill in skills.items.values():
         if skill.source.scope != "bundled":
-            yield CompatLine(str(skill.path), "", "honoured", f"{skill.text.kind} {skill.text.name}")
+            yield CompatLine(str(skill.path), "", "honored", f"{skill.text.kind} {skill.text.name}")
             yield from _fields(str(skill.path), _skill_lines(skill), skills.notes)
     yield from _notes((*agents.notes, *skills.notes, *missing_skills(agent_files, skills.items)))
     skill_files = [skill for skill in skills.items.values() if skill.source.scope != "bundled"]
@@ -110,11 +110,11 @@ def _model(agent: AgentFile, loaded: LoadedSettings) -> Iterator[CompatLine]:
 
 
 def _fields(path: str, lines: Iterable[tuple[str, int]], notes: Sequence[DiscoveryNote]) -> Iterator[CompatLine]:
-    """Yield the honoured fields: those without a note that says otherwise."""
+    """Yield the honored fields: those without a note that says otherwise."""
     other = {note.field.partition(".")[0] for note in notes if note.path == path}
     for name, line in lines:
         if name not in other:
-            yield CompatLine(f"{path}:{line}" if line else path, name, "honoured")
+            yield CompatLine(f"{path}:{line}" if line else path, name, "honored")
 
 
 def _skill_lines(skill: Skill) -> list[tuple[str, int]]:
@@ -146,7 +146,7 @@ def _servers(loaded: LoadedSettings, files: ExtensionPaths, now: Trust, *, trust
     )
     for entry in configured.entries:
         state, reason = configured.held.get(entry.name, ("", ""))
-        verdict = "honoured" if not state else "refused" if state == "untrusted" else "ignored"
+        verdict = "honored" if not state else "refused" if state == "untrusted" else "ignored"
         yield CompatLine(entry.path, f"mcpServers.{entry.name}", verdict, reason)
     yield from _notes(configured.notes)
 
@@ -156,14 +156,14 @@ def _instructions(places: WorkspacePaths) -> Iterator[CompatLine]:
     files, notes = WorkspaceInstructions(places.workspace, Path.home(), places.config).read(str(places.workspace))
     for file in files:
         about = f"for files that fit {', '.join(file.globs)}" if file.globs else "instructions"
-        yield CompatLine(file.path, "", "honoured", f"{about}, included by {file.by}" if file.by else about)
+        yield CompatLine(file.path, "", "honored", f"{about}, included by {file.by}" if file.by else about)
     yield from _notes(notes)
 
 
 def _plugin(plugin: Plugin, project: str) -> Iterator[CompatLine]:
     manifest = str(plugin.root / MANIFEST)
     has_manifest = Path(manifest).is_file()
-    yield CompatLine(manifest if has_manifest else str(plugin.root), "", "honoured", f"plugin {plugin.name}")
+    yield CompatLine(manifest if has_manifest else str(plugin.root), "", "honored", f"plugin {plugin.name}")
     for read in plugin_hooks(plugin, project):
         yield from (*_hooks(read.entries), *_notes(read.notes))
 
@@ -178,7 +178,7 @@ def _hooks(entries: Iterable[HookEntry]) -> Iterator[CompatLine]:
         seen.add(entry.place)
         opens = entry.fail_open and entry.event == "PreToolUse" and not entry.terms.background
         notes = (FAILS_OPEN if opens else "", OUTSIDE if runs_outside(entry.handler) else "")
-        yield CompatLine(path, field, "honoured", "; ".join(filter(None, notes)))
+        yield CompatLine(path, field, "honored", "; ".join(filter(None, notes)))
 
 
 def _notes(notes: Iterable[DiscoveryNote]) -> Iterator[CompatLine]:
