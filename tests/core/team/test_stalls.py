@@ -1,12 +1,12 @@
-"""How long each operation may take before its agent counts as stalled, as the table of `core.stalls` has it."""
+"""How long each operation may take before its agent counts as stalled, as the table of `core.team.waits` has it."""
 
 from __future__ import annotations
 
 import pytest
 from tests.core.agent.agent_states import Life, judged, started, table
 
-from callboard.core.team import stalls
-from callboard.core.team.stalls import GRACE, USUAL, Longest
+from callboard.core.team import waits
+from callboard.core.team.waits import GRACE, USUAL, Longest
 from callboard.types import events as ev
 from callboard.types.operations import Operation
 from callboard.types.records import ToolCall
@@ -42,24 +42,24 @@ def running(name: str, **given: object) -> Life:
 def test_an_operation_may_take_its_time_out_and_a_moment_to_end(
     told: Life, operation: Operation, seconds: float
 ) -> None:
-    assert stalls.limit(told.state, operation, LONGEST) == seconds + GRACE
+    assert waits.stall_limit(told.state, operation, LONGEST) == seconds + GRACE
 
 
 @pytest.mark.parametrize("operation", [Operation("tool", "c1"), Operation("bg", "bg_1"), Operation("tool", "gone")])
 def test_what_waits_for_others_may_take_for_ever(operation: Operation) -> None:
-    assert stalls.limit(running("task").state, operation, LONGEST) is None
+    assert waits.stall_limit(running("task").state, operation, LONGEST) is None
 
 
 def test_the_table_names_every_kind_of_operation() -> None:
-    assert len(table(stalls.__doc__)) == 9
+    assert len(table(waits.__doc__)) == 9
 
 
 def test_each_call_of_the_model_is_told_of_by_itself() -> None:
     asked = Life.begun().prompted("go").asked()
-    assert stalls.key(asked.state, Operation("model")) == "model:1.1"
-    assert stalls.key(asked.state, Operation("tool", "c1")) == "tool:c1"
-    assert stalls.key(asked.said("hm").state, Operation("model")) == "model"
-    assert stalls.key(asked.state, Operation("summary")) == "summary:0"
+    assert waits.stall_key(asked.state, Operation("model")) == "model:1.1"
+    assert waits.stall_key(asked.state, Operation("tool", "c1")) == "tool:c1"
+    assert waits.stall_key(asked.said("hm").state, Operation("model")) == "model"
+    assert waits.stall_key(asked.state, Operation("summary")) == "summary:0"
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_each_call_of_the_model_is_told_of_by_itself() -> None:
     ],
 )
 def test_what_it_waits_for_is_said_in_words(operation: Operation, words: str) -> None:
-    assert stalls.operation_text(running("bash").state, operation) == words
+    assert waits.operation_text(running("bash").state, operation) == words
 
 
 def test_the_lead_is_told_what_it_can_do() -> None:
-    mate = stalls.stall_text("alice", "teammate", "bash", since=1_800_000_000.0, seconds=150)
+    mate = waits.stall_text("alice", "teammate", "bash", since=1_800_000_000.0, seconds=150)
     assert mate.startswith("alice is stalled: it waits for bash since 08:00:00 UTC, longer than the 150 s")
     assert "request_shutdown ends alice after 120 s" in mate
-    assert "request_shutdown" not in stalls.stall_text(
+    assert "request_shutdown" not in waits.stall_text(
         "explore-1", "subagent", "bash", since=1_800_000_000.0, seconds=150
     )
     assert isinstance(running("bash").events[-1], ev.ToolStarted)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.agent.agent_states import Life
 
-from callboard.core.team.wait_graph import BOARD, NOBODY, Graph, WaitEdge, deadlocks, stuck, waits_of
+from callboard.core.team.waits import BOARD, NOBODY, Graph, WaitEdge, deadlocks, stuck, waits_of
 from callboard.types import events as ev
 from callboard.types.records import Request, RequestKind, Task, ToolCall
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from callboard.core.agent.state import AgentState
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.team.lifecycle import RESTART, SUBAGENTS
-from callboard.core.team.stalls import Declared, stated_timeout
+from callboard.core.team.waits import Declared, stated_timeout
 from callboard.types.records import AgentRow, Request, ToolCall
 
 MODEL = "model call"

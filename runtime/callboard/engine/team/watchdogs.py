@@ -1,5 +1,5 @@
-"""Watchdogs of a team: for operations that take longer than their limit (`core.team.stalls`), and for agents that wait
-for each other forever (`core.team.wait_graph`). Each is reported once.
+"""Watchdogs of a team: for operations that take longer than their limit (`core.team.waits`), and for agents that wait
+for each other forever. Each is reported once.
 
 One timer serves all agents: it sleeps until the first operation exceeds its limit, and only a new operation with an
 earlier limit wakes it. An idle agent costs nothing. Time during which the machine sleeps does not count
@@ -23,9 +23,8 @@ from callboard.core.agent.state import AgentState
 from callboard.core.keys import request_key, short_id, task_key
 from callboard.core.messaging.authority import claim, weakest
 from callboard.core.messaging.envelopes import sending
-from callboard.core.team import stalls
-from callboard.core.team.stalls import Longest
-from callboard.core.team.wait_graph import NOBODY, Deadlock, WaitEdge, deadlocks, waits_of
+from callboard.core.team import waits
+from callboard.core.team.waits import NOBODY, Deadlock, Longest, WaitEdge, deadlocks, waits_of
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.runtime import Host
 from callboard.ports.environment import Policy
@@ -86,7 +85,7 @@ class Stalls:
             for operation in agent.since:
                 due = self._due(agent, operation)
                 if due <= now:
-                    self._told.setdefault(agent.name, set()).add(stalls.key(agent.state, operation))
+                    self._told.setdefault(agent.name, set()).add(waits.stall_key(agent.state, operation))
                     # A failure while it is reported must not end the watcher of all agents
                     # (test_what_goes_wrong_while_a_stall_is_told_crashes_that_agent_alone_and_it_goes_on).
                     agent.group.start_soon(self._tell, agent, operation)
@@ -96,8 +95,8 @@ class Stalls:
 
     def _due(self, agent: AgentRuntime, operation: Operation) -> float:
         """Return the time at which an operation exceeds its limit; `NEVER` if it has none or was already reported."""
-        seconds = stalls.limit(agent.state, operation, self._longest)
-        key = stalls.key(agent.state, operation)
+        seconds = waits.stall_limit(agent.state, operation, self._longest)
+        key = waits.stall_key(agent.state, operation)
         if seconds is None or key in agent.state.waits.stalled or key in self._told.get(agent.name, ()):
             return NEVER
         since = agent.since.get(operation)
@@ -107,18 +106,18 @@ class Stalls:
         """Record the stall in the agent's journal, with a message to the lead in the same commit."""
         state = agent.state
         since = agent.since.get(operation)
-        seconds = stalls.limit(state, operation, self._longest)
-        key = stalls.key(state, operation)
+        seconds = waits.stall_limit(state, operation, self._longest)
+        key = waits.stall_key(state, operation)
         if since is None or seconds is None:
             return
-        activity = stalls.operation_text(state, operation)
+        activity = waits.operation_text(state, operation)
         now = self._host.clock.now()
         log.warning("agent stalled", agent=agent.name, operation=key, since=since.at)
         noticed = StallNoticed(at=now, operation=key, what=activity, since=since.at, limit=seconds)
         await agent.record(
             noticed,
             writes=self._word(
-                agent, key, stalls.stall_text(agent.name, state.me.kind, activity, since=since.at, seconds=seconds)
+                agent, key, waits.stall_text(agent.name, state.me.kind, activity, since=since.at, seconds=seconds)
             ),
             unless=lambda state: operation not in agent.since or key in state.waits.stalled,
         )
@@ -146,7 +145,7 @@ class Stalls:
         """Return the limit that the tool declares."""
         declared_tool = self._host.ports.tools.get(tool)
         if declared_tool is None:
-            return stalls.USUAL
+            return waits.USUAL
         default = declared_tool.spec.input_schema.get("properties", {}).get("timeout_s", {}).get("default")
         return float(default) if isinstance(default, int | float) else declared_tool.spec.seconds
 
