@@ -9,7 +9,7 @@ from functools import partial
 from callboard.core.agent.apply import apply, apply_behind_hole
 from callboard.core.agent.rules.compaction import room, transcript_path
 from callboard.core.agent.state import AgentState
-from callboard.core.context.summary.checks import repaired
+from callboard.core.context.summary.request import repaired
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.messages import Messages
 from callboard.core.context.view.transcript import Origin, transcript_lines

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context.context_histories import STEPS, Session, played, said, text
 
-from callboard.core.context.summary.checks import kept_of, missing, repaired
 from callboard.core.context.summary.folding import note, tail_start
+from callboard.core.context.summary.request import kept_of, missing, repaired
 from callboard.core.context.view.conversation import edited
 from callboard.core.context.view.invariants import edit_faults, invariants, pins
 from callboard.core.context.view.messages import is_result

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.skills.agentskills_spec import problems
-from callboard.core.skills.catalog import budget_of, listed
+from callboard.core.skills.catalog import budget_of, listed, problems
 from callboard.core.skills.substitution import (
     MOST_STACKED,
     argument_names,

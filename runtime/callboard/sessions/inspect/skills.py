@@ -11,7 +11,7 @@ from typing import cast
 
 from callboard.adapters.extensions.skills import Skill, SkillUses, load_skills
 from callboard.adapters.extensions.yaml import load_front_document
-from callboard.core.skills.agentskills_spec import Problem, problems
+from callboard.core.skills.catalog import Problem, problems
 from callboard.core.skills.substitution import commands_in
 from callboard.sessions.compose import find_places
 from callboard.sessions.inspect.agents import FieldLine, file_places
