@@ -12,7 +12,7 @@ from tests.core.agent.agent_states import Life, done
 
 from callboard.core.agent import snapshot
 from callboard.core.agent.apply import fold
-from callboard.core.agent.snapshot import EVERY, PER_VIEW, due, dump, load, shape
+from callboard.core.agent.snapshot import EVERY, PER_VIEW, due, dump, load, positions, shape
 from callboard.core.agent.state import AgentState
 from callboard.core.frozen import replace
 from callboard.types import events as ev
@@ -29,6 +29,15 @@ def test_a_state_comes_back_as_it_was_and_can_be_folded_on() -> None:
     assert found == life.state
     more = Life(life.state, life.events).on(ev.Interrupted)
     assert fold(more.events[-1:], found) == more.state
+
+
+def test_the_positions_of_a_snapshot_can_be_read_in_any_version() -> None:
+    state = worked().state
+    assert state.inbox.position > 0
+    assert positions(dump(state)) == (state.seq, state.inbox.position)
+    assert positions(b"0123456789abcdef\n" + b'{"seq":7,"position":3}') == (7, 3), "the flat shape of earlier versions"
+    for data in (b"", b"x\n[]", b"x\n{}", b'x\n{"seq":7}', b'x\n{"seq":7,"position":null}', dump(state)[:-9]):
+        assert positions(data) is None
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])

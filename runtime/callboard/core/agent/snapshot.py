@@ -7,6 +7,7 @@ another shape or other rules, or a damaged one, is ignored, and the whole journa
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from functools import lru_cache
 
@@ -61,4 +62,18 @@ def load(data: bytes) -> AgentState | None:
     try:
         return _adapter().validate_json(body)
     except ValidationError:
+        return None
+
+
+def positions(data: bytes) -> tuple[int, int] | None:
+    """Return the numbers of the newest applied event and of the newest received envelope.
+
+    Also reads snapshots of other versions, which `load` ignores: a salvaged database numbers on behind them. None if
+    the data has neither the shape of this version nor the earlier flat one.
+    """
+    try:
+        state = json.loads(data.partition(b"\n")[2])
+        mail = state["inbox"] if isinstance(state.get("inbox"), dict) else state
+        return int(state["seq"]), int(mail["position"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None

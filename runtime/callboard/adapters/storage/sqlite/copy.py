@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections import Counter
@@ -19,6 +18,7 @@ from callboard.adapters.storage.sqlite.place import DATABASE
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
 from callboard.adapters.storage.sqlite.statements import last_seq, stream_number
+from callboard.core.agent.snapshot import positions
 from callboard.types.errors import StoreDamaged, WorkspaceUnusable
 
 _SEQ = (1 << SEQ_BITS) - 1
@@ -117,11 +117,10 @@ def _copied(source: apsw.Connection, target: apsw.Connection) -> Salvaged:
 def _number_on(target: apsw.Connection, life: str, snapshot: bytes) -> None:
     """Continue the numbers of a life's journal and mailbox after those that its snapshot has seen. If their last
     records are lost, new ones would otherwise be taken for old ones."""
-    try:
-        state = json.loads(snapshot.partition(b"\n")[2])
-        ends = {f"j/{life}": int(state["seq"]), f"m/{life}": int(state["position"])}
-    except (ValueError, KeyError, TypeError):
+    seen = positions(snapshot)
+    if seen is None:
         return  # of another version: it is passed over
+    ends = {f"j/{life}": seen[0], f"m/{life}": seen[1]}
     for stream, seq in ends.items():
         run(target, "INSERT OR IGNORE INTO stream (name) VALUES (?)", (stream,))
         number = stream_number(target, stream)
