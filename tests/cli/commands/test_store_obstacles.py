@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.cli.commands.command import Command
+from tests.cli.repl.pty_screen import PtyScreen
 from tests.simulation.processes import Running, no_traceback, started, until
 
 from callboard import Session
@@ -103,6 +104,25 @@ async def test_a_command_gives_up_and_names_the_stopped_process(
     other = await open_store(tmp_path / "s")  # the waits that were given up hold no lock
     await other.commit(Append("s", b"four"))
     await other.aclose()
+
+
+@pytest.mark.parametrize("keys", [b"\x03", b"\x04"], ids=["ctrl-c", "ctrl-d"])
+def test_the_prompt_line_is_left_while_a_stopped_process_holds_the_lock(command: Command, keys: bytes) -> None:
+    model = command.scenario("agents:\n  lead:\n    - otherwise: true\n      reply: I hear you.\n")
+    screen = PtyScreen(command, "--model", model)
+    try:
+        screen.wait(r"^> *$")
+        with stopped_in_a_commit(store_of(command)) as child:
+            screen.type(b"Hello.\r")
+            screen.wait(f"process {child.pid}")
+            screen.type(keys)
+            if keys == b"\x03":
+                screen.wait("Ctrl-C again within 2 s leaves")
+                screen.type(keys)
+            screen.wait("may not have been written")
+            assert screen.process.wait(60) == (130 if keys == b"\x03" else 0)
+    finally:
+        screen.close()
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -75,6 +75,8 @@ _COMMAND = 40
 """Columns of a background command in the notice when leaving."""
 _ENDING = 0.5
 """Seconds that Ctrl-D waits for a turn that is about to end."""
+_WRITTEN_WITHIN = 1.0
+"""Seconds that the line waits for the store before it reads keys again."""
 
 
 class Repl:
@@ -83,7 +85,7 @@ class Repl:
     def __init__(
         self, options: SessionOptions, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted"
     ) -> None:
-        """`attach`: behaviour if another process hosts the session."""
+        """`attach`: behavior if another process hosts the session."""
         self._options = options
         self._terminal = terminal
         self._attach: Attach = attach
@@ -98,6 +100,9 @@ class Repl:
         self._group: TaskGroup | None = None
         """Task group that runs the person's commands in parallel with the line."""
         self._commands: set[anyio.CancelScope] = set()
+        self._writing = anyio.Lock()
+        self._unwritten = 0
+        """Lines and interrupts of the person that the store has not written yet."""
         self._mode_keys = anyio.Lock()
         self._mode = ("", "")
         """Permission mode at the latest Shift-Tab, and the mode that it selected."""
@@ -137,6 +142,9 @@ class Repl:
             if isinstance(session, AttachedSession):
                 group.start_soon(watch_host, session)
             codes.append(await self._talk(session))
+            if self._unwritten:
+                text = "your latest input may not have been written: `callboard inbox` lists what was"
+                self._terminal.terminal_print(block(text, "warn"))
             group.cancel_scope.cancel()
         return codes[0]
 
@@ -226,9 +234,34 @@ class Repl:
             assert self._group is not None, "lines are read while the group is open"
             self._group.start_soon(self._run_shell, session, typed.command)
         elif not isinstance(typed, Nothing):
-            output, is_draft = await submit(session, typed)
-            self._terminal.terminal_print(output)
-            self._line.draft = Draft(line, len(line)) if is_draft else self._line.draft
+
+            async def send() -> None:
+                output, is_draft = await submit(session, typed)
+                self._terminal.terminal_print(output)
+                if is_draft and not self._line.draft.text:
+                    self._line.draft = Draft(line, len(line))
+
+            await self._write(send)
+
+    async def _write(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do something that the store must write. If that takes long, it goes on in the background, in order.
+
+        A stopped process can hold the lock of the store for hours. Only a line that reads keys notices Ctrl-C
+        (test_the_prompt_line_is_left_while_a_stopped_process_holds_the_lock).
+        """
+        assert self._group is not None, "lines are read while the group is open"
+        written = anyio.Event()
+
+        async def write() -> None:
+            async with self._writing:
+                await work()
+            self._unwritten -= 1
+            written.set()
+
+        self._unwritten += 1
+        self._group.start_soon(write)
+        with anyio.move_on_after(_WRITTEN_WITHIN):
+            await written.wait()
 
     async def _run_shell(self, session: OpenSession, command: str) -> None:
         """Run a command of the person in parallel with the turn. Ctrl-C ends it; the lead reads its output."""
@@ -294,7 +327,7 @@ class Repl:
         busy = any(map(is_busy, session.team()))
         effect = "stopping the turn" if busy else "nothing is at work"
         self._terminal.terminal_print(block(f"{effect}; Ctrl-C again within 2 s leaves", "warn"))
-        await session.interrupt()
+        await self._write(session.interrupt)
         if at_question:
             await self.questions.settled(1.0)
         return False
