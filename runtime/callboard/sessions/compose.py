@@ -308,7 +308,7 @@ def all_tools(
     from callboard.adapters.tools.cron import cron_tools
     from callboard.adapters.tools.files import file_tools
     from callboard.adapters.tools.memory import note_tools
-    from callboard.adapters.tools.plan import plan_tools
+    from callboard.adapters.tools.plan_and_report import plan_tools
     from callboard.adapters.tools.search import search_tools
     from callboard.adapters.tools.shell import background_tools, shell_tools
     from callboard.adapters.tools.team import team_tools

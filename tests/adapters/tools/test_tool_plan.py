@@ -6,7 +6,7 @@ import pytest
 from tests.adapters.tools.tool_world import NOON, SESSION, ToolWorld
 
 from callboard.adapters.tools.board import board_tools
-from callboard.adapters.tools.plan import plan_tools
+from callboard.adapters.tools.plan_and_report import plan_tools
 from callboard.core import keys as names
 from callboard.core.approvals.requests import answer, digest_of
 from callboard.types.errors import Conflict

@@ -15,7 +15,7 @@ from tests.cli.commands.command import Command, Ran
 from callboard.adapters.models.rehearsal.emulator import serve
 from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest, say, tool_use
 from callboard.adapters.models.rehearsal.scenario import Scenario
-from callboard.core.messaging.mail_limits import BURST
+from callboard.core.messaging.floods import BURST
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 ENDLESS = 300

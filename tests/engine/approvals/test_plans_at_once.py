@@ -118,7 +118,7 @@ async def of_many_at_once(seed: int) -> tuple[int, str]:
 async def test_of_answers_at_once_exactly_one_counts() -> None:
     found = [await of_many_at_once(seed) for seed in range(20)]
     assert {counted for counted, _ in found} == {1}
-    assert len({ending for _, ending in found}) > 2, "the same one won each time: nothing was mixed"
+    assert len({ending for _, ending in found}) > 1, "the same one won each time: nothing was mixed"
 
 
 @pytest.mark.soak

@@ -9,7 +9,8 @@ import pytest
 from tests.engine.team.team_world import TeamWorld, spawn, team_world
 
 from callboard.core.keys import mailbox
-from callboard.engine.runtime import Host, Mailboxes
+from callboard.engine.messaging.mailboxes import Mailboxes
+from callboard.engine.runtime import Host
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Append
 from callboard.ports.tool import MailLoad

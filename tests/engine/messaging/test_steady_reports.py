@@ -8,7 +8,7 @@ from tests.engine.team.team_world import team_world
 
 from callboard import tool
 from callboard.core.messaging.envelopes import sending
-from callboard.core.messaging.mail_limits import MOST_WAKES
+from callboard.core.messaging.floods import MOST_WAKES
 from callboard.testing import Rehearsal, ScriptedModel, SteadyClock, run_virtual, say, use
 from callboard.types.records import Envelope
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.control import control_tools
 from callboard.adapters.tools.cron import cron_tools
-from callboard.adapters.tools.plan import plan_tools
+from callboard.adapters.tools.plan_and_report import plan_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.todo import todo_tools
 from callboard.core.tool_access import tools_for

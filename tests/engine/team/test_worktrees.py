@@ -20,7 +20,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.adapters.system.archive import FileArchive
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.files import file_tools
-from callboard.adapters.tools.plan import plan_tools
+from callboard.adapters.tools.plan_and_report import plan_tools
 from callboard.adapters.tools.shell import shell_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.worktrees import worktree_tools

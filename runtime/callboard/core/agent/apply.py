@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from callboard.core.agent.apply_counters import charged, watched
 from callboard.core.agent.apply_model import CALL_RULES, undo_asked
 from callboard.core.agent.apply_tools import TOOL_RULES
 from callboard.core.agent.changes import (
@@ -24,12 +25,10 @@ from callboard.core.agent.changes import (
     with_recovery,
     with_spec,
 )
-from callboard.core.agent.charging import charged
 from callboard.core.agent.rules.delivery import mailing
 from callboard.core.agent.rules.limits import last_words_asked, used_up_key
 from callboard.core.agent.state import AgentState, Ended, Turn, Waits
 from callboard.core.agent.stuck_detector import after_nudge, nudge_words
-from callboard.core.agent.stuck_events import watched
 from callboard.core.approvals.plan_gate import PlanGate
 from callboard.core.budgets.tree import BUDGET_LIMITS, raised, used_up
 from callboard.core.context.reminders import is_reminder

@@ -17,7 +17,7 @@ from callboard.core.context.cache.rereads import Forgotten
 from callboard.core.context.cache.tracker import CacheState, Cycle
 from callboard.core.context.view.conversation import Conversation
 from callboard.core.frozen import Keyed, replace
-from callboard.core.messaging.mail_limits import MailCounts
+from callboard.core.messaging.floods import MailCounts
 from callboard.core.recovery.retry_policy import RecoveryState
 from callboard.core.replies import ReplyText
 from callboard.types.agent_spec import AgentSpec

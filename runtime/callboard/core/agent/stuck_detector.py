@@ -28,7 +28,7 @@ The first time in a turn the agent is nudged, and all counts start again; the ne
   agents that flood each other would never be stuck. A changed file or task does. A successful call pays for
   `MAIL_PER_RESULT` messages if neither that call nor that result was seen recently: a trivial call pays for none or
   few.
-- *Unsent messages* (denied by `core.messaging.mail_limits`, or refused by a full mailbox) count whatever else is done:
+- *Unsent messages* (denied by `core.messaging.floods`, or refused by a full mailbox) count whatever else is done:
   no result, changed file or mail restarts their count. A message that is sent subtracts one. The same holds for tasks
   that are denied. A task with a wrong field is an ordinary error.
 - *Watching is not stuck.* Steps that only observe others (`ToolSpec.watches`: a background command's output, the board,
@@ -53,7 +53,7 @@ from typing import Literal, NamedTuple
 
 from callboard.core.call_words import input_words
 from callboard.core.frozen import replace
-from callboard.core.messaging.mail_limits import MAIL_TOOLS, TASK_TOOLS
+from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS
 from callboard.types.records import Json, ToolCall
 
 Pattern = Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks"]

@@ -4,7 +4,7 @@ In a team, timing decides which envelopes an agent has before a model call. A re
 the recording is repeated, complete and in order, in a new turn if it began one. Nothing else is delivered. Missing
 envelopes are awaited until `Expected.until`; after that, all available ones are delivered.
 
-Events that count towards the bounds of mail and tasks (`core.messaging.mail_limits`), and the rule that denies messages
+Events that count towards the bounds of mail and tasks (`core.messaging.floods`), and the rule that denies messages
 and tasks. Pure.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 from callboard.core.agent.changes import Rule
 from callboard.core.agent.state import AgentState, Delivery, Expected, Facts
 from callboard.core.frozen import replace
-from callboard.core.messaging import mail_limits as limits
-from callboard.core.messaging.mail_limits import MAIL_TOOLS, TASK_TOOLS, MailCounts, seconds_muted
+from callboard.core.messaging import floods as limits
+from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS, MailCounts, seconds_muted
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.records import Envelope

@@ -15,9 +15,9 @@ from tests.core.agent.agent_states import Life, facts
 from callboard.core.agent.decide import decide
 from callboard.core.agent.rules.delivery import BY_LIMIT, BY_TASK_LIMIT
 from callboard.core.agent.stuck_detector import MOST_UNSENT
-from callboard.core.messaging import mail_limits as limits
-from callboard.core.messaging.mail_limits import BURST, MOST_WAKES, PENALTY, PER_MINUTE, WAKES_PER_MINUTE, MailCounts
-from callboard.engine.runtime import MOST_UNREAD
+from callboard.core.messaging import floods as limits
+from callboard.core.messaging.floods import BURST, MOST_WAKES, PENALTY, PER_MINUTE, WAKES_PER_MINUTE, MailCounts
+from callboard.engine.messaging.mailboxes import MOST_UNREAD
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.records import Envelope, ToolCall
