@@ -328,6 +328,7 @@ class Repl:
         effect = "stopping the turn" if busy else "nothing is at work"
         self._terminal.terminal_print(block(f"{effect}; Ctrl-C again within 2 s leaves", "warn"))
         await self._write(session.interrupt)
+        self._last_interrupt = anyio.current_time()  # no key was read meanwhile
         if at_question:
             await self.questions.settled(1.0)
         return False
