@@ -101,8 +101,7 @@ class Repl:
         """Task group that runs the person's commands in parallel with the line."""
         self._commands: set[anyio.CancelScope] = set()
         self._writing = anyio.Lock()
-        self._unwritten = 0
-        """Lines and interrupts of the person that the store has not written yet."""
+        """Held while the store writes a line or an interrupt of the person."""
         self._mode_keys = anyio.Lock()
         self._mode = ("", "")
         """Permission mode at the latest Shift-Tab, and the mode that it selected."""
@@ -142,7 +141,7 @@ class Repl:
             if isinstance(session, AttachedSession):
                 group.start_soon(watch_host, session)
             codes.append(await self._talk(session))
-            if self._unwritten:
+            if self._writing.locked():
                 text = "your latest input may not have been written: `callboard inbox` lists what was"
                 self._terminal.terminal_print(block(text, "warn"))
             group.cancel_scope.cancel()
@@ -255,10 +254,8 @@ class Repl:
         async def write() -> None:
             async with self._writing:
                 await work()
-            self._unwritten -= 1
             written.set()
 
-        self._unwritten += 1
         self._group.start_soon(write)
         with anyio.move_on_after(_WRITTEN_WITHIN):
             await written.wait()
