@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
-import posixpath
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,8 +96,9 @@ class PathJudge:
         self._beneath: dict[str, list[str]] = {}
         """Folder -> paths of the runtime and of what sessions load, at or beneath it."""
         for path in self._own + self._settings + loaded_paths:
-            for folder in _upwards(self._compared(path)):
-                self._beneath.setdefault(folder, []).append(path)
+            compared = Path(self._compared(path))
+            for folder in (compared, *compared.parents):
+                self._beneath.setdefault(str(folder), []).append(path)
 
     @property
     def root(self) -> str:
@@ -282,14 +282,6 @@ def _within(path: str, folder: str) -> tuple[str, ...] | None:
         return ()
     prefix = folder.rstrip("/") + "/"
     return tuple(path[len(prefix) :].split("/")) if path.startswith(prefix) else None
-
-
-def _upwards(path: str) -> Iterator[str]:
-    """Yield the path and each folder above it, up to `/`."""
-    yield path
-    while path.strip("/"):
-        path = posixpath.dirname(path)
-        yield path
 
 
 def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:

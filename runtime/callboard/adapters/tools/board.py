@@ -7,7 +7,7 @@ Whether a plan must be approved first is the gate's affair, not the board's.
 
 The check is a shell command that others set; it runs where the agent's other commands run, and its verdict decides. It
 was judged like a call of `bash` before this tool is reached (`engine/operations/permission_check.py`), and only that
-very command is run: `check` in the input is the runtime's, and stands for nothing when a model writes it.
+very command is run: `check` in the input is the runtime's, and is ignored if a model writes it.
 
 What a cut leaves behind: a check that may have run, whatever came of it. What still runs of it is ended, the task is
 not completed, and the model is told to call again. So no task is completed without its check, and no check runs twice

@@ -454,7 +454,7 @@ def _turn_ended(state: AgentState, e: ev.TurnEnded) -> AgentState:
             state, lifecycle=replace(state.lifecycle, stop="asked", stop_request=state.lifecycle.leaving, leaving="")
         )
     conversation = state.context.conversation
-    if state.model.recovery.cut_text:  # it stands in the turn's last words: the model knows what it has said
+    if state.model.recovery.cut_text:  # it is in the turn's last words: the model knows what it has said
         blocks = ({"type": "text", "text": state.model.recovery.cut_text},)
         conversation = add_assistant(
             conversation, state.seq + 1, blocks, at=e.at, turn=state.turn.id if state.turn else ""

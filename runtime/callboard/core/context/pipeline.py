@@ -175,7 +175,7 @@ def snip_middle(view: Conversation, budget: int, situation: Situation, params: J
     alone = sum(number >= head and _mark_in(messages[number]) == len(messages[number].blocks) - 1 for number in places)
     if tail <= head or len(messages) - alone <= settings["over"]:
         return None
-    # What was snipped before may stand in the last message of the head: neighbours of one role are one message.
+    # What was snipped before may be in the last message of the head: neighbours of one role are one message.
     start = head - 1 if head - 1 in places else head
     cut = _cut(messages, start, head, tail, keep_person=settings["keep_person"])
     blocks = [*cut.stays, note(f"[snipped {cut.stood} messages]")]

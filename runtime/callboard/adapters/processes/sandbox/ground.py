@@ -184,7 +184,7 @@ def find_repository(checkout: str) -> CheckoutFolders | None:
     marker = f"{checkout}/.git"
     try:
         kind = os.lstat(marker).st_mode
-        if stat.S_ISDIR(kind):  # an empty one stands there while another command runs (`levels.py`)
+        if stat.S_ISDIR(kind):  # an empty folder is there while another command runs (`levels.py`)
             return CheckoutFolders(marker, marker) if os.path.lexists(f"{marker}/HEAD") else None
         own = os.path.realpath(os.path.join(checkout, _named(marker).removeprefix("gitdir:").strip()))
         common = (
