@@ -14,11 +14,12 @@ from callboard.adapters.shell.paths import PathJudge
 from callboard.core.approvals.requests import AnswerRefusal, open_request
 from callboard.core.approvals.session_rules import Always, ended, in_force, made, offered, settles
 from callboard.core.permissions.claude_updates import rules_of, suggestions_of
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.suggest_rules import MOST_RULES, lifted, propose
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Lift, ProposedCall
+from callboard.core.permissions.values import AgentPolicy, Lift, ProposedCall
 from callboard.types.records import Cause, Request, SessionRule
 
 CASES = Path(__file__).parents[1] / "permissions" / "permission_cases"

@@ -15,11 +15,12 @@ import pytest
 from callboard.adapters.git.premise import git_is_quiet, names_commit
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.suggest_rules import propose
-from callboard.core.permissions.values import AgentPolicy, CallFacts, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, ProposedCall, Verdict
 
 SECRET = "tops3cret"
 PARSER = BashParser()

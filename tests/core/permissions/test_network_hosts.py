@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from callboard.adapters.shell.parser import BashParser
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.network import describe, hosts_of, requested
-from callboard.core.permissions.values import CallFacts, PathFact, ProposedCall
+from callboard.core.permissions.values import PathFact, ProposedCall
 
 ANY = ("*",)
 GITHUB = ("api.github.com", "github.com", "uploads.github.com")
@@ -85,7 +86,7 @@ def test_a_command_needs_the_hosts_that_its_words_tell(command: str) -> None:
     facts = find_facts(
         call, CallFacts(root="/w"), BashParser().parse, lambda found: {one: PathFact("inside") for one in found}
     )
-    assert hosts_of(parts_of(call, facts)[1], REMOTES) == CASES[command]
+    assert hosts_of(parts_of(call, facts), REMOTES) == CASES[command]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.core.json_schema import check_input
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, PathFact, PathQuery, ProposedCall, Script
+from callboard.core.permissions.values import AgentPolicy, PathFact, PathQuery, ProposedCall, Script
 from callboard.core.tool_access import clashes, normalised
 from callboard.types.records import Json
 

@@ -14,10 +14,11 @@ from tests.core.permissions import permission_words as made
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
 from callboard.core.permissions import globs
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.sensitive_paths import is_secret
-from callboard.core.permissions.values import AgentPolicy, Arg, CallFacts, Parsed, ProposedCall, Script, Simple
+from callboard.core.permissions.values import AgentPolicy, Arg, Parsed, ProposedCall, Script, Simple
 from callboard.core.permissions.word_expansion import expand
 
 PARSER = BashParser()

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Mode, ProposedCall, Unparsed, Verdict
+from callboard.core.permissions.values import AgentPolicy, Mode, ProposedCall, Unparsed, Verdict
 
 
 @pytest.fixture

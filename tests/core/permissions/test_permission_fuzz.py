@@ -20,10 +20,11 @@ from tests.core.permissions.permission_mutants import every_case, mutant, mutate
 
 from callboard.adapters.shell.parser import BashParser, find_shfmt
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Floor, ProposedCall
+from callboard.core.permissions.values import AgentPolicy, Floor, ProposedCall
 
 PARSER = BashParser()
 HOME = Path("/home/me")

@@ -10,12 +10,13 @@ import pytest
 
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import MOST_MATCHES, PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.gitignore import Anchors, names_path
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rule_check import Kind, left_of, rule_note
 from callboard.core.permissions.rules import names_host, parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, ProposedCall, Verdict
 
 PARSER = BashParser()
 HERE = Anchors("/w/p", "/h")

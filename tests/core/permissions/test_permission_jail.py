@@ -13,11 +13,11 @@ from tests.core.permissions.permission_mutants import every_case, mutant, table
 
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
-from callboard.core.permissions.effects import Analysis
+from callboard.core.permissions.effects import Analysis, CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Floor, ProposedCall
+from callboard.core.permissions.values import AgentPolicy, Floor, ProposedCall
 
 PARSER = BashParser()
 SURE = frozenset("EDONHGR")

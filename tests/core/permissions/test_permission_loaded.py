@@ -8,9 +8,10 @@ import pytest
 
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Mode, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, Mode, ProposedCall, Verdict
 
 
 @pytest.fixture

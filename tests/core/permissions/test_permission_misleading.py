@@ -13,9 +13,10 @@ import pytest
 from callboard.adapters.git.premise import git_is_quiet
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
-from callboard.core.permissions.values import AgentPolicy, CallFacts, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, ProposedCall, Verdict
 
 TABLE = Path(__file__).parent / "permission_cases/misleading.txt"
 PARSER = BashParser()

@@ -10,11 +10,12 @@ import pytest
 
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.modes import inherited, of_turn, within
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, EffectClass, Mode, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, EffectClass, Mode, ProposedCall, Verdict
 from callboard.types.agent_spec import PermissionRules
 from callboard.types.records import Cause
 

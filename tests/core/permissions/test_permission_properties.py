@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
+from callboard.core.permissions.grants import grants_of
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.modes import within
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Mode, ProposedCall, Rule, Verdict
+from callboard.core.permissions.values import AgentPolicy, Floor, Mode, ProposedCall, Rule, Verdict
 
 PARSER = BashParser()
 STRICT = {"allow": 0, "ask": 1, "deny": 2}
@@ -150,3 +152,13 @@ def test_no_mode_lifts_what_holds_in_all_of_them(world: World, at: int, policy: 
         assert here == plain
     if plain.rule in ("F", "T") or plain.why == "an ask rule matches":
         assert here.decision != "allow"
+
+
+@pytest.mark.parametrize("floor", [Floor(), Floor(never=frozenset({"make"}), ask=frozenset({"ls"}))])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_held_analysis_changes_no_verdict(world: World, mode: Mode, floor: Floor) -> None:
+    policy = AgentPolicy(mode, _rules(("Bash(cat *)",)), _rules(("Bash(ls*)",)), _rules(("Bash(npm:*)",)), floor)
+    for call, facts in zip(CALLS, world.facts, strict=True):
+        without = replace(facts, analysis=None)
+        assert judge_call(call, policy, facts) == judge_call(call, policy, without), call
+        assert grants_of(call, facts) == grants_of(call, without), call

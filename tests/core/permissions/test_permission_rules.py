@@ -8,10 +8,11 @@ import pytest
 
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import names_path, parse_rule
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Decision, EffectClass, Mode, ProposedCall
+from callboard.core.permissions.values import AgentPolicy, Decision, EffectClass, Mode, ProposedCall
 from callboard.types.records import Cause
 
 PARSER = BashParser()

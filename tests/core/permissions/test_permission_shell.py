@@ -14,10 +14,11 @@ from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
 from callboard.core.permissions import command_table as commands
 from callboard.core.permissions import programs
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call, only_reads
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, Arg, CallFacts, Floor, ProgramWords, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, Arg, Floor, ProgramWords, ProposedCall, Verdict
 
 CASES = Path(__file__).parent / "permission_cases"
 PARSER = BashParser()

@@ -25,12 +25,12 @@ from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.permissions.command_table import SHELLS, names
-from callboard.core.permissions.effects import ScriptPart
+from callboard.core.permissions.effects import CallFacts, ScriptPart
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.grants import grants_of
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.network import ANY, hosts_of
-from callboard.core.permissions.values import CallFacts, ProposedCall
+from callboard.core.permissions.values import ProposedCall
 from callboard.core.trust.claims import Brought, hash_of, named_files
 from callboard.types.errors import CommandNotRun, ToolRefused
 from callboard.types.records import Grant, HostGrant, PathGrant
@@ -184,7 +184,7 @@ def _looked_at(command: str, folder: Path, level: int) -> tuple[CallFacts, Seque
     paths = PathJudge(folder)
     start = CallFacts(root=paths.root, home=home, folds=paths.folds, sandbox=level)
     facts = find_facts(call, start, BashParser().parse, paths.look)
-    return facts, parts_of(call, facts)[1]
+    return facts, parts_of(call, facts)
 
 
 def _literal_words(parts: Sequence[ScriptPart]) -> Iterator[str]:

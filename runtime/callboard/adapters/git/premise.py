@@ -4,17 +4,21 @@ Reads the files that git would obey, without git: the configuration, the index (
 with that repository's configuration) and the one hook that reading commands run. Anything that leads git to another
 repository, whose content it would show, is not quiet: `.git`, `commondir`, links, borrowed objects. Unreadable files
 are not quiet.
+
+Paths are text here: a command that names git looks at 30 or more of them before it is judged, and a `Path` for each
+costs more than the look (`bench/policy.py`).
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
 import stat
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,11 +58,16 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class _Repository:
-    worktree: Path
-    own: Path
+    worktree: str
+    own: str
     """Git's folder of this worktree."""
-    common: Path
+    common: str
     """Git's folder of all worktrees."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders that git searches for references, each once."""
+        return (self.own,) if self.own == self.common else (self.own, self.common)
 
 
 def git_is_quiet(folder: Path) -> bool:
@@ -67,11 +76,11 @@ def git_is_quiet(folder: Path) -> bool:
         repository = _repository_of(folder)
         if repository is None:
             return True
-        if (repository.common / "modules").exists() or (repository.common / "hooks" / _HOOK).exists():
+        if _mode(f"{repository.common}/modules") or _mode(f"{repository.common}/hooks/{_HOOK}"):
             return False  # git also obeys the configuration of each submodule
         if _leads_elsewhere(repository):
             return False
-        if not config_is_quiet(_text(repository.common / "config", MOST_CONFIGURATION)):
+        if not config_is_quiet(_text(f"{repository.common}/config", MOST_CONFIGURATION)):
             return False
         index = _index_of(repository)
         return index is not None and not index.nested
@@ -81,7 +90,7 @@ def git_is_quiet(folder: Path) -> bool:
 
 def in_repository(folder: Path) -> bool:
     """Return True if a folder, or one above it, contains git's own folder or its substitute."""
-    return any((at / ".git").exists() for at in (folder, *folder.parents))
+    return any(_mode(f"{at}/.git") for at in _upwards(str(folder)))
 
 
 def tracked_paths(folder: Path) -> tuple[str, ...] | None:
@@ -114,7 +123,7 @@ def names_commit(folder: Path, name: str) -> bool:
         ]
         if len(at) != 1:
             return False
-        return is_commit(repository.common / "objects", _id_of_branch(repository, f"{at[0]}{name}", packed))
+        return is_commit(Path(repository.common, "objects"), _id_of_branch(repository, f"{at[0]}{name}", packed))
     except (OSError, ValueError):
         return False
 
@@ -124,8 +133,8 @@ def _id_of_branch(repository: _Repository, name: str, packed: Mapping[str, str])
     for _ in range(_MOST_LINKS):
         if not _BRANCH.match(name) or ".." in name:
             return ""
-        files = (folder / name for folder in (repository.own, repository.common))
-        file = next((file for file in files if file.is_file()), None)
+        files = (f"{folder}/{name}" for folder in repository.folders)
+        file = next((file for file in files if stat.S_ISREG(_mode(file))), None)
         value = _text(file, MOST_CONFIGURATION).strip() if file else packed.get(name, "")
         if not value.startswith("ref:"):
             return value
@@ -133,10 +142,10 @@ def _id_of_branch(repository: _Repository, name: str, packed: Mapping[str, str])
     return ""
 
 
-def _packed(common: Path) -> Mapping[str, str]:
+def _packed(common: str) -> Mapping[str, str]:
     """Return the references in the file that packs them, by name, with the ids of their objects."""
     try:
-        lines = _text(common / "packed-refs", MOST_INDEX).splitlines()
+        lines = _text(f"{common}/packed-refs", MOST_INDEX).splitlines()
     except FileNotFoundError:
         return {}
     entries = (line.partition(" ") for line in lines if line[:1] not in ("#", "^"))
@@ -144,61 +153,94 @@ def _packed(common: Path) -> Mapping[str, str]:
 
 
 def _is(repository: _Repository, name: str, packed: Mapping[str, str]) -> bool:
-    return name in packed or any((folder / name).is_file() for folder in (repository.own, repository.common))
+    return name in packed or any(stat.S_ISREG(_mode(f"{folder}/{name}")) for folder in repository.folders)
 
 
 def _leads_elsewhere(repository: _Repository) -> bool:
     """Return True if git would read a repository elsewhere that never named this folder as its worktree."""
-    marker = repository.worktree / ".git"
-    own = repository.own
-    common = repository.common
-    if marker.is_dir():
-        if os.path.lexists(marker / "commondir") or marker.is_symlink():
+    marker = f"{repository.worktree}/.git"
+    own, common = repository.own, repository.common
+    if stat.S_ISDIR(_mode(marker)):
+        if os.path.lexists(f"{marker}/commondir") or _is_link(marker):
             return True
-    elif own.resolve().parent != common.resolve() / "worktrees" or not _names(own / "gitdir", marker):
+    elif _real_parent(own) != os.path.realpath(f"{common}/worktrees") or not _names(f"{own}/gitdir", marker):
         return True
-    links = (folder / name for folder in (own, common) for name in _CONTENT)
-    return any(link.is_symlink() for link in links) or _borrows(common / "objects")
+    links = (f"{folder}/{name}" for folder in repository.folders for name in _CONTENT)
+    return any(map(_is_link, links)) or _borrows(f"{common}/objects")
 
 
-def _names(link: Path, marker: Path) -> bool:
-    return (link.parent / _text(link, MOST_CONFIGURATION).strip()).resolve() == marker.resolve()
+def _real_parent(path: str) -> str:
+    return os.path.realpath(path).rpartition("/")[0]
 
 
-def _borrows(objects: Path) -> bool:
+def _names(link: str, marker: str) -> bool:
+    target = _joined(link.rpartition("/")[0], _text(link, MOST_CONFIGURATION).strip())
+    return os.path.realpath(target) == os.path.realpath(marker)
+
+
+def _borrows(objects: str) -> bool:
     """Return True if git takes objects from another repository."""
-    if not objects.is_dir():
+    if not stat.S_ISDIR(_mode(objects)):
         return False
     with os.scandir(objects) as entries:
         linked = any(entry.is_symlink() for entry in entries)
-    return linked or any(os.path.lexists(objects / "info" / name) for name in ("alternates", "http-alternates"))
+    return linked or any(os.path.lexists(f"{objects}/info/{name}") for name in ("alternates", "http-alternates"))
 
 
 def _repository_of(folder: Path) -> _Repository | None:
     """Return the repository that git finds from `folder` upwards. Raises ValueError for one without a worktree."""
-    for at in (folder, *folder.parents):
-        git = at / ".git"
-        if git.is_file():
-            own = at / _text(git, MOST_CONFIGURATION).partition("gitdir:")[2].strip()
+    start = str(folder)
+    for at in _upwards(start):
+        git = f"{at}/.git"
+        mode = _mode(git)
+        if stat.S_ISREG(mode):
+            own = _joined(at, _text(git, MOST_CONFIGURATION).partition("gitdir:")[2].strip())
             return _Repository(at, own, _common(own))
-        if git.is_dir():
+        if stat.S_ISDIR(mode):
             return _Repository(at, git, _common(git))
-        if os.path.lexists(git) or ((at / "HEAD").exists() and (at == folder or (at / "objects").exists())):
+        if os.path.lexists(git) or (_mode(f"{at}/HEAD") and (at == start or _mode(f"{at}/objects"))):
             raise ValueError("it is a bare repository, or none that can be read")
     return None
 
 
-def _common(own: Path) -> Path:
-    link = own / "commondir"
-    return own / _text(link, MOST_CONFIGURATION).strip() if os.path.lexists(link) else own
+def _common(own: str) -> str:
+    link = f"{own}/commondir"
+    return _joined(own, _text(link, MOST_CONFIGURATION).strip()) if os.path.lexists(link) else own
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """Yield an absolute folder and those above it; the root as the empty text."""
+    at = folder.rstrip("/")
+    while at:
+        yield at
+        at = at.rpartition("/")[0]
+    yield ""
+
+
+def _joined(folder: str, path: str) -> str:
+    return path if path.startswith("/") else f"{folder}/{path}"
+
+
+def _mode(path: str) -> int:
+    """Return the mode of the file that a path leads to; 0 if there is none."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - see the module
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return 0
+        raise
+
+
+def _is_link(path: str) -> bool:
+    return os.path.islink(path)  # noqa: PTH114 - see the module
 
 
 def _index_of(repository: _Repository) -> Index | None:
     try:
-        raw = _bytes(repository.own / "index", MOST_INDEX)
+        raw = _bytes(f"{repository.own}/index", MOST_INDEX)
     except FileNotFoundError:
         return Index()
-    config = _text(repository.common / "config", MOST_CONFIGURATION).lower()
+    config = _text(f"{repository.common}/config", MOST_CONFIGURATION).lower()
     return read_index(raw, 32 if "sha256" in config else 20)
 
 
@@ -247,11 +289,11 @@ def _offset(raw: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-def _text(path: Path, most: int) -> str:
+def _text(path: str, most: int) -> str:
     return _bytes(path, most).decode("utf-8")
 
 
-def _bytes(path: Path, most: int) -> bytes:
+def _bytes(path: str, most: int) -> bytes:
     """Return the bytes of a regular file. Raises OSError, ValueError. Never waits for a pipe."""
     # Non-blocking: opening a pipe would wait for its writer
     # (test_a_pipe_in_place_of_the_configuration_is_not_quiet_and_is_not_waited_for).

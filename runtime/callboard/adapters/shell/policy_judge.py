@@ -28,6 +28,7 @@ from callboard.core.approvals.plan_gate import SUBMIT
 from callboard.core.messaging.authority import for_person
 from callboard.core.permissions import globs
 from callboard.core.permissions.call_input import GivenCall, Misread, ToolTraits
+from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.grants import grants_of, network_grants
 from callboard.core.permissions.judge import judge_call, only_reads
@@ -36,7 +37,6 @@ from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.suggest_rules import lifted, propose
 from callboard.core.permissions.values import (
     AgentPolicy,
-    CallFacts,
     Decision,
     Floor,
     Parsed,
@@ -168,6 +168,8 @@ class PolicyJudge:
         paths = self._paths_of(folders)
         starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in pieces only asks
         quiet = starts_git and (paths.git_quiet or self._git_trusted(paths.root))
+        sandbox, network_open = self._sandbox(), self._network_open()
+        needs_remotes = starts_git and sandbox and not network_open  # only the sandbox opens single hosts
         start = CallFacts(
             root=paths.root,
             home=paths.home,
@@ -175,11 +177,11 @@ class PolicyJudge:
             git_quiet=quiet,
             destructive=query.tool.destructive,
             person_only=query.tool.person_only,
-            sandbox=self._sandbox(),
-            network_open=self._network_open(),
-            remotes=remotes_of(folders.root, folders.git, Path(paths.home)) if starts_git else {},
+            sandbox=sandbox,
+            network_open=network_open,
+            remotes=remotes_of(folders.root, folders.git, Path(paths.home)) if needs_remotes else {},
         )
-        return find_facts(call, start, self._parser.parse, paths.look)
+        return find_facts(call, start, self._parser.parse, paths.look, self._policy.floor)
 
     def _propose(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> tuple[str, ...]:
         policy = self._policy_for(query)

@@ -9,11 +9,11 @@ is a denial.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from callboard.core.permissions.values import Arg, LeftOut, PathQuery
+from callboard.core.permissions.values import Arg, Floor, LeftOut, Parsed, PathFact, PathQuery
 
 Ease = Literal["mode", "rule", "bypass", "named", "person", "never"]
 Access = Literal["read", "write", "delete"]
@@ -202,8 +202,41 @@ def touch(access: Access, arg: Arg, ease: Ease = "mode", *, tree: bool = False) 
 class Analysis:
     """Effects of a script, and the facts needed to decide on it."""
 
+    source: str
+    floor: Floor
     parts: tuple[ScriptPart, ...]
     queries: frozenset[PathQuery]
     missing: tuple[str, ...]
     """Literal scripts inside it that are not parsed yet."""
     folders: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """Facts about a call, collected before it is judged.
+
+    `scripts` maps each script text of the call (the command itself, and every literal script inside it) to its parsed
+    form; `paths` maps each query of the call to its fact. Missing entries count as unknown, and ask.
+    """
+
+    scripts: Mapping[str, Parsed] = field(default_factory=dict[str, Parsed])
+    paths: Mapping[PathQuery, PathFact] = field(default_factory=dict[PathQuery, PathFact])
+    root: str = "/"
+    """Absolute path of the agent's folder. Path rules without an anchor are relative to it."""
+    home: str = "/root"
+    folds: bool = False
+    """True if the file system there ignores case."""
+    git_quiet: bool = False
+    """True if the repository's own git configuration was trusted, or runs no program: the premise of letter G."""
+    destructive: bool = False
+    """True if the tool's server annotates it as destructive."""
+    person_only: bool = False
+    """True if the tool's server requires a person's answer: no rule and no mode answers for the person."""
+    sandbox: int = 0
+    """The sandbox level in force for the agent's commands, 0 to 3."""
+    network_open: bool = False
+    """True if commands have the machine's network without an approval."""
+    remotes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """URLs of each remote of the repository in which the agent works, if the call may use git."""
+    analysis: Analysis | None = None
+    """The command's analysis by `find_facts`. The judge asks for it several times (`analysis_in`)."""

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.core.permissions import rules
-from callboard.core.permissions.effects import Access, Does, ScriptPart, Touch
+from callboard.core.permissions.effects import Access, CallFacts, Does, ScriptPart, Touch
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.judge import against
-from callboard.core.permissions.shell_effects import analyse
+from callboard.core.permissions.shell_effects import analysis_in
 from callboard.core.permissions.suggest_rules import propose
 from callboard.core.permissions.values import (
     HOLE,
     AgentPolicy,
     Arg,
-    CallFacts,
     Decision,
     PathFact,
     ProposedCall,
@@ -94,7 +93,7 @@ def call_told(verdict: Verdict, call: ProposedCall, policy: AgentPolicy, facts: 
 def _parts(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tuple[PartTold, ...]:
     source = call.input.get("command")
     if call.name == "bash" and isinstance(source, str):
-        parts_found = analyse(source, facts.scripts, facts.home, policy.floor).parts
+        parts_found = analysis_in(facts, source, policy.floor).parts
         parts = [(part.guessed, _shell_part(part, policy, facts)) for part in parts_found]
         # Several guesses at unknown words often come to the same command: it is shown once.
         return tuple(

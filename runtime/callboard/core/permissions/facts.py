@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from callboard.core.permissions.effects import queries_in
-from callboard.core.permissions.judge import queries_of
-from callboard.core.permissions.values import CallFacts, Parsed, PathFact, PathQuery, ProposedCall
+from callboard.core.permissions.effects import CallFacts, queries_in
+from callboard.core.permissions.judge import parts_of
+from callboard.core.permissions.shell_effects import analyse
+from callboard.core.permissions.values import Floor, Parsed, PathFact, PathQuery, ProposedCall
 
 MOST_ROUNDS = 16
 """Maximum depth of scripts inside scripts. Below it, the judge asks."""
+
+_FLOOR = Floor()
 
 
 def find_facts(
@@ -22,18 +25,19 @@ def find_facts(
     start: CallFacts,
     parse: Callable[[str], Parsed],
     look: Callable[[Iterable[PathQuery]], Mapping[PathQuery, PathFact]],
+    floor: Floor = _FLOOR,
 ) -> CallFacts:
-    """Return `start` with the scripts and paths of the call filled in."""
+    """Return `start` with the scripts, the analysis and the paths of the call filled in. `floor`: that of the policy
+    that the call will be judged by, for which the analysis is kept."""
     source = call.input.get("command")
-    scripts: dict[str, Parsed] = dict(start.scripts)
-    if call.name == "bash" and isinstance(source, str):
-        scripts[source] = parse(source)
-    facts = replace(start, scripts=scripts)
-    missing, effects = queries_of(call, facts)
+    if call.name != "bash" or not isinstance(source, str):
+        effects = (effect for part in parts_of(call, start) for effect in part.effects)
+        return replace(start, paths=look(frozenset(queries_in(effects))))
+    scripts: dict[str, Parsed] = {**start.scripts, source: parse(source)}
+    analysis = analyse(source, scripts, start.home, floor)
     for _ in range(MOST_ROUNDS):
-        if not missing:
+        if not analysis.missing:
             break
-        scripts |= {text: parse(text) for text in missing}
-        facts = replace(start, scripts=scripts)
-        missing, effects = queries_of(call, facts)
-    return replace(facts, paths=look(frozenset(queries_in(effects))))
+        scripts |= {text: parse(text) for text in analysis.missing}
+        analysis = analyse(source, scripts, start.home, floor)
+    return replace(start, scripts=scripts, analysis=analysis, paths=look(analysis.queries))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from callboard.core.permissions.effects import Access, Does, Effect, ScriptPart, Touch
+from callboard.core.permissions.effects import Access, CallFacts, Does, Effect, ScriptPart, Touch
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.network import ANY, hosts_of, requested
 from callboard.core.permissions.sensitive_paths import harmless_device
-from callboard.core.permissions.values import AgentPolicy, CallFacts, PathFact, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, PathFact, ProposedCall, Verdict
 from callboard.types.records import HostGrant, PathGrant
 
 _GRANTABLE = frozenset({"outside", "readable", "secret", "protected"})
@@ -25,7 +25,7 @@ def grants_of(call: ProposedCall, facts: CallFacts) -> tuple[PathGrant, ...]:
     """Return a grant for each path of a shell command or file tool call that is beyond the agent's bounds."""
     if not any(fact.place in _GRANTABLE for fact in facts.paths.values()):
         return ()
-    _, parts = parts_of(call, facts)
+    parts = parts_of(call, facts)
     understood = all(_understood(part) for part in parts)
     grants: dict[str, PathGrant] = {}
     for effect in (effect for part in parts for effect in part.effects):
@@ -87,7 +87,7 @@ def network_grants(
         return (HostGrant(host=ANY),)
     if verdict.decision == "allow" and verdict.rule in _UNASKED:
         return ()
-    parts = parts_of(call, facts)[1]
+    parts = parts_of(call, facts)
     hosts = dict.fromkeys((*hosts_of(parts, facts.remotes), *requested(call.input.get("hosts"))))
     if ANY in hosts or (hosts and facts.sandbox == 1):  # Landlock knows ports, and no hosts
         return (HostGrant(host=ANY),)

@@ -8,12 +8,22 @@ sandbox enforces limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from callboard.core.messaging.authority import for_person, lacking
 from callboard.core.permissions import rules
-from callboard.core.permissions.effects import Analysis, Does, Ease, Effect, GitIn, GitShows, Obeys, ScriptPart, Touch
+from callboard.core.permissions.effects import (
+    Analysis,
+    CallFacts,
+    Does,
+    Ease,
+    GitIn,
+    GitShows,
+    Obeys,
+    ScriptPart,
+    Touch,
+)
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.git import GIT_PREMISE
 from callboard.core.permissions.modes import SANDBOX_NEEDED
@@ -29,17 +39,8 @@ from callboard.core.permissions.rule_match import (
     shown_secrets,
 )
 from callboard.core.permissions.sensitive_paths import critical, hard_to_see, harmless_device, raw_device
-from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import (
-    AgentPolicy,
-    CallFacts,
-    PathFact,
-    PathQuery,
-    ProposedCall,
-    Rule,
-    Unparsed,
-    Verdict,
-)
+from callboard.core.permissions.shell_effects import analysis_in
+from callboard.core.permissions.values import AgentPolicy, PathFact, PathQuery, ProposedCall, Rule, Unparsed, Verdict
 
 _ORDER: Mapping[Ease, int] = {"mode": 0, "rule": 1, "bypass": 2, "named": 3, "person": 4, "never": 5}
 _READS = Verdict("allow", "R", "it only reads inside the workspace")
@@ -64,7 +65,7 @@ def _changes(call: ProposedCall, facts: CallFacts) -> str:
     if call.name != "bash":
         changes = call.effect in ("reconcile", "unknown") and call.name not in _OWN_RECORDS
         return f"{call.name} changes things" if changes else ""
-    analysis = analyse(str(call.input.get("command")), facts.scripts, facts.home, AgentPolicy().floor)
+    analysis = analysis_in(facts, str(call.input.get("command")), AgentPolicy().floor)
     worst = _worst([finding for part in analysis.parts for finding in _verdicts(part, facts)])
     return worst.why if worst is not None else ""
 
@@ -81,7 +82,7 @@ def _judge_any(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> Ver
 
 def only_reads(source: str, facts: CallFacts) -> bool:
     """Return True if every part of the script only reads inside the workspace (letter R). Unknown parts give False."""
-    analysis = analyse(source, facts.scripts, facts.home, AgentPolicy().floor)
+    analysis = analysis_in(facts, source, AgentPolicy().floor)
     return not any(_verdicts(part, facts) for part in analysis.parts)
 
 
@@ -97,7 +98,7 @@ def _judge_shell(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> V
     source = call.input.get("command")
     if not isinstance(source, str):
         return Verdict("deny", "M", "the command is not text")
-    analysis = analyse(source, facts.scripts, facts.home, policy.floor)
+    analysis = analysis_in(facts, source, policy.floor)
     findings = [(part, _verdicts(part, facts)) for part in analysis.parts]
     if hosts := requested(call.input.get("hosts")):
         findings.append((ScriptPart(()), [Does("N", f"it asks for the network: {', '.join(hosts)}", "bypass")]))
@@ -383,19 +384,10 @@ def _in_mode_asked(verdict: Verdict, policy: AgentPolicy) -> Verdict:
     return verdict
 
 
-def queries_of(call: ProposedCall, facts: CallFacts) -> tuple[tuple[str, ...], Iterable[Effect]]:
-    """Return the scripts that are not parsed yet, and the effects whose paths are to be looked up."""
-    missing, parts = parts_of(call, facts)
-    return missing, [effect for part in parts for effect in part.effects]
-
-
-def parts_of(call: ProposedCall, facts: CallFacts) -> tuple[tuple[str, ...], Sequence[ScriptPart]]:
-    """Return the scripts that are not parsed yet, and the parts of a shell command or file tool call."""
+def parts_of(call: ProposedCall, facts: CallFacts) -> Sequence[ScriptPart]:
+    """Return the parts of a shell command or file tool call; empty for other calls."""
     if call.name == "bash":
         source = call.input.get("command")
-        if not isinstance(source, str):
-            return (), ()
-        analysis = analyse(source, facts.scripts, facts.home, AgentPolicy().floor)
-        return analysis.missing, analysis.parts
+        return analysis_in(facts, source, AgentPolicy().floor).parts if isinstance(source, str) else ()
     named = named_paths(call) if call.name in FILE_TOOLS else ()
-    return (), () if isinstance(named, Unparsed) else [ScriptPart(tuple(Touch(n.access, n.query) for n in named))]
+    return () if isinstance(named, Unparsed) else [ScriptPart(tuple(Touch(n.access, n.query) for n in named))]

@@ -14,12 +14,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from callboard.core.permissions import gitignore, rules
-from callboard.core.permissions.effects import WHOLE_REPOSITORY, Analysis, GitShows, Touch, commit_named, tracked_in
+from callboard.core.permissions.effects import (
+    WHOLE_REPOSITORY,
+    Analysis,
+    CallFacts,
+    GitShows,
+    Touch,
+    commit_named,
+    tracked_in,
+)
 from callboard.core.permissions.file_tools import Named
 from callboard.core.permissions.gitignore import Anchors
 from callboard.core.permissions.rules import Match
 from callboard.core.permissions.sensitive_paths import is_secret
-from callboard.core.permissions.values import CallFacts, PathFact, PathQuery, ProposedCall, Rule
+from callboard.core.permissions.values import PathFact, PathQuery, ProposedCall, Rule
 
 UNKNOWN = PathFact("malformed", why="it was not looked up")
 

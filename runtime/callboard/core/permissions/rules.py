@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from callboard.core.permissions import gitignore
 from callboard.core.permissions.command_table import DELETING
-from callboard.core.permissions.effects import ScriptPart, Touch, View
+from callboard.core.permissions.effects import CallFacts, ScriptPart, Touch, View
 from callboard.core.permissions.gitignore import Anchors
-from callboard.core.permissions.values import HOLE, Arg, CallFacts, ProposedCall, Rule
+from callboard.core.permissions.values import HOLE, Arg, ProposedCall, Rule
 
 Match = Literal["yes", "maybe", "no"]
 

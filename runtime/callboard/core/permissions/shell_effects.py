@@ -21,6 +21,7 @@ from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY, names
 from callboard.core.permissions.effects import (
     Analysis,
+    CallFacts,
     Does,
     Effect,
     GitIn,
@@ -87,7 +88,15 @@ def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor)
     folders = reader.folders()
     parts = tuple(reader.placed(part, folders) for part in reader.parts)
     queries = frozenset(query for part in parts for query in queries_in(part.effects))
-    return Analysis(parts, queries, tuple(reader.missing), folders)
+    return Analysis(source, floor, parts, queries, tuple(reader.missing), folders)
+
+
+def analysis_in(facts: CallFacts, source: str, floor: Floor) -> Analysis:
+    """Return the analysis of `source` under these facts: the one that they hold, or a new one."""
+    held = facts.analysis
+    if held is not None and held.source == source and held.floor == floor:
+        return held
+    return analyse(source, facts.scripts, facts.home, floor)
 
 
 def _plumbing(scripts: Iterable[Parsed]) -> tuple[frozenset[str], bool]:

@@ -15,12 +15,12 @@ from types import MappingProxyType
 
 from callboard.core.permissions import rules
 from callboard.core.permissions.command_table import SHELLS
-from callboard.core.permissions.effects import Does, GitShows, ScriptPart, Touch, View
+from callboard.core.permissions.effects import CallFacts, Does, GitShows, ScriptPart, Touch, View
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rule_match import shown_secrets
-from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import AgentPolicy, CallFacts, Lift, ProposedCall, Rule, Unparsed, Verdict
+from callboard.core.permissions.shell_effects import analysis_in
+from callboard.core.permissions.values import AgentPolicy, Lift, ProposedCall, Rule, Unparsed, Verdict
 from callboard.core.permissions.wrappers import is_wrapper
 
 MOST_RULES = 5
@@ -123,7 +123,7 @@ def _for_shell(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tup
     source = call.input.get("command")
     if not isinstance(source, str):
         return ()
-    parts = [part for part in analyse(source, facts.scripts, facts.home, policy.floor).parts if part.effects]
+    parts = [part for part in analysis_in(facts, source, policy.floor).parts if part.effects]
     proposals = [(part, _for_part(part) if _common(part, facts) else "") for part in parts]
     texts = [text for part, text in proposals if text and not _covered(part, policy.allow)]
     needed: list[str] = []
