@@ -157,7 +157,8 @@ def test_no_mode_lifts_what_holds_in_all_of_them(world: World, at: int, policy: 
 @pytest.mark.parametrize("floor", [Floor(), Floor(never=frozenset({"make"}), ask=frozenset({"ls"}))])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_held_analysis_changes_no_verdict(world: World, mode: Mode, floor: Floor) -> None:
-    policy = AgentPolicy(mode, _rules(("Bash(cat *)",)), _rules(("Bash(ls*)",)), _rules(("Bash(npm:*)",)), floor)
+    allow, ask, deny = (_rules((text,)) for text in ("Bash(cat *)", "Bash(ls*)", "Bash(npm:*)"))
+    policy = AgentPolicy(mode, allow, ask, deny, floor=floor)
     for call, facts in zip(CALLS, world.facts, strict=True):
         without = replace(facts, analysis=None)
         assert judge_call(call, policy, facts) == judge_call(call, policy, without), call

@@ -159,7 +159,8 @@ def _is(repository: _Repository, name: str, packed: Mapping[str, str]) -> bool:
 def _leads_elsewhere(repository: _Repository) -> bool:
     """Return True if git would read a repository elsewhere that never named this folder as its worktree."""
     marker = f"{repository.worktree}/.git"
-    own, common = repository.own, repository.common
+    own = repository.own
+    common = repository.common
     if stat.S_ISDIR(_mode(marker)):
         if os.path.lexists(f"{marker}/commondir") or _is_link(marker):
             return True

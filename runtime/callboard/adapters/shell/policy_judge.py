@@ -168,7 +168,8 @@ class PolicyJudge:
         paths = self._paths_of(folders)
         starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in pieces only asks
         quiet = starts_git and (paths.git_quiet or self._git_trusted(paths.root))
-        sandbox, network_open = self._sandbox(), self._network_open()
+        sandbox = self._sandbox()
+        network_open = self._network_open()
         needs_remotes = starts_git and sandbox and not network_open  # only the sandbox opens single hosts
         start = CallFacts(
             root=paths.root,
@@ -181,7 +182,7 @@ class PolicyJudge:
             network_open=network_open,
             remotes=remotes_of(folders.root, folders.git, Path(paths.home)) if needs_remotes else {},
         )
-        return find_facts(call, start, self._parser.parse, paths.look, self._policy.floor)
+        return find_facts(call, start, self._parser.parse, paths.look, floor=self._policy.floor)
 
     def _propose(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> tuple[str, ...]:
         policy = self._policy_for(query)

@@ -25,6 +25,7 @@ def find_facts(
     start: CallFacts,
     parse: Callable[[str], Parsed],
     look: Callable[[Iterable[PathQuery]], Mapping[PathQuery, PathFact]],
+    *,
     floor: Floor = _FLOOR,
 ) -> CallFacts:
     """Return `start` with the scripts, the analysis and the paths of the call filled in. `floor`: that of the policy

@@ -88,7 +88,14 @@ def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor)
     folders = reader.folders()
     parts = tuple(reader.placed(part, folders) for part in reader.parts)
     queries = frozenset(query for part in parts for query in queries_in(part.effects))
-    return Analysis(source, floor, parts, queries, tuple(reader.missing), folders)
+    return Analysis(
+        source=source,
+        floor=floor,
+        parts=parts,
+        queries=queries,
+        missing=tuple(reader.missing),
+        folders=folders,
+    )
 
 
 def analysis_in(facts: CallFacts, source: str, floor: Floor) -> Analysis:
