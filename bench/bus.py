@@ -2,8 +2,9 @@
 
 Sends: writer processes start together. Each sends one envelope after another, and each envelope is durable (fsync)
 before the next. The baseline writes the same bytes through apsw, with an insert and a commit each, in the same journal
-mode and with the same `synchronous`. It has no duplicate check, no gapless numbers, no checksums, and wakes no reader.
-The sides take turns, and the median of `RUNS` counts. Eight agents of one process share commits, as in a session.
+mode and with the same `synchronous`. The baseline has no duplicate check, no gapless numbers, no checksums, and wakes
+no reader. The sides take turns, and the median of `RUNS` counts. Eight agents of one process share commits, as in a
+session.
 
 Delay: from the call that sends to the start of the recipient's model call with the envelope, in one process, on a store
 on disk. A busy recipient reads mail at its next step; the rest of its current step is reported separately.

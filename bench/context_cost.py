@@ -1,7 +1,8 @@
 """Compare what each preset of the context pipeline costs for the same coding session, including rereads.
 
 A model plays sessions of 150 and 400 steps (`context_session`) through each preset (`context_replay`), against the
-prompt cache of the rehearsed service. It reads again what it needs and no longer sees (`context_player`). The bounds:
+prompt cache of the rehearsed service. It rereads content that it needs and no longer sees (`context_player`). The
+bounds:
 
 - `economic` costs at most `OF_UNCOMPACTED` of the uncompacted session with well-placed cache breakpoints in an
   unlimited window.

@@ -1,7 +1,7 @@
 """Baseline of `fanout.py`: plain agent loops in one process, on one aiohttp client.
 
-`python bench/fanout_bare.py URL AGENTS` prints the cost as JSON. It stores nothing, displays nothing, and recovers from
-no fault: the minimum that an asyncio program must do for these conversations.
+`python bench/fanout_bare.py URL AGENTS` prints the cost as JSON. This program stores nothing, displays nothing, and
+recovers from no fault: it is the minimum that an asyncio program must do for these conversations.
 """
 
 from __future__ import annotations

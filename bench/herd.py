@@ -92,7 +92,7 @@ def compare(refill: str) -> list[Side]:
             command = [sys.executable, str(HERE / "herd_side.py"), url, str(SECONDS), kind]
             env = child.environment(folder)
             client = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True, start_new_session=True)
-            stack.callback(child.end, client)  # type: ignore[arg-type]
+            stack.callback(child.end, client)
             clients.append((name, log, client))
         sides: list[Side] = []
         for name, log, client in clients:

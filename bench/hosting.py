@@ -1,7 +1,7 @@
 """Process that hosts a session: `python bench/hosting.py MODEL [SETTING=VALUE ...]`, in the current folder.
 
-It sends "Go." to the lead, and prints the result as JSON when no work is left. Then it keeps hosting until a line
-arrives on stdin. The values of settings are JSON.
+The process sends "Go." to the lead, and prints the result as JSON when no work is left. Then it keeps hosting until a
+line arrives on stdin. The values of settings are JSON.
 """
 
 from __future__ import annotations

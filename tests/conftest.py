@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import bytecode, warm
 from tests.time_limit import TimeLimit
-from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
-from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
-from xdist.workermanage import WorkerController  # pyright: ignore[reportMissingTypeStubs]
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from callboard.cli._fast_start import structlog_alone
 

@@ -46,7 +46,7 @@ class Made:
 
 def ran(command: Sequence[str | Path], **more: object) -> subprocess.CompletedProcess[str]:
     text = [str(word) for word in command]
-    return subprocess.run(text, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **more)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(text, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **more)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""Import modules by the names that the documentation gave them in earlier versions, with a `DeprecationWarning`.
+"""Imports of modules by the names in earlier versions of the documentation, with a `DeprecationWarning`.
 
-A name and the module that it refers to are one object, so that an `isinstance` check never sees two classes.
+Both names refer to one module object, so that an `isinstance` check never sees two classes.
 """
 
 from __future__ import annotations
@@ -34,34 +34,37 @@ RENAMED = {
 
 
 class _Alias:
-    """Give the module of the new name for the old one."""
+    """Loader that returns the module of the new name for the old one."""
 
     def __init__(self, new: str) -> None:
         self._module = import_module(new)
         self._spec = self._module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module, which is loaded already."""
+        """Return the module, which is already loaded."""
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back: the import system has written that of the old name over it."""
+        """Restore the module's own spec, which the import system has replaced with that of the old name."""
         module.__spec__ = self._spec
 
 
 class _Finder:
-    """Find the old names, before the finder of files, which would load a submodule of a renamed package twice."""
+    """Finder of the old names.
+
+    It precedes the finder of files, which would load a submodule of a renamed package twice.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how an old name is imported; None for all other names."""
+        """Return the spec of an old name; None for all other names."""
         new = RENAMED.get(fullname)
         if new is None:
             return None
         warnings.warn(f"{fullname} is now {new}: import that", DeprecationWarning, stacklevel=2)
         # The bases in `importlib.abc` take longer to import than `callboard`; the import system needs the methods only.
-        return ModuleSpec(fullname, _Alias(new))  # pyright: ignore[reportArgumentType]  # see above
+        return ModuleSpec(fullname, _Alias(new))  # pyright: ignore[reportArgumentType] - no base of importlib.abc, as said above
 
 
 def install() -> None:

@@ -82,7 +82,7 @@ class Choices(random.Random):
         super().__init__(0)
         self.again, self.made = again, list[tuple[int, int]]()
 
-    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
+    def choice(self, seq: Sequence[Any]) -> Any:
         place = self.again[len(self.made)] if len(self.made) < len(self.again) else 0
         self.made.append((place, len(seq)))
         return seq[place]
@@ -363,7 +363,7 @@ def calls_of(wanted: list[tuple[str, str, str]]) -> tuple[tuple[CallState, ...],
     running: set[Operation] = set()
     for place, (kind, stage, _) in enumerate(wanted):
         call = ToolCall(id=f"c{place}", use_id=f"u{place}", name=kind, input={})
-        states.append(CallState(call, "allowed" if stage == "running" else stage))  # type: ignore[arg-type]
+        states.append(CallState(call, "allowed" if stage == "running" else stage))
         running |= {Operation("tool", f"c{place}")} if stage == "running" else set()
     keys: Mapping[str, str] = {f"c{n}": path for n, (kind, _, path) in enumerate(wanted) if kind in ("read", "write")}
     return tuple(states), facts(tools=TOOLS, keys=keys, running=frozenset(running))

@@ -1,4 +1,4 @@
-"""`callboard` on the PATH of an example: hands its streams to the test, which starts the process from a warm copy."""
+"""`callboard` on the PATH of an example: pass the streams to the test, which starts the process from a warm copy."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Waiting until something changes: no change is missed, on both event loops."""
+"""Waiting for a condition misses no change, on both event loops."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_waiter_sees_changes_that_come_before_it_runs_again() -> None:
         group.start_soon(follow)
         await anyio.wait_all_tasks_blocked()
         notifier.notify()
-        notifier.notify()  # the waiter is scheduled, and has not run
+        notifier.notify()  # the waiter is scheduled, but has not run
         await anyio.wait_all_tasks_blocked()
         notifier.notify()
     assert seen == [2, 3]
@@ -145,7 +145,7 @@ async def test_no_interleaving_of_looks_and_changes_loses_the_last_change(seed: 
             changes = notifier.changes
             if value == 20:
                 return
-            await pause()  # what a look may take, while changes come
+            await pause()  # the time of one check while changes arrive
             await notifier.changed(changes)
 
     with anyio.fail_after(30):

@@ -1,4 +1,4 @@
-"""Names of modules that the documentation gave in earlier versions still import, and are the same modules."""
+"""Module names from earlier documentation still import, and are the same modules."""
 
 from __future__ import annotations
 

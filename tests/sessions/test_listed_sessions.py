@@ -1,4 +1,4 @@
-"""How the list of sessions tells an ended session from one that was continued."""
+"""The list of sessions distinguishes an ended session from a continued one."""
 
 from __future__ import annotations
 

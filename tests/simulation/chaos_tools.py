@@ -197,7 +197,7 @@ class Moody:
         if request.kind == "shutdown" or draw.random() < 0.15:
             return None
         yes = "answered" if request.kind == "question" else draw.choice(("approved", "approved", "rejected"))
-        return Answer(yes, "person", "that is how it is")  # type: ignore[arg-type]
+        return Answer(yes, "person", "that is how it is")
 
 
 class Bug(Exception):

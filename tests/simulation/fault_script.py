@@ -1,7 +1,7 @@
 """What the model says in the little session of the fault matrix: a lead, a subagent, a teammate, three summaries.
 
 Each agent does its steps in order, and a step counts as done when its reply went out whole: so whoever is asked again,
-after a retry or after a turn that failed, goes on where it was. What was done twice, or by half, can be read in the
+after a retry or after a turn that failed, continues where it was. What was done twice, or by half, can be read in the
 files: each line is written by one call.
 """
 

@@ -131,7 +131,7 @@ class Play:
 
     def __post_init__(self) -> None:
         self.world = team_world(self.model, *self.outside.tools().values(), approvers=[Approves()], store=self.store)
-        self.world.spec_of = self._spec_of  # type: ignore[method-assign]
+        self.world.spec_of = self._spec_of
 
     def _spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
         spec = TeamWorld.spec_of(self.world, agent_type, name, parent)

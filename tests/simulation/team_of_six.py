@@ -41,7 +41,7 @@ class SixRun(Run):
 
     names: ClassVar[tuple[str, ...]] = MATES
     settles: ClassVar[float] = 10.0
-    outside: SixOutside = field(default_factory=lambda: SixOutside(slow=5.0))  # type: ignore[assignment]
+    outside: SixOutside = field(default_factory=lambda: SixOutside(slow=5.0))
     board: Board = field(default_factory=Board)
     post: Post = field(default_factory=Post)
     quiet_at: float = 0.0

@@ -123,7 +123,7 @@ def as_body(request: ModelRequest) -> Json:
 class Files(dict[str, str]):
     """Every file is there, and of another size."""
 
-    def get(self, key: str, default: str | None = None) -> str:  # type: ignore[override]
+    def get(self, key: str, default: str | None = None) -> str:
         size = SIZES[sum(map(ord, key)) % len(SIZES)]
         line = f"    {key} = call(of, something, else)\n"
         return line * (size // len(line))

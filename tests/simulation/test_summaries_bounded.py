@@ -37,7 +37,7 @@ class Files(dict[str, str]):
         super().__init__()
         self.size = size
 
-    def get(self, key: str, default: str | None = None) -> str:  # type: ignore[override]
+    def get(self, key: str, default: str | None = None) -> str:
         line = f"    {key} = call(of, something, else)\n"
         return line * (self.size // len(line))
 

@@ -1,4 +1,4 @@
-"""Call ordering: which calls of one reply may overlap, and which wait for earlier ones. Pure.
+"""Order of the calls of one reply: some may overlap, others wait for earlier ones. Pure.
 
 The results of a reply are the same as if its calls ran one after another, in order. Calls overlap if that makes no
 difference. Each tool belongs to one class:
@@ -23,14 +23,14 @@ An earlier call counts from the reply on until it is settled, or denied:
     --------------------------  ------------------------------------------------------------------------------------
     proposed (being judged)     not judged: its verdict may depend on the effect (a link, a skill's rule, a new server).
                                 A hook may still change the path: then no call that reads or changes a path runs
-    asking (for approval)       not judged, for as long as it takes; calls that do not depend on it continue
+    asking (for approval)       not judged until it is answered; calls that do not depend on it continue
     allowed, started            not judged
     finished (hooks to come)    not judged: a hook may reformat the file
     settled, denied             free
 
 A judged call is checked again before it runs: a hook or a person may have changed its path.
 
-A call after a barrier waits until the barrier has run; if the barrier succeeded, the call is not run at all.
+A call after a barrier waits until the barrier has run; if the barrier succeeded, the call is not run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WAITS: Mapping[OrderClass, Mapping[OrderClass, _Rule]] = MappingProxyType(
     {
         "look": _after("store"),
         "own": _after("own"),
-        "store": _after("look", "store", "write"),  # a message may say that the file is there
+        "store": _after("look", "store", "write"),  # a message may announce the file
         "read": _after("delegate", path=("write",)),
         "survey": _after("delegate", "write"),
         "write": _after("delegate", "survey", path=("read", "write")),
@@ -175,7 +175,7 @@ def _free(calls: tuple[CallState, ...], facts: Facts, stage: Literal["proposed",
         if call.stage == stage and not earlier.holds(kind, path):
             free.append(call)
         if kind == "exclusive":
-            break  # everything behind it waits
+            break  # all later calls wait
         if kind in _ONE_PATH:
             earlier.add(kind, "" if unsure and call.stage == "proposed" else path)  # a hook may still change the path
         elif kind not in earlier.classes:

@@ -14,8 +14,10 @@ _MOST = 64
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that returns True if the glob matches a relative path. Raises ValueError for an invalid
-    glob."""
+    """Return a function that returns True if the glob matches a relative path.
+
+    Raises ValueError for an invalid glob.
+    """
     if not pattern or len(pattern) > 1_000 or "\0" in pattern:
         raise ValueError("it is empty or too long")
     ways = [_compile(way) for way in expand_braces(pattern)]
@@ -55,8 +57,10 @@ def _compile(pattern: str) -> list[re.Pattern[str] | None]:
 
 
 def _fits(names: Sequence[str], way: Sequence[re.Pattern[str] | None]) -> bool:
-    """Return True if the names match. Tracks the set of reachable positions in the pattern: the steps are names times
-    positions."""
+    """Return True if the names match.
+
+    Tracks the set of reachable positions in the pattern: the steps are names times positions.
+    """
     places = _closed({0}, way)
     for name in names:
         places = _closed({after for place in places for after in _step(place, name, way)}, way)

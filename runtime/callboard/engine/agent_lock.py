@@ -1,12 +1,12 @@
-"""The right to run an agent. Whoever runs it holds its lock, and only the holder shows what the agent does.
+"""The right to run an agent. Only the holder of an agent's lock runs the agent and shows its output.
 
 1. Each life of an agent has one `AgentLock`, made by the supervisor, and at most one holder at a time.
-2. The loop (`engine/loop.py`) holds it from the first step of a turn to its last. Between turns it is free, except
+2. The loop (`engine/loop.py`) holds it from the first step of a turn to the last. Between turns it is free, except
    while something is recorded in the agent's journal.
-3. Output of an agent leaves the engine through `Host.observed` and `Host.streamed`, which refuse a holder without the
-   lock. So a screen gets blocks only from the object that runs the agent now.
-4. Taking a lock never waits. A second holder is a bug in the runtime and raises `AgentLockError`. So printing, which
-   takes no lock, and a lock, which waits for no screen, cannot deadlock.
+3. Output of an agent leaves the engine through `SessionRuntime.observed` and `SessionRuntime.streamed`, which refuse an
+   object without the lock. So a screen gets blocks only from the object that runs the agent now.
+4. Taking a lock never waits. A second holder is a bug in the runtime and raises `AgentLockError`. Printing takes no
+   lock and a lock waits for no screen, so they cannot deadlock.
 
 All methods are called in the thread of the event loop.
 """
@@ -18,7 +18,7 @@ from typing import Self
 
 
 class AgentLockError(RuntimeError):
-    """A bug in the runtime: output of an agent without its lock, or a second holder."""
+    """Bug in the runtime: output of an agent without its lock, or a second holder."""
 
 
 class AgentLock:
@@ -65,8 +65,10 @@ class AgentLockHolder:
             self.give_up()
 
     def give_up(self) -> None:
-        """Free the lock at once, because the agent was killed: an operation that cannot be cancelled shows nothing
-        more."""
+        """Free the lock at once, because the agent was killed.
+
+        An operation that cannot be cancelled shows nothing from now on.
+        """
         if self._lock.holder is self:
             self._lock.holder = None
 

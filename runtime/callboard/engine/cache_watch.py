@@ -1,7 +1,7 @@
-"""Monitor of the prompt cache for one agent's calls. It names the change when the cache finds almost nothing.
+"""Monitor of the prompt cache for one agent's calls. It reports the cause when the cache finds almost nothing.
 
-The counts are in the journal (`AgentState.costs`). The last request is kept by reference in this process, and examined
-only when a series of misses is reported. A resume begins with the view that it loads.
+The counts are in the journal (`AgentState.costs`). This process keeps a reference to the last request, and examines it
+only to report a series of misses. A resume begins with the loaded view.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CacheWatch:
         self._prefix: SharedPrefix | None = None
 
     def resumes(self, sent: Sent) -> None:
-        """Set the view and the prompt that a resume loaded."""
+        """Store the view and the prompt that a resume loaded."""
         self._answered = sent
 
     def asks(self, sent: Sent) -> None:
@@ -61,8 +61,10 @@ class CacheWatch:
         return ev.CacheThrash(at=reply.at, calls=health.misses, changed=changed)
 
     def prefix(self, request: ModelRequest, limits: ModelLimits) -> SharedPrefix | None:
-        """Return the prefix up to the cache mark that this request shares with those of other agents; None if it is too
-        short for the cache. Computed again only when the prompt or the model changes."""
+        """Return the prefix up to the cache mark that this request shares with requests of other agents.
+
+        None if it is too short for the cache. Computed again only when the prompt or the model changes.
+        """
         parts = (request.model, request.system, request.tools)
         if self._prefixed == parts:
             return self._prefix

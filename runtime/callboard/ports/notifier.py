@@ -1,4 +1,7 @@
-"""Waiting until something changes, for every layer that waits: the only class here that is no contract."""
+"""Notifier for every layer that waits until something changes.
+
+It is the only class in this package that is no contract.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from anyio.lowlevel import checkpoint
 class Notifier:
     """Count of the changes of something, and the wait for the next one.
 
-    No change is lost between a look and a wait: a waiter reads `changes`, then looks, then waits with that number, and
-    `changed` returns at once if there was a change since. A change costs one addition while nothing waits. Belongs to
-    one event loop; the notifier itself may be created without one.
+    No change is lost between a check and a wait: a waiter reads `changes`, then checks the state, then waits with that
+    number, and `changed` returns at once if there was a change since. A change costs one addition while nothing waits.
+    Belongs to one event loop; the notifier itself may be created without one.
     """
 
     __slots__ = ("_changes", "_next")
@@ -25,7 +28,7 @@ class Notifier:
 
     @property
     def changes(self) -> int:
-        """Return the number of changes so far. Read it before you look at what can change."""
+        """Return the number of changes so far. Read it before you check the state."""
         return self._changes
 
     def notify(self) -> None:
@@ -38,7 +41,7 @@ class Notifier:
     async def changed(self, since: int) -> int:
         """Wait until there are other changes than `since`, and return their number. Several changes count as one."""
         if self._changes != since:
-            await checkpoint()  # a loop that causes changes itself lets others run
+            await checkpoint()  # a loop that causes changes itself must let others run
         while self._changes == since:
             if self._next is None:
                 self._next = anyio.Event()

@@ -1,7 +1,7 @@
-"""Facts that the permission judge needs from the world: how a script parses, and where a path leads.
+"""Ports for facts that the permission judge needs from outside: the syntax tree of a script, and the target of a path.
 
 Both ports are synchronous and quick: they are called from a worker thread, or directly for short plain commands.
-Neither decides anything, and neither raises: what cannot be found out is a value that asks (`Unparsed`, `malformed`).
+Neither decides anything, and neither raises: an unknown fact is a value that asks (`UnparsedScript`, `malformed`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from callboard.core.permissions.values import Parsed, PathFact, PathQuery
 
 
 class ShellParser(Protocol):
-    """Turns script text into its syntax tree."""
+    """Parser from script text to a syntax tree."""
 
     def parse(self, source: str) -> Parsed:
-        """Return the script as bash would read it, or `Unparsed` with the reason.
+        """Return the script as bash would read it, or `UnparsedScript` with the reason.
 
-        Input with odd characters, beyond the size limits, or on which parsers disagree is `Unparsed`.
+        Input with odd characters, beyond the size limits, or on which parsers disagree is `UnparsedScript`.
         Deterministic: the same text gives an equal value. Never raises.
         """
         ...
 
 
 class PathFacts(Protocol):
-    """Says where paths lead, as the kernel resolves them, for one agent's folder."""
+    """Lookup of path targets, as the kernel resolves them, for one agent's folder."""
 
     @property
     def root(self) -> str:
@@ -34,7 +34,7 @@ class PathFacts(Protocol):
 
     @property
     def home(self) -> str:
-        """The home directory that a tilde stands for, absolute."""
+        """Return the home directory for a tilde, absolute."""
         ...
 
     @property

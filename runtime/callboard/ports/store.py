@@ -1,4 +1,4 @@
-"""The store: five primitives under everything durable (docs/design.md, "The store").
+"""Port of the store: five primitives under everything durable (docs/design.md, "The store").
 
 Rules, tested for every adapter by `tests/adapters/storage/store_conformance.py`:
 
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """The process that holds a lease."""
+    """Process that holds a lease."""
 
     pid: int
     started: float
@@ -80,8 +80,10 @@ class Lease(Protocol):
 
     @property
     def fence(self) -> Fence:
-        """Return the fence for writes under this lease. The next holder's number is higher; writes with this one are
-        then `Fenced`."""
+        """Return the fence for writes under this lease.
+
+        The next holder's number is higher; writes with this one are then `Fenced`.
+        """
         ...
 
     async def release(self) -> None:
@@ -97,8 +99,10 @@ class Changes(Protocol):
     async def __anext__(self) -> Row: ...
 
     def at_hand(self) -> Sequence[Row]:
-        """Return, without waiting, the rows that were read together with the last one. With them every commit is
-        complete."""
+        """Return, without waiting, the rows that were read together with the last one.
+
+        With them every commit is complete.
+        """
         ...
 
 
@@ -118,19 +122,23 @@ class Store(Protocol):
     """Durable storage. Thread-safe within a process; any number of processes share one store."""
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
-        """Perform all writes or none. Return one number for each, in order: the seq of an append (the old one if its id
-        exists), the revision of a put, 0 for a delete or an expectation. Without writes it does nothing.
+        """Perform all writes or none.
+
+        Return one number for each, in order: the seq of an append (the old one if its id exists), the revision of a
+        put, 0 for a delete or an expectation. Without writes, do nothing.
 
         Raises `Conflict` (its `what` names the stream or key with an unexpected state), `Fenced`, and `StoreFull` for a
-        full disk or a quota; in each case nothing happened.
+        full disk or a quota; in each case nothing was written.
 
         Cancelling the caller does not undo a commit that was handed over: shield it if that matters.
         """
         ...
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
-        """Return the records after number `after`, in order, at most `limit` (None: all); none for a missing stream. A
-        damaged record that was set aside is left out: its number is missing."""
+        """Return the records after number `after`, in order, at most `limit` (None: all); none for a missing stream.
+
+        A damaged record that was set aside is left out: its number is missing.
+        """
         ...
 
     async def last(self, stream: str) -> int:
@@ -160,8 +168,10 @@ class Store(Protocol):
         ...
 
     async def put_blob(self, data: bytes) -> str:
-        """Store bytes by content and return the digest (sha256, 64 hex digits). Durable when it returns. Idempotent.
-        Raises `StoreFull`."""
+        """Store bytes by content and return the digest (sha256, 64 hex digits).
+
+        Durable when it returns. Idempotent. Raises `StoreFull`.
+        """
         ...
 
     async def get_blob(self, digest: str) -> bytes:
@@ -169,8 +179,10 @@ class Store(Protocol):
         ...
 
     async def acquire(self, lease_name: str) -> Lease | LeaseHolder:
-        """Acquire the lease, or return its current holder at once, without waiting. The lease of a dead process is
-        free."""
+        """Acquire the lease, or return its current holder at once, without waiting.
+
+        The lease of a dead process is free.
+        """
         ...
 
     async def holder(self, lease_name: str) -> LeaseHolder | None:

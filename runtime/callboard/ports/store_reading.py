@@ -1,4 +1,4 @@
-"""Reading of a store that skips damaged values. The store sets them aside and reports them."""
+"""Functions that read a store without its damaged values, which the store sets aside and reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def records_of(store: Store, stream: str, after: int = 0, limit: int | Non
         try:
             return await store.read(stream, after, limit)
         except ValueDamaged:
-            continue  # each read that fails sets one record aside, so that the next one gets farther
+            continue  # each failed read sets one record aside, so that the next read gets farther
 
 
 async def rows_of(store: Store, prefix: str) -> Sequence[Row]:

@@ -42,8 +42,10 @@ def status_of(answer: Answer) -> Literal["approved", "rejected", "answered"]:
 
 
 class FunctionApprover:
-    """Approver that calls a function. A function that is not async runs in a worker thread. If it raises, the session
-    fails with that error."""
+    """Approver that calls a function.
+
+    A function that is not async runs in a worker thread. If it raises, the session fails with that error.
+    """
 
     def __init__(self, function: ApproverFunction) -> None:
         self._function = function

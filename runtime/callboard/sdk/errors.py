@@ -1,29 +1,29 @@
-"""Every error that the Python API raises, in one tree. `str(error)` says what, where and what to do.
+"""Every error that the Python API raises, in one tree. `str(error)` states the problem, its place and the remedy.
 
     CallboardError
-    ├── PersonCanAct          you can mend it: by an argument, a setting, a key, an answer, a larger budget
-    │   ├── UsageError            a call of the API asks for what does not exist or fit together
-    │   │   ├── NotTyped              a function cannot be a tool, an agent or a workflow as it is written
-    │   │   └── SessionClosed         the session is not open (any more)
+    ├── PersonCanAct          you can fix it: by an argument, a setting, a key, an answer, a larger budget
+    │   ├── UsageError            arguments that do not exist or do not fit together
+    │   │   ├── NotTyped              a function cannot be a tool, an agent or a workflow as written
+    │   │   └── SessionClosed         the session is not open
     │   ├── SettingsError         a settings, agent, skill or scenario file is wrong; `where` names file and field
     │   ├── CredentialsMissing    no key for the model service
     │   ├── UnknownModel          a budget in dollars needs the model's price
     │   ├── WorkspaceUnusable     the workspace or a state folder cannot be read or written
     │   ├── SessionHosted         another live process hosts the session; `pid`
-    │   ├── SessionTakenOver      a person made another process its host; `pid`
-    │   ├── AnswerNeeded          nobody can answer, or nobody has in time
-    │   ├── LimitReached          no budget has room; `limit`
-    │   ├── RunFailed             a run did not end well, and its result was wanted; `result`
-    │   ├── WrongResult           an agent did not give the typed result that was asked for; `errors`, `text`
+    │   ├── SessionTakenOver      a user moved the session to another process; `pid`
+    │   ├── AnswerNeeded          no one can answer, or no one answered in time
+    │   ├── LimitReached          a budget is used up; `limit`
+    │   ├── RunFailed             the result of a failed run was requested; `result`
+    │   ├── WrongResult           an agent did not return the requested type; `errors`, `text`
     │   ├── AgentFailed           an agent of a workflow did not finish; `outcome`, `text`
-    │   ├── BudgetSpent           a workflow has used what it may use; `spent`, `limit` (US dollars)
-    │   ├── WorkflowChanged       a resumed workflow asks for another step than it did; `step`
-    │   └── StepUnknown           a step was cut off with its process, and may have had its effect; `step`
-    ├── ModelCanAct           raised by a tool of yours: an error result that the model reads
+    │   ├── BudgetSpent           a workflow has used its budget; `spent`, `limit` (US dollars)
+    │   ├── WorkflowChanged       a resumed workflow requests another step than before; `step`
+    │   └── StepUnknown           the process ended during a step, which may have had its effect; `step`
+    ├── ModelCanAct           raised by your tool: an error result that the model reads
     │   └── ToolError
-    └── NobodyCanAct          stop now, keep what there is: StoreDamaged, StoreFull, Fenced, ModelUnavailable
+    └── NobodyCanAct          stop and keep the files: StoreDamaged, StoreFull, Fenced, ModelUnavailable
 
-Anything else that comes out of the API is a bug in Callboard, or an exception of your own code.
+Any other exception is a bug in Callboard, or comes from your own code.
 """
 
 from __future__ import annotations
@@ -115,8 +115,10 @@ class WrongResult(PersonCanAct):
 
 
 class AgentFailed(PersonCanAct):
-    """An agent of a workflow ended before it finished. `outcome`: `failed`, `limit`, `stopped` or `blocked`. `text`:
-    its last text."""
+    """An agent of a workflow ended before it finished.
+
+    `outcome`: `failed`, `limit`, `stopped` or `blocked`. `text`: its last text.
+    """
 
     def __init__(self, what: str, outcome: str, text: str) -> None:
         super().__init__(what)
@@ -125,8 +127,10 @@ class AgentFailed(PersonCanAct):
 
 
 class BudgetSpent(PersonCanAct):
-    """A workflow has used its budget (`spent`, `limit`: US dollars). Finished steps are kept: resume it with a larger
-    budget."""
+    """A workflow has used its budget (`spent`, `limit`: US dollars).
+
+    Finished steps are kept: resume it with a larger budget.
+    """
 
     exit_code = 5
 
@@ -138,7 +142,9 @@ class BudgetSpent(PersonCanAct):
 
 class WorkflowChanged(PersonCanAct):
     """A resumed workflow requested another step than in its first run, because its code or its arguments changed.
-    `step` is the id of the step."""
+
+    `step` is the id of the step.
+    """
 
     exit_code = 3
 
@@ -148,8 +154,10 @@ class WorkflowChanged(PersonCanAct):
 
 
 class StepUnknown(PersonCanAct):
-    """The process ended during a step, so its effect is unknown. The step never runs again unless you allow it. `step`
-    is the id of the step."""
+    """The process ended during a step, so its effect is unknown.
+
+    The step never runs again unless you allow it. `step` is the id of the step.
+    """
 
     exit_code = 3
 

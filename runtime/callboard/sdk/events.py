@@ -157,8 +157,10 @@ class TurnBegan:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """An agent's turn ended. `text` is its final text. `why` is the reason for the end, if the model did not end the
-    turn itself."""
+    """An agent's turn ended.
+
+    `text` is its final text. `why` is the reason for the end, if the model did not end the turn itself.
+    """
 
     agent: str
     reason: Literal["end", "limit", "failed", "interrupted", "stopped", "refused", "overflow", "blocked"]
@@ -176,8 +178,10 @@ class Rested:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Unchanged record of an agent's journal (docs/records.md), in streams opened with `raw=True`. `seq` is its number,
-    from 1."""
+    """Unchanged record of an agent's journal (docs/records.md), in streams opened with `raw=True`.
+
+    `seq` is its number, from 1.
+    """
 
     agent: str
     seq: int

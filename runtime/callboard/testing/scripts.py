@@ -1,4 +1,4 @@
-"""Models that play what a test wrote: a list of replies for each agent, or a scenario in YAML (docs/rehearsal.md)."""
+"""Models that play a test's script: a list of replies for each agent, or a scenario in YAML (docs/rehearsal.md)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Played = Reply | Fault | Callable[[ModelRequest], "Reply | Fault"]
 
 
 def say(text: str, stop_reason: str = "end_turn") -> Reply:
-    """A reply of text."""
+    """Return a reply of text."""
     return Reply(({"type": "text", "text": text},), stop_reason, Usage(input_tokens=10, output_tokens=5), "scripted")
 
 
 def use(name: str, given: Json | None = None, *more: tuple[str, Json], text: str = "") -> Reply:
-    """A reply that calls tools: one, or several at once."""
+    """Return a reply that calls one or more tools."""
     calls = [(name, given or {}), *more]
     blocks: list[Json] = [{"type": "text", "text": text}] if text else []
     blocks += [
@@ -36,15 +36,16 @@ def use(name: str, given: Json | None = None, *more: tuple[str, Json], text: str
 
 
 def fault(kind: str, **more: object) -> Fault:
-    """A failed call."""
+    """Return a failed call."""
     return Fault.model_validate({"kind": kind, **more})
 
 
 class ScriptedModel:
-    """Plays a list of replies for each agent; the same call asked again gets the same reply, also after a crash.
+    """Model that plays a list of replies for each agent. A repeated call gets the same reply, even after a crash.
 
-    An entry is a `Reply`, a `Fault` (raised, then the next try of that call gets the next entry), or a function of the
-    request. An agent whose list is used up says `end`. `counts`: how long it says that a request is; None: it cannot.
+    An entry is a `Reply`, a `Fault` (raised; the next attempt of the call gets the next entry), or a function of the
+    request. Once an agent's list is used up, its reply is `end`. `counts`: function that returns the size of a request
+    in tokens; None: the model cannot count.
     """
 
     counts: Callable[[ModelRequest], int] | None = None
@@ -81,7 +82,7 @@ class ScriptedModel:
         return self.counts(request)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def _entry(self, request: ModelRequest) -> Played:
         key = (request.session, request.agent, request.ordinal)
@@ -95,7 +96,7 @@ class ScriptedModel:
 
 
 def _named(reply: Reply, request: ModelRequest) -> Reply:
-    """The reply with ids for its calls, the same whenever the call is asked again."""
+    """Return the reply with ids for its calls; a repeated call gets the same ids."""
     blocks = [
         {**block, "id": f"toolu_{request.agent}_{request.ordinal}_{place}"}
         if block.get("type") == "tool_use"
@@ -106,13 +107,15 @@ def _named(reply: Reply, request: ModelRequest) -> Reply:
 
 
 class ScenarioModel(ScriptedModel):
-    """Plays a scenario file in memory: the same file that `--model rehearsal:FILE` plays over HTTP (docs/rehearsal.md).
+    """Model that plays a scenario file in memory.
+
+    The file is one that `--model rehearsal:FILE` plays over HTTP (docs/rehearsal.md).
 
     Replies, guards, captures and the kinds of faults are applied; latencies, rates and limits of models are not.
     """
 
     def __init__(self, source: str | Path) -> None:
-        """`source`: a file, or the YAML itself where it has several lines. Raises `SettingsError` for what is wrong."""
+        """Load `source`: a file, or YAML text with several lines. Raises `SettingsError` for an invalid scenario."""
         super().__init__({})
         text = source if isinstance(source, str) and "\n" in source else Path(source).read_text("utf-8")
         self._player = Player(load_scenario(text, "scenario" if text is source else str(source)))
@@ -135,7 +138,7 @@ class ScenarioModel(ScriptedModel):
 
 
 def _as_asked(request: ModelRequest, player: Player) -> SimulatedRequest:
-    """The call as a scenario sees it."""
+    """Convert the request into the form that a scenario reads."""
     body: Json = {
         "model": request.model,
         "max_tokens": request.max_tokens,

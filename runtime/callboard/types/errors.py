@@ -1,4 +1,4 @@
-"""Every error of ours, in one tree. A branch says who can act on it.
+"""Errors of Callboard, in one tree. A branch states who can act on the error.
 
     CallboardError
     ├── PersonCanAct          configuration, credentials, trust, budget: the message says what to change
@@ -12,22 +12,22 @@
     │   ├── ContextOverflow       the conversation does not fit, even after compaction           exit 5
     │   ├── SessionHosted         another live process hosts the session                         exit 3
     │   └── SessionTakenOver      a person made another process its host                         exit 3
-    ├── ModelCanAct           what a tool refuses: becomes an error result, never leaves the tool
+    ├── ModelCanAct           a refusal by a tool: becomes an error result, never leaves the tool
     │   └── ToolRefused
-    ├── RuntimeCanAct         handled inside: retry, compact, take the next
+    ├── RuntimeCanAct         handled by the runtime: retry, compact, take the next
     │   ├── CallFault             a model call failed; carries a `Fault`
     │   ├── CannotCount           the service did not count a request: estimate
     │   └── Conflict              compare-and-swap lost: read again
-    └── NobodyCanAct          stop now, keep what there is
+    └── NobodyCanAct          stop now, and keep the existing data
         ├── StoreDamaged          a record or the file is damaged; says where, and where it was set aside
         │   ├── ValueDamaged          one record or row failed its checksum; the rest can be read
-        │   └── SessionUnreadable     what one session needs is damaged, or newer than this version
+        │   └── SessionUnreadable     data of one session is damaged, or newer than this version
         ├── StoreFull             no room, or the file system refuses to write                   exit 3
         ├── StoreBusy             a stopped process holds the lock that each write needs         exit 3
         ├── Fenced                this process lost its lease; another one writes now            exit 3
         └── ModelUnavailable      attempts used up                                               exit 6
 
-Bugs are not wrapped: any other exception that reaches the command line is ours to mend (exit 70).
+Bugs are not wrapped: any other exception that reaches the command line is a bug of Callboard (exit 70).
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from typing import cast
 
 
 class CallboardError(Exception):
-    """Base class of all errors of Callboard. `str(error)` says what is wrong, where, and what to do. `exit_code` is
-    that of the command line."""
+    """Base class of all errors of Callboard.
+
+    `str(error)` says what is wrong, where, and what to do. `exit_code` is that of the command line.
+    """
 
     exit_code: int = 1
 
@@ -75,8 +77,10 @@ class UnknownModel(PersonCanAct):
 
 
 class WorkspaceUnusable(PersonCanAct):
-    """The workspace or one of Callboard's folders cannot be used: missing, read-only, another user's, or on a network
-    file system."""
+    """The workspace or one of Callboard's folders cannot be used.
+
+    The folder is missing, read-only, another user's, or on a network file system.
+    """
 
     exit_code = 3
 
@@ -114,7 +118,7 @@ class SessionHosted(PersonCanAct):
 
 
 class SessionTakenOver(PersonCanAct):
-    """The user made another process, `pid`, the host of this session, so this process leaves."""
+    """The user made another process, `pid`, the host of this session, so this process ends its part."""
 
     exit_code = 3
 
@@ -132,8 +136,10 @@ class ToolRefused(ModelCanAct):
 
 
 class CommandNotRun(ToolRefused):
-    """A command was not started, because its sandbox or its process could not be set up. It has no exit code and no
-    output. The model can only report it."""
+    """A command was not started, because its sandbox or its process could not be set up.
+
+    It has no exit code and no output. The model can only report it.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -148,7 +154,7 @@ class RuntimeCanAct(CallboardError):
 
 
 class Conflict(RuntimeCanAct):
-    """A compare-and-swap lost: `what` (a key or stream) stood at `found`, not at `expected`."""
+    """A compare-and-swap lost: `what` (a key or stream) was at `found` instead of `expected`."""
 
     def __init__(self, what: str, expected: int, found: int) -> None:
         super().__init__(f"{what} stands at {found}, not at {expected}: read it again")
@@ -203,8 +209,10 @@ class StoreBusy(NobodyCanAct):
 
 
 class Fenced(NobodyCanAct):
-    """Another process took over the lease. Writes of this process are refused, so that two hosts never write one
-    journal."""
+    """Another process took over the lease.
+
+    Writes of this process are refused, so that two hosts never write one journal.
+    """
 
     exit_code = 3
 

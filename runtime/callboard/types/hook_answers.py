@@ -230,7 +230,7 @@ class HandlerResult:
     """Reason why the handler blocks by its exit code; empty if it does not."""
 
 
-# Verdicts: what all hooks of one event come to
+# Verdicts: combined answers of all hooks of one event
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Operations: work of an agent that is under way in this process, beside its journal. Pure."""
+"""Operations: work of an agent that is in progress in this process, in addition to its journal. Pure."""
 
 from __future__ import annotations
 

@@ -11,17 +11,17 @@ from typing import Literal
 from callboard.types.records import Value
 
 WorktreeAct = Literal[
-    "making",  # a branch and a folder are about to be made; `base` is the commit
+    "making",  # a branch and a folder are about to be created; `base` is the commit
     "made",
-    "kept",  # no agent removes it any more, only a person
+    "kept",  # only a person may remove it now
     "saved",  # its uncommitted work was committed to its branch, as `tip`
-    "merging",  # `tip` is about to go into `onto`, which stands at `base`; with `commit`: its tests have passed
-    "merged",  # `onto` stands at `commit`
+    "merging",  # `tip` is about to be merged into `onto`, which is at `base`; with `commit`: its tests have passed
+    "merged",  # `onto` is at `commit`
     "joining",  # `base` is about to be merged into the worktree itself, to solve conflicts there
-    "joined",  # its conflicts stand in its files
-    "removing",  # its folder is about to go; `lost` is what a person agreed to lose
-    "removed",  # the folder is gone; `branch` is empty when the branch went too
-    "undone",  # what was begun was taken back
+    "joined",  # the conflicts are in its files
+    "removing",  # its folder is about to be removed; `lost` is the work that a person agreed to lose
+    "removed",  # the folder is gone; `branch` is empty if the branch was removed too
+    "undone",  # the begun act was undone
 ]
 
 

@@ -1,4 +1,4 @@
-"""Command hooks as real processes: what their exit means, their time, their environment, what they leave behind."""
+"""Command hooks as real processes: exit codes, timeouts, environment, and cleanup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def event(folder: Path, name: str = "PreToolUse", **fields: object) -> Json:
 
 
 async def run(command: str, folder: Path, timeout: float = 10, **fields: object) -> HandlerResult:
-    return await CommandHandler(command, str(folder)).run(event(folder, **fields), timeout)  # type: ignore[arg-type]
+    return await CommandHandler(command, str(folder)).run(event(folder, **fields), timeout)
 
 
 async def test_a_command_reads_the_event_and_blocks_with_2(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_what_cannot_be_started_is_a_fault(tmp_path: Path) -> None:
 
 
 async def test_a_time_out_ends_the_whole_session_of_the_command(tmp_path: Path) -> None:
-    for patience in (0.4, 5.0, 40.0):  # on a slow machine they are not both there in time
+    for patience in (0.4, 5.0, 40.0):  # on a slow machine the children may not have started in time
         with anyio.fail_after(50):
             command = "sleep 60 & echo $! > pid; (sleep 61 & echo $! > pid2; wait); wait"
             result = await run(command, tmp_path, timeout=patience)
@@ -123,7 +123,7 @@ async def test_commands_of_one_event_run_together_in_the_registry(tmp_path: Path
     registry = HookRegistry(timeout=40)
     for mine, other in (("a", "b"), ("b", "a")):
         os.mkfifo(tmp_path / mine)
-        # Each opens its own pipe for writing, which blocks until the other one reads it.
+        # Each process opens its own pipe for writing, which blocks until the other one reads it.
         command = f"echo x > {mine} & cat {other} > /dev/null; wait; exit 0"
         registry.add("PreToolUse", CommandHandler(command, str(tmp_path)), "Bash")
     refusing = "echo 'not on a Friday' >&2; exit 2"

@@ -1,4 +1,4 @@
-"""What a hook's command would start is looked up, and nothing is started."""
+"""The programs that a hook's command would start are found without starting anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A skill that is swapped for a link while a session runs is looked at again before it is shown or loaded."""
+"""A skill that is replaced by a link during a session is checked again before it is shown or loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_what_was_swapped_for_a_link_out_is_noticed_at_the_next_look(tmp_path: P
     library = SkillLibrary(ExtensionPaths(workspace, trusted=True, bundled=False))
     assert library.load("git").body == "body"
     moved = Path(os.path.normpath(skills / part))
-    moved.rename(tmp_path / "outside")  # the same file: the same time, size and number
+    moved.rename(tmp_path / "outside")  # the same file: same time, size, and inode
     moved.symlink_to(tmp_path / "outside")
     assert library.catalogue() == []
     assert [note.verdict for note in library.notes] == ["refused"]

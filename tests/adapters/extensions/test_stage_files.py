@@ -1,4 +1,4 @@
-"""A person's own stages: where they are found, and what is told when they are not."""
+"""A person's own stages: the folders that are searched, and the message for a stage that is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a person's decisions: many writers, damage, rights, and what is kept of it."""
+"""The file of trust decisions: concurrent writers, damage, file modes, and retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration files of git are read as git reads them, and little of what they say counts."""
+"""Git's configuration files are parsed as git parses them, and few of their settings are honored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An MCP server of bare JSON lines, with nothing but the standard library: it starts at once, and misbehaves on demand.
+"""MCP server of bare JSON lines on the standard library alone: it starts at once, and misbehaves on demand.
 
-Words: `stubborn` (takes no TERM), `parent` (leaves a process of another session behind), `noise` (prints before it
-serves), `env` is a tool that tells the environment, and so on. Run as a script.
+Words on the command line: `stubborn` (ignores SIGTERM), `parent` (leaves a process in another session behind), `noise`
+(prints before it serves); `env` is a tool that returns the environment, and so on. Run as a script.
 """
 
 from __future__ import annotations

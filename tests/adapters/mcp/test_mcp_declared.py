@@ -1,4 +1,4 @@
-"""A tool as its server declares it: what becomes of its hints, and what it may ask for."""
+"""A tool as its server declares it: the effect of its hints, and the permissions that it may ask for."""
 
 from __future__ import annotations
 

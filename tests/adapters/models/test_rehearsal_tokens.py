@@ -1,4 +1,4 @@
-"""Token estimates, and a prompt cache that reads and writes as the provider's does."""
+"""Token estimates, and a prompt cache that reads and writes like the provider's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def body(*blocks: Json, **fields: Any) -> Json:
 
 
 def ask(cache: PromptCache, request: Json, now: float = 0.0, spec: ModelSpec = SPEC) -> BilledInput:
-    """One whole exchange: planned, and begun at once."""
+    """Run one whole exchange: planned, and begun at once."""
     plan = cache.plan(survey(request), spec, now)
     cache.began(plan, now)
     return plan.usage

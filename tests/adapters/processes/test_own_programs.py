@@ -1,4 +1,4 @@
-"""Programs that the runtime starts take nothing of the folder that it was started in for their own."""
+"""Programs that the runtime starts load no code from the folder in which it was started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCENARIO = "agents: {lead: [{reply: hello}]}\n"
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with modules and programs that leave a mark; the mark."""
+    """Fill the current folder with modules and programs that leave a mark, and return the path of the mark."""
     mark, folder = tmp_path / "sprung", tmp_path / "work"
     for module in ("callboard/__init__.py", "callboard/__main__.py", "typing.py", "sitecustomize.py", "anyio.py"):
         (folder / module).parent.mkdir(parents=True, exist_ok=True)

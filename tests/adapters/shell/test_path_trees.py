@@ -1,4 +1,4 @@
-"""Which files a command reads as a tree, and which names a shell pattern could match."""
+"""Files that a command reads as a tree, and names that a shell pattern can match."""
 
 from __future__ import annotations
 

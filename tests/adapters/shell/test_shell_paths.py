@@ -1,4 +1,4 @@
-"""Opening beneath a folder never leaves it, also while links are swapped."""
+"""Opening a path beneath a folder never leaves the folder, even while links are swapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paths of one call are judged with one reading of git's index, however many paths they are."""
+"""All paths of one call are judged with a single read of git's index."""
 
 from __future__ import annotations
 

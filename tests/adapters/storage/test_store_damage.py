@@ -1,4 +1,4 @@
-"""Damage is found, set aside and told; it never passes for data, and never for nothing."""
+"""Damage is detected, set aside, and reported; it is never read as data, and never as absence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 async def fill(folder: Path) -> dict[str, object]:
-    """A store with something of everything in it; what it holds."""
+    """Create a store with every kind of content, and return the content."""
     store = await open_store(folder)
     for number in range(40):
         data = f"record-{number}-".encode() * 40
@@ -41,7 +41,7 @@ async def contents(store: SqliteStore) -> dict[str, object]:
     held: dict[str, object] = {row.key: (row.value, row.revision) for row in await store.keys("")}
     for stream in ("s0", "s1", "s2", "s3"):
         held |= {f"{stream}/{record.seq}": record.data for record in await store.read(stream)}
-    for number in range(40):  # an id that was seen appends nothing
+    for number in range(40):  # a known id appends nothing
         held[f"id-{number}"] = await store.commit(Append(f"s{number % 4}", b"again", id=f"id-{number}"))
     return held
 
@@ -175,7 +175,7 @@ async def test_a_file_cut_in_the_last_page_of_a_large_value_is_kept_and_told(tmp
     await store.commit(Put("large", random.Random(1).randbytes(50_000)))
     await store.aclose()
     file = tmp_path / "s" / "callboard.db"
-    file.write_bytes(file.read_bytes()[:-100])  # SQLite's own check reads no content of such pages
+    file.write_bytes(file.read_bytes()[:-100])  # SQLite's own check does not read the content of such pages
     with pytest.raises(StoreDamaged, match="kept as"):
         await open_store(tmp_path / "s")
     await (await open_store(tmp_path / "s")).aclose()
@@ -200,7 +200,7 @@ async def test_a_flipped_byte_is_never_silent(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "sound", folder)
         flip(folder / "callboard.db", offset := chance.randrange(size))
         noticed += await is_told_or_harmless(folder, held, f"byte {offset}")
-    assert noticed > 8  # the rest fell on free space
+    assert noticed > 8  # the others hit free space
 
 
 async def test_a_flipped_byte_in_the_log_is_never_silent(tmp_path: Path) -> None:
@@ -235,14 +235,14 @@ async def test_a_log_with_a_damaged_header_is_kept_and_told(tmp_path: Path, offs
 
 
 async def is_told_or_harmless(folder: Path, held: dict[str, object], where: str) -> bool:
-    """Whether it was told; fails if it was neither told nor harmless."""
+    """Return whether the damage was reported; fail if it was neither reported nor harmless."""
     try:
         store = await open_store(folder)
     except StoreDamaged:
         assert list(folder.glob("callboard.db.damaged-*")), where
         return True
     except WorkspaceUnusable:
-        return True  # in the header's marks: taken for another program's, or a newer one's
+        return True  # header marks: the file seems to belong to another program, or a newer version
     if not store.damage:
         assert await contents(store) == held, where
     told = bool(store.damage)
@@ -340,7 +340,7 @@ async def test_what_is_readable_beside_any_destroyed_page_is_salvaged(tmp_path: 
         try:
             salvaged = copy.salvage(damaged, folder)
         except StoreDamaged:
-            continue  # a page that all others hang on
+            continue  # a page that all others depend on
         most = max(most, salvaged.records)
         assert not [one for one in folder.iterdir() if one.is_dir()], "no scratch folder is left"
     assert 200 < most <= 300

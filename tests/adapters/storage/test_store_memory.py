@@ -1,4 +1,4 @@
-"""The in-memory store keeps the laws, dies where it is told to, and comes back with what was written."""
+"""The in-memory store follows the store's rules, dies where it should, and reopens with the written content."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend  # noqa: F401
+from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend  # noqa: F401 - pytest collects them here
 
 from callboard.adapters.storage.feed import Feed
 from callboard.adapters.storage.memory import Crashed, CrashPoint, MemoryStore

@@ -1,4 +1,4 @@
-"""Open files: the limit of a server and of the programs that it starts, and none left behind by a session."""
+"""Open files: the limit of a server and of its programs, and none left open by a session."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sessions_that_are_opened_and_closed_leave_no_file_open(
 
 
 def test_a_follower_goes_on_from_the_newest_revision_of_the_whole_store(tmp_path: Path) -> None:
-    """Else an idle session reads all that a busy one beside it ever wrote, each time."""
+    """Otherwise an idle session would read everything that a busy one beside it ever wrote, each time."""
 
     async def reached() -> list[int]:
         store = await open_store(tmp_path, durability="process")

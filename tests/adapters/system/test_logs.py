@@ -1,4 +1,4 @@
-"""The log of a session: every line of it, in order, whoever wrote it and from wherever."""
+"""A session's log contains every line in order, from every process and place."""
 
 from __future__ import annotations
 

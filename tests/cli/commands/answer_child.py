@@ -1,7 +1,7 @@
-"""Answers the pending plans in the ways of a person; run as a script by `test_tool_namespaces.py`. argv: MODEL WAY...
+"""Answer the pending plans in several ways; run as a script by `test_tool_namespaces.py`. argv: MODEL WAY...
 
-Each way runs in a process of its own, a fork of one that has imported the package. Prints a JSON object: what each way
-wrote, by its name.
+Each way runs in its own process, forked from one that has imported the package. Prints a JSON object with the output of
+each way by its name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 def output_of(way: str, model: str) -> str:
-    """Run one way in a fork; what it wrote to stdout and stderr."""
+    """Run one way in a fork, and return its stdout and stderr."""
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if not child:

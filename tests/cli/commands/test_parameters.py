@@ -1,4 +1,4 @@
-"""Each command's function takes what its options and arguments are called: the names are matched only when it runs."""
+"""The parameters of each command's function match its options and arguments; nothing else checks this before a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from callboard.cli.commands.completion import _complete  # pyright: ignore[reportPrivateUsage]  (hidden from the list)
+from callboard.cli.commands.completion import _complete  # hidden from the list
 from callboard.cli.commands.root import cli
 
 

@@ -1,4 +1,4 @@
-"""Shift-Tab, pressed faster than a mode is written down: the keys take effect in their order."""
+"""If Shift-Tab is pressed faster than modes are stored, the keys take effect in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class SlowSession:
-    """A session that is asked for a mode, and writes the first one down only when it may."""
+    """A session that stores the first requested mode only when the test allows it."""
 
     may_bypass = False
 
@@ -45,7 +45,7 @@ async def test_two_quick_keys_end_in_the_second_mode(tmp_path: Path, monkeypatch
         group.start_soon(repl.next_mode)
         await session.first_asked.wait()
         group.start_soon(repl.next_mode)
-        for _ in range(10):  # turns of the loop in which the second key could overtake the first
+        for _ in range(10):  # turns of the event loop in which the second key could overtake the first
             await checkpoint()
         assert session.asked == ["acceptEdits"]
         session.may_write.set()

@@ -1,4 +1,4 @@
-"""Markdown on the screen: words stay, colours are added, and nothing of a text becomes a sequence."""
+"""Markdown on the screen: the words stay, colors are added, and no text becomes a control sequence."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def rows() -> Iterator[Change]:
         if words[0].islower():
             old, new, *words = words
         for event in words:
-            yield old, new, event  # type: ignore[misc]
+            yield old, new, event
 
 
 TABLE = frozenset(rows())

@@ -56,7 +56,7 @@ def test_a_state_with_another_field_has_another_shape(field: tuple[str, type], m
     other.__module__ = AgentState.__module__
     other.__doc__ = AgentState.__doc__
     monkeypatch.setattr(snapshot, "AgentState", other)
-    monkeypatch.setattr(snapshot, "_adapter", snapshot._adapter.__wrapped__)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(snapshot, "_adapter", snapshot._adapter.__wrapped__)
     assert shape.__wrapped__() != before
 
 

@@ -31,7 +31,7 @@ OURS = sorted(
 
 
 def server_tool(given_: Json, name: str = "mcp__shop__list", effect: str = "read") -> ProposedCall:
-    return ProposedCall(name, given_, effect)  # type: ignore[arg-type]
+    return ProposedCall(name, given_, effect)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -51,7 +51,7 @@ def test_an_argument_named_like_our_own_variable_is_an_argument(name: str) -> No
         return {}
 
     call = server_tool({name: "sudo rm -rf /"})
-    facts = find_facts(call, CallFacts(), parse, look)  # type: ignore[arg-type]
+    facts = find_facts(call, CallFacts(), parse, look)
     assert asked == [], "it is no command and no path of ours"
     plain = judge_call(server_tool({}), AgentPolicy(), CallFacts())
     assert judge_call(call, AgentPolicy(), facts) == plain
@@ -62,7 +62,7 @@ def test_an_argument_named_like_our_own_variable_is_an_argument(name: str) -> No
 @pytest.mark.parametrize("mode", ["default", "acceptEdits", "bypassPermissions"])
 @given(st.dictionaries(st.sampled_from(OURS), st.text() | st.booleans() | st.none() | st.integers()))
 def test_whatever_its_arguments_say_a_tool_that_changes_things_asks(mode: str, arguments: Json) -> None:
-    policy = AgentPolicy(mode, allow=(parse_rule("Bash"), parse_rule("Read"), parse_rule("mcp__other")))  # type: ignore[arg-type]
+    policy = AgentPolicy(mode, allow=(parse_rule("Bash"), parse_rule("Read"), parse_rule("mcp__other")))
     call = server_tool(arguments, effect="unknown")
     facts = CallFacts(destructive=True)
     assert (

@@ -36,7 +36,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def judged(root: Path, tool: str, mode: Mode = "bypassPermissions", **given: object) -> Verdict:
     home = root.parent / "home"
     judge = PathJudge(root, readable=[home / ".claude/skills/pdf"], loaded=[root.parent / "dev/plugin"], home=home)
-    call = ProposedCall(tool, given, {"bash": "unknown", "read_file": "read"}.get(tool, "reconcile"))  # type: ignore[arg-type]
+    call = ProposedCall(tool, given, {"bash": "unknown", "read_file": "read"}.get(tool, "reconcile"))
     start = CallFacts(root=judge.root, home=judge.home)
     return judge_call(call, AgentPolicy(mode), find_facts(call, start, BashParser().parse, judge.look))
 

@@ -33,7 +33,7 @@ class Echo:
     @property
     def spec(self) -> ToolSpec:
         schema = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
-        return ToolSpec(self.name, "Echo.", schema, self.effect, self.concurrency, self.barrier)  # type: ignore[arg-type]
+        return ToolSpec(self.name, "Echo.", schema, self.effect, self.concurrency, self.barrier)
 
     def key(self, given: Json, folders: Folders) -> str:
         return str(given.get("text", ""))

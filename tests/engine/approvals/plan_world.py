@@ -64,7 +64,7 @@ async def answered(
     team: HostedSession, request: Request, status: str, by: str = "person", word: AnswerDetails = AS_IT_STANDS
 ) -> str | None:
     """What another process gets that answers: None, or why its answer does not count."""
-    answer = Answer(status, by, f"from {by}", word)  # type: ignore[arg-type]
+    answer = Answer(status, by, f"from {by}", word)
     return await answer_request(team.world.store, "s1", request.id, answer, now=team.world.clock.now())
 
 

@@ -45,7 +45,7 @@ class NoRule(LastWord):
 @pytest.mark.parametrize("deadline", [0, 600])
 @pytest.mark.parametrize(("status", "runs"), [("approved", 1), ("rejected", 0)])
 async def test_a_permission_that_nobody_answers_is_put_to_the_policy(deadline: int, status: str, runs: int) -> None:
-    echo, policy = Echo(), LastWord(Answer(status, "policy"))  # type: ignore[arg-type]
+    echo, policy = Echo(), LastWord(Answer(status, "policy"))
     world = asking_world(echo, policy)
     world.spec = {"ask_deadline": deadline}
     async with world.session() as team:

@@ -71,7 +71,7 @@ async def test_an_interrupt_ends_a_count_that_hangs_and_one_that_nobody_ends_run
         await anyio.sleep_forever()
         return 0
 
-    there.model.count = hang  # type: ignore[method-assign]
+    there.model.count = hang
     async with there.session() as team:
         await team.prompt("go")
         await hanging.wait()
@@ -91,7 +91,7 @@ async def test_a_process_that_dies_while_it_counts_asks_again_when_it_is_back() 
             await anyio.sleep_forever()
         return 20_000
 
-    there.model.count = hang  # type: ignore[method-assign]
+    there.model.count = hang
     async with there.session() as team:
         await team.prompt("go")
         while not counted:

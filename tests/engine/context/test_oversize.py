@@ -106,7 +106,7 @@ async def test_after_a_crash_between_file_and_record_the_delivery_finds_its_file
         kept.append(path)
         await keep(path, text)
 
-    world.archive.keep = counting  # type: ignore[method-assign]
+    world.archive.keep = counting
     async with world.session() as team:
         await team.prompt("x" * (PASTE + 1))
         await team.quiet()

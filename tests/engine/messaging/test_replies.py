@@ -44,15 +44,15 @@ async def test_what_was_said_before_the_last_limit_is_not_lost() -> None:
 async def test_a_subagents_result_and_a_teammates_mail_hold_all_parts() -> None:
     task = ("task", {"description": "look", "prompt": "look", "agent_type": "general"})
     model = ScriptedModel({"lead": [use(*spawn("bob"), task)], "bob": parts("From ", "bob."), "general": []})
-    entry = model._entry  # type: ignore[attr-defined]
+    entry = model._entry
     for_sub = parts("A long ", "answer.")
 
-    def played(request):  # type: ignore[no-untyped-def]
+    def played(request):
         if request.agent.startswith("general"):
             return for_sub[request.ordinal - 1]
         return entry(request)
 
-    model._entry = played  # type: ignore[method-assign]
+    model._entry = played
     world = team_world(model, spec=LIMITS)
     async with world.session() as team:
         await team.prompt("go")

@@ -67,7 +67,7 @@ async def test_a_run_that_was_missed_while_nobody_hosted_comes_once_within_the_w
     async with world.session():
         await add(world, cron="*/10 * * * *")
     await anyio.sleep(45 * 60)
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
     async with world.session(resume=True) as team:
         await anyio.sleep(1)
         await team.quiet()
@@ -109,7 +109,7 @@ async def test_a_schedule_that_is_not_durable_ends_with_its_process() -> None:
     async with world.session():
         await add(world, durable=False)
         await anyio.sleep(1)
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
     async with world.session(resume=True) as team:
         await anyio.sleep(2 * 3600)
         await team.quiet()

@@ -1,6 +1,6 @@
 """Prompts of MCP servers as slash commands: `/mcp__server__prompt first "second one" name=value`.
 
-The text after the name is split as in a shell; `name=value` sets a named argument, the others are positional.
+The text after the name is split as in a shell. `name=value` sets a named argument; the others are positional.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _NAMED = re.compile(r"([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 
 
 class ServerPrompts:
-    """The port `PromptSource`."""
+    """Prompts of the connected MCP servers. Implements the port `PromptSource`."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
     def prompts(self) -> Sequence[PersonCommand]:
-        """Return the prompts by name; of two with the same name the first counts."""
+        """Return the prompts by name. Of two with the same name the first counts."""
         return tuple(
             PersonCommand(name, _hint(prompt), " ".join(prompt.description.split()), "prompt")
             for name, prompt in sorted(self._by_command().items())

@@ -1,7 +1,7 @@
-"""The user's own stages: import of the callable with a name like `module:callable`.
+"""Import of the user's own stages: each is a callable with a name like `module:callable`.
 
-The module is a file of the user's `stages/` folder, or an installed one. Any module in the workspace is refused: code
-of a repository is never run because it was named.
+The module is a file in the user's `stages/` folder, or an installed one. A module in the workspace is refused: a name
+alone must not run code of a repository.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def _installed(name: str) -> ModuleSpec | None:
 
 def _run(spec: ModuleSpec) -> ModuleType:
     assert spec.loader is not None, "the spec of a file has a loader"
-    module = sys.modules[spec.name] = module_from_spec(spec)  # where its own classes look for it
+    module = sys.modules[spec.name] = module_from_spec(spec)  # its own classes look for the module here
     spec.loader.exec_module(module)
     return module

@@ -4,7 +4,7 @@ The runtime's git never reads a repository's configuration (`folders.py`). The n
 separate parser, and only the names below pass, each with a value of a known form. None of them names a program, a
 protocol or a file to read, except the user's own ignore file. All other settings have no effect.
 
-URLs of a repository's remotes, read from its settings and the user's, without running git.
+The URLs of a repository's remotes are also read here, from its settings and the user's, without running git.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _value(text: str, at: int) -> tuple[str, int]:
-    """Return the value that begins there, and the end of its line."""
-    # solid: up to here trailing blanks belong to the value
+    """Return the value that begins at this position, and the end of its line."""
+    # solid: up to this index trailing blanks belong to the value
     value = ""
     quoted = False
     solid = 0
@@ -99,7 +99,7 @@ def _value(text: str, at: int) -> tuple[str, int]:
             solid = len(value)
         elif char in "#;" and not quoted:
             return value[: max(solid, len(value.rstrip()))], _line_end(text, at)
-        elif quoted or value or not char.isspace():  # blanks before the value are no part of it
+        elif quoted or value or not char.isspace():  # blanks before the value do not belong to it
             value += char
             solid = len(value) if quoted else solid
     return value[: max(solid, len(value.rstrip()))], at + 1
@@ -114,8 +114,10 @@ def read_settings(file: Path) -> tuple[Setting, ...]:
 
 
 def repository_settings(common: Path, own: Path) -> dict[str, str]:
-    """Return the accepted settings of a repository. `common`: git's folder of the repository, `own`: that of the
-    working tree."""
+    """Return the accepted settings of a repository.
+
+    `common`: git's folder of the repository, `own`: that of the working tree.
+    """
     settings = read_settings(common / "config")
     if _last(settings, "extensions.worktreeconfig").lower() == "true":
         settings += read_settings(own / "config.worktree")
@@ -128,8 +130,10 @@ def store_format(common: Path) -> dict[str, str]:
 
 
 def upstream_settings(common: Path, branch: str) -> list[Setting]:
-    """Return the settings that name the remote branch with which a branch is compared. They are only names: nothing is
-    ever fetched."""
+    """Return the settings that name the remote branch with which a branch is compared.
+
+    They are only names: nothing is ever fetched.
+    """
     settings = read_settings(common / "config")
     remote = _last(settings, f"branch.{branch}.remote")
     merge = _last(settings, f"branch.{branch}.merge")
@@ -168,7 +172,7 @@ def _place(text: str, file: Path, home: Path) -> Path:
 
 
 def _applies(condition: str, file: Path, home: Path, own: Path) -> bool:
-    """Return True if a `gitdir:PATTERN` condition matches the repository; other kinds never do."""
+    """Return True if a `gitdir:PATTERN` condition matches the repository. Other kinds never match."""
     kind, _, pattern = condition.partition(":")
     if kind not in ("gitdir", "gitdir/i") or not pattern:
         return False
@@ -195,8 +199,10 @@ _LARGEST = 1 << 18
 
 
 def remotes_of(folder: Path, git: Path | None, home: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return the URLs of each remote of the repository in a folder, as git would use them; empty if there is none.
-    `git`: the repository's own folder if it is elsewhere, for a worktree."""
+    """Return the URLs of each remote of the repository in a folder, in the form that git would use.
+
+    Empty without remotes. `git`: the repository's own folder if it is elsewhere, for a worktree.
+    """
     own = git or folder / ".git"
     common = own.parents[1] if own.parent.name == "worktrees" else own
     entries = [

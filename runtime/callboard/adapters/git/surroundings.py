@@ -18,13 +18,16 @@ LONGEST_LOOK = 1.0
 
 
 class WorkspaceSurroundings:
-    """The port `Surroundings`, for one workspace."""
+    """Surroundings of one workspace. Implements the port `Surroundings`."""
 
     def __init__(
         self, workspace: Path, environment: Mapping[str, str], types: Callable[[AgentSpec], str] = lambda spec: ""
     ) -> None:
-        """Store the parts. `environment`: the user's. `types`: returns an agent's reminder of changed agent types;
-        empty: none."""
+        """Store the parts.
+
+        `environment`: the user's. `types`: function that returns an agent's reminder of changed agent types; empty:
+        none.
+        """
         self._types = types
         self._workspace = workspace
         self._git = Git(workspace, environment)
@@ -45,13 +48,15 @@ class WorkspaceSurroundings:
     async def _head(self, folder: Path) -> str:
         try:
             ran = await self._git.run(("rev-parse", "--verify", "--quiet", "HEAD^{commit}"), folder, timeout=5)
-        except OSError:  # no git that may be used
+        except OSError:  # git is missing, or may not be used
             return ""
         return ran.out.decode(errors="replace").strip() if ran.code == 0 else ""
 
     async def _status(self, spec: AgentSpec) -> str | None:
-        """Return the state of the repository. None also for a subagent: its caller knows it, and twenty subagents would
-        run git twenty times."""
+        """Return the state of the repository.
+
+        None also for a subagent, because its caller knows the state, and twenty subagents would run git twenty times.
+        """
         folder = Path(spec.folder) if spec.folder else self._workspace
         if spec.kind == "subagent" or not await anyio.to_thread.run_sync(_is_repository, folder):
             return None
@@ -64,5 +69,5 @@ class WorkspaceSurroundings:
 def _is_repository(folder: Path) -> bool:
     try:
         return (folder / ".git").exists()
-    except OSError:  # a folder that may not be looked into
+    except OSError:  # the folder may not be read
         return False

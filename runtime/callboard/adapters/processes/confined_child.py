@@ -1,18 +1,16 @@
-"""Confine this process with Landlock and the system call filter, then become one of the runtime's own programs. See
-`confinement.py`.
+"""Start of one of the runtime's own programs under Landlock and the system call filter. See `confinement.py`.
 
-Run as a script with only the standard library. argv: WALL... -- PROGRAM WORDS... Each WALL is `NAME=VALUE`. Runs
-nothing if a restriction cannot be set up.
+Runs as a script with only the standard library. argv: WALL... -- PROGRAM WORDS... Each WALL is `NAME=VALUE`. The
+process restricts itself and then becomes the program. It runs nothing if a restriction cannot be set up.
 """
-# ruff: noqa: PTH100, PTH120
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH100, PTH120 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
 import os
 import sys
 
-if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+if __name__ == "__main__":  # a package of that name without its `__init__`, which would import unneeded modules
     package = type(sys)("callboard")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package

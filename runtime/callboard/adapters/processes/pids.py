@@ -1,6 +1,6 @@
 """Identity of processes: a pid with its start time, because the kernel reuses pids; valid within one boot.
 
-Reads only /proc, and ends no process by name. A zombie counts as gone, because it has no effect any more.
+Reads only /proc, and ends no process by name. A zombie counts as gone, because it has no effect.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ def _fields(pid: int | str) -> list[str] | None:
 
 
 def started_at(pid: int) -> float | None:
-    """Return the start time of the process in clock ticks since boot; None if there is no process, or only its
-    zombie."""
+    """Return the start time of the process in clock ticks since boot.
+
+    None if the process does not exist, or is a zombie.
+    """
     fields = _fields(pid)
     if fields is None or fields[0] in {"Z", "X"}:
         return None
@@ -58,8 +60,10 @@ def open_pid(pid: int, started: float) -> int | None:
 
 
 def in_session(session: int) -> Iterator[int]:
-    """Yield the living processes of a session, by the pid of its leader. The leader may be gone: its number stays
-    reserved."""
+    """Yield the living processes of a session, by the pid of its leader.
+
+    The leader may be gone: its number stays reserved.
+    """
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names only, a thousand of them
         if not entry.isdigit():
             continue
@@ -71,8 +75,8 @@ def in_session(session: int) -> Iterator[int]:
 def kill_session(session: int, mark: str = "") -> None:
     """Kill the rest of a session that a child process led, repeatedly until no new process was created in between.
 
-    `mark` (`NAME=value`): only processes that were started with this variable. Use it if the leader may be gone for so
-    long that its number has been reused.
+    `mark` (`NAME=value`): only processes that were started with this variable. Use it if the leader may have been gone
+    for so long that its number was reused.
     """
     for _ in range(10):
         pids = [pid for pid in in_session(session) if pid != os.getpid() and (not mark or has_mark(pid, mark))]
@@ -82,7 +86,7 @@ def kill_session(session: int, mark: str = "") -> None:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                continue  # it has ended by itself
+                continue  # it has just ended
 
 
 def has_mark(pid: int, mark: str) -> bool:
@@ -90,7 +94,7 @@ def has_mark(pid: int, mark: str) -> bool:
     try:
         return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False  # it has ended, or is not this user's
+        return False  # it has ended, or belongs to another user
 
 
 def reap(pid: int) -> int | None:

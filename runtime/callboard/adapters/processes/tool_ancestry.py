@@ -1,16 +1,15 @@
 """Distinction between processes started by an agent's tool and by the user, based on kernel data.
 
 Every process of a tool has a mark that it cannot remove and that is visible without /proc (`tool_mark.py`). A variable
-marks it too, but a command can unset that. So the ancestors count: the environment with which each was started, and
-Callboard's process that starts every command. If the kernel has no system call filters, the bit `no_new_privs` replaces
-the mark: every command gets it and every child inherits it. Other processes can have it too, so the ancestors must then
-show its origin.
+marks it too, but a command can unset the variable. So the ancestors are checked as well: the environment with which
+each was started, and Callboard's process that starts every command. If the kernel has no system call filters, the bit
+`no_new_privs` replaces the mark: every command gets it and every child inherits it. Other processes can have it too, so
+the ancestors must then show its origin.
 
 Not detected is a program that ran before and acts for the agent: a terminal multiplexer, cron or at, a container
 engine, a desktop. The files of the store are not protected either: at sandbox level 0 a command can write to them.
 """
-# ruff: noqa: PTH110, PTH115, PTH116, PTH123
-# Importing pathlib or ctypes would slow down the start of every command.
+# ruff: noqa: PTH110, PTH115, PTH116, PTH123 - importing pathlib or ctypes would slow down the start of every command
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ def started_by_tool(*, service: bool = False) -> str:
 def _mark() -> str:
     """Return the reason why this process counts as marked; empty if it has no mark.
 
-    No filter can fake the success of a process without the mark, which is two different open descriptors: a filter can
-    only refuse a call, or make it return 0 each time.
+    A process without the mark can open two different descriptors. No filter can fake this success: it can only refuse a
+    call, or make it return 0 each time.
     """
     if not hasattr(os, "eventfd"):
         return ""
@@ -81,7 +80,10 @@ def _mark() -> str:
 
 
 def _can_be_marked() -> bool:
-    """Return True if a tool's process would have the mark here. False only if a readable /proc says so."""
+    """Return True if a tool's process would have the mark on this machine.
+
+    False only if a readable /proc shows the lack of filters.
+    """
     if not hasattr(os, "eventfd"):
         return False
     return os.uname().machine in _MARKED_MACHINES and (os.path.exists(_FILTERS) or not os.path.exists("/proc/self"))
@@ -113,7 +115,7 @@ def _is_marked(pid: int) -> bool:
 
 
 def _no_new_privs(pid: int) -> str:
-    """Return the bit, 0 or 1; empty if unknown, and then without meaning."""
+    """Return the bit, 0 or 1; empty if it is unknown, and so without meaning."""
     return _status(pid).get("NoNewPrivs", "")
 
 
@@ -123,7 +125,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Return the content; empty if the process is gone or of another user, or if there is no /proc."""
+    """Return the content; empty if the process is gone or of another user, or /proc does not exist."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()

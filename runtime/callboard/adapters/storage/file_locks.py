@@ -1,5 +1,7 @@
-"""Locks between processes: files that the kernel unlocks when their holder dies, and waiting for git calls of a dead
-holder."""
+"""Locks between processes: files that the kernel unlocks when their holder dies.
+
+Also waits for git calls of a dead holder.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _OURS = b"\0core.hooksPath=/dev/null\0"
 async def holding(path: Path, *, wait: bool) -> AsyncGenerator[bool]:
     """Hold the lock while the block runs; False: another process has it (never with `wait`). Raises OSError.
 
-    A cancellation does not end the wait: use it only if every holder is soon done.
+    A cancellation does not end the wait, so use it only if every holder finishes soon.
     """
     descriptor = await anyio.to_thread.run_sync(_take, path, wait)
     try:
@@ -50,15 +52,17 @@ def holders(file: Path) -> list[int]:
 
 
 async def settled(text: str) -> None:
-    """Wait for the runtime's own git calls whose command line contains the text: a call started by a dead process
-    continues for a while."""
+    """Wait for the runtime's own git calls whose command line contains the text.
+
+    A call of a dead process continues for a while.
+    """
     for pid in await anyio.to_thread.run_sync(_naming, text):
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         try:
-            # A pidfd becomes readable when its process ends, and never means another process with a reused pid.
+            # A pidfd becomes readable when its process ends, and never refers to another process with a reused pid.
             await anyio.wait_readable(descriptor)
         finally:
             os.close(descriptor)
@@ -70,14 +74,14 @@ def _naming(text: str) -> list[int]:
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
-            continue  # it has ended, or is not ours to look at
+            continue  # the process has ended, or belongs to another user
         if text.encode() in line and _OURS in line:
             pids.append(pid)
     return pids
 
 
 def _processes() -> list[int]:
-    return [int(pid_name) for pid_name in os.listdir("/proc") if pid_name.isdigit() and int(pid_name) != os.getpid()]  # noqa: PTH208
+    return [int(pid_name) for pid_name in os.listdir("/proc") if pid_name.isdigit() and int(pid_name) != os.getpid()]  # noqa: PTH208 - names only, a thousand of them
 
 
 def _open_files(pid: int) -> set[str]:

@@ -23,7 +23,7 @@ class SystemClock:
     async def sleep_until(self, when: float) -> None:
         """Sleep in parts: setting the clock forward ends the sleep, setting it back does not lengthen it."""
         end = self.steady() + when - self.now()
-        while (remaining := min(when - self.now(), end - self.steady())) > 0:  # noqa: ASYNC110  # no event tells of a set clock
+        while (remaining := min(when - self.now(), end - self.steady())) > 0:  # noqa: ASYNC110 - a changed clock causes no event
             await anyio.sleep(min(remaining, LOOK_AGAIN))
 
 

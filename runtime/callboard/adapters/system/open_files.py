@@ -57,4 +57,4 @@ def give_back(pid: int) -> None:
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(int(soft), hard), hard))
     except (OSError, ValueError):
-        return  # it has ended already, or is another person's: its limit is no concern of ours
+        return  # it has already ended, or belongs to another user: its limit does not matter

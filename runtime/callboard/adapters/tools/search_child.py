@@ -1,12 +1,11 @@
 """Callboard's own search, in a separate process, so that a pattern that never ends can be ended from outside.
 
-Run as a script with only the standard library. argv: ROOT PATTERN MOST FIRST. Standard input: paths relative to the
+Runs as a script with only the standard library. argv: ROOT PATTERN MOST FIRST. Standard input: paths relative to the
 root, each ended by a NUL. Standard output, for each matching line: path, NUL, line number, newline; at most MOST for a
-file. If FIRST is non-zero, only the first line of each file is written. Opens every file component by component,
-following no link.
+file. If FIRST is not zero, only the first line of each file is written. The script opens every file component by
+component, following no link.
 """
-# ruff: noqa: PTH100, PTH120
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH100, PTH120 - importing pathlib would take longer than the rest of the start
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import re
 import stat
 import sys
 
-if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+if __name__ == "__main__":  # a package of that name without its `__init__`, which would import unneeded modules
     package = type(sys)("callboard")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package

@@ -1,6 +1,7 @@
-"""Writer of `data/commands.json`: the commands, options and arguments for completion, which has no time to import them:
-`python -m callboard.cli.commands.command_tree > runtime/callboard/data/commands.json`. A test fails if they differ.
-Pure.
+"""Writer of `data/commands.json`: the commands, options and arguments for completion. Pure.
+
+Completion has no time to import them. A test fails if the file differs from the output of
+`python -m callboard.cli.commands.command_tree`.
 
 One command per line: `about`, `commands` below it, `arguments` (the kind of each), `many` (the last one repeats),
 `options` (`names`, `takes`: a kind, a list of values, or "" for a flag; `about`, `many`). A kind is `text`, `file`,

@@ -1,14 +1,12 @@
 """`completion`: the script that completes `callboard` in a shell, and `_complete`, which that script calls.
 
-The output of `_complete` is lines: first `values`, `file` or `dir`, then a word, a tab and a short description. It
-imports no command, opens no store and prints nothing on stderr.
+The output of `_complete` is lines: first `values`, `file` or `dir`, then one line for each choice with a word, a tab
+and a short description. It imports no command, opens no store and prints nothing on stderr.
 
-Completion of a command line that is being typed. Pure: the shape of the commands comes in, and a way to ask for names.
-
-The shape (`data/commands.json`, written by `cli/commands/command_tree.py`) is there because importing the commands
-takes longer than a person waits after the tab key. A word that is not understood is passed over: nothing here fails.
-
-What completes a line knows neither the shell nor the store.
+Importing the commands would take longer than a person waits after the tab key, so their shape is read from
+`data/commands.json`, which `cli/commands/command_tree.py` writes. Unknown words are skipped, and nothing fails.
+Completion itself is pure: the shape and a function that returns names are arguments, and the shell and the store are
+unknown to it.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def _complete(at: int, arguments: Sequence[str]) -> None:
         shape = json.loads((files("callboard") / "data" / "commands.json").read_text("utf-8"))
         offer = offered(shell_words(arguments, at), shape, _names)
     except (OSError, ValueError, LookupError):
-        return  # the shell's line is no place for what went wrong here
+        return  # an error text would appear in the shell's line
     terminal = Terminal(sys.stdout, sys.stderr)
     terminal.result("\n".join([offer.kind, *(f"{word}\t{about}" for word, about in offer.choices)]))
     terminal.close()
@@ -151,9 +149,11 @@ def offered(tokens: Sequence[str], shape: Shape, ask: Ask) -> Completions:
 
 
 def shell_words(tokens: Sequence[str], at: int) -> list[str]:
-    """Return the words up to the cursor as the command would get them: without quotes, and with `--name=value` and
-    `rehearsal:FILE` joined again where a shell has split them at `=` and `:` (bash). The first word, the command, is
-    removed."""
+    """Return the words up to the cursor as the command would get them, without the first word, the command.
+
+    The words have no quotes, and have `--name=value` and `rehearsal:FILE` joined again where a shell has split them at
+    `=` and `:` (bash).
+    """
     joined: list[str] = []
     glue = False
     for word in tokens[1 : at + 1]:
@@ -170,7 +170,7 @@ def shell_words(tokens: Sequence[str], at: int) -> list[str]:
 
 
 def _unquoted(word: str) -> str:
-    for end in ("", '"', "'"):  # the last word may be in the middle of its quotes
+    for end in ("", '"', "'"):  # the quotes of the last word may still be open
         try:
             parts = shlex.split(word + end)
         except ValueError:
@@ -211,7 +211,7 @@ def _read_option(line: _Line, word: str, shape: Shape) -> None:
     if equals:
         _keep(line, option["takes"], value)
     else:
-        line.takes = option["takes"] or None  # a flag takes nothing
+        line.takes = option["takes"] or None  # a flag takes no value
 
 
 def _option(line: _Line, shape: Shape, name: str) -> Mapping[str, Any] | None:
@@ -236,7 +236,7 @@ def _keep(line: _Line, kind: Any, value: str) -> None:
 def _of_kind(kind: Any, begun: str, line: _Line, ask: Ask) -> Completions:
     """Return values of a kind: a list, a path, or known names."""
     if isinstance(kind, list):
-        return Completions(choices=_fitting([(str(value), "") for value in kind], begun))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  JSON
+        return Completions(choices=_fitting([(str(value), "") for value in kind], begun))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - JSON
     if kind == "model" and begun.startswith(("rehearsal:", "cassette:")):
         return Completions("file")
     if kind in {"file", "dir"}:

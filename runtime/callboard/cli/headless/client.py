@@ -1,4 +1,4 @@
-"""The client at the other end of the pipe: requests to it, its answers, and its end at any time.
+"""The client at the other end of the pipe: requests to it, its answers, and its disconnection at any time.
 
 A question is a `control_request` with a new id; it waits until the client answers, refuses, or is gone. A withdrawn
 question is reported to the client (`control_cancel_request`), so that it stops working on it.
@@ -20,7 +20,7 @@ class ClientGone(Exception):
 
 
 class ClientRefused(Exception):
-    """The client answered that it cannot answer; the text is its own."""
+    """The client refused to answer; the message is the client's text."""
 
 
 @dataclass(slots=True)
@@ -41,8 +41,10 @@ class Client:
         self.gone = False
 
     async def ask(self, request: Json) -> Json:
-        """Return the client's response. Raises `ClientGone` and `ClientRefused`. If cancelled, withdraw the
-        question."""
+        """Return the client's response.
+
+        Raises `ClientGone` and `ClientRefused`. If cancelled, withdraw the question.
+        """
         if self.gone:
             raise ClientGone
         self._count += 1
@@ -64,7 +66,7 @@ class Client:
         return question.response
 
     def take(self, message: Json) -> None:
-        """Handle a `control_response`. One to a question that is no longer open is ignored."""
+        """Handle a `control_response`. A response to a question that is no longer open is ignored."""
         envelope: Any = message.get("response")
         response = cast("Json", envelope) if isinstance(envelope, dict) else {}
         question = self._asked.get(str(response.get("request_id")))
@@ -84,11 +86,11 @@ class Client:
             question.answered.set()
 
     def answer(self, request_id: str, response: Json) -> None:
-        """Answer a request of the client that succeeded."""
+        """Report success of a request of the client."""
         message: Json = {"subtype": "success", "request_id": request_id, "response": response}
         self._emit({"type": "control_response", "response": message})
 
     def refuse(self, request_id: str, reason: str) -> None:
-        """Answer a request of the client that failed."""
+        """Report failure of a request of the client."""
         message: Json = {"subtype": "error", "request_id": request_id, "error": reason}
         self._emit({"type": "control_response", "response": message})

@@ -31,7 +31,7 @@ Hangup = Literal["signal", "gone"]
 
 
 class SignalExit(SystemExit):
-    """Ends the process with an exit code, raised by a signal handler."""
+    """Exit of the process with an exit code, raised by a signal handler."""
 
 
 class Hangups:
@@ -42,7 +42,7 @@ class Hangups:
         self.ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         """True if the caller wants this process to outlive its terminal."""
         self.had_terminal = _has_terminal()
-        # From the first line on: a reload may come while the imports still run
+        # True from the start: a reload may arrive while the imports still run
         # (test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves).
         self.listening = "serve" in sys.argv[1:]
         """True if a hang-up is recorded; otherwise it ends the process at once."""
@@ -54,7 +54,7 @@ class Hangups:
         try:
             os.write(self.writer, b"h")
         except BlockingIOError:
-            return  # the pipe is full of hang-ups that nobody has read yet: one more says nothing new
+            return  # the pipe is full of unread hang-ups: one more adds nothing
 
     def take(self) -> Hangup:
         """Take all recorded hang-ups together, and return their meaning."""
@@ -71,8 +71,10 @@ class Hangups:
 
     @contextmanager
     def terminal_watch(self) -> Generator[select.epoll | None]:
-        """Yield an object that becomes readable when the terminal is lost without a SIGHUP. None if it is not needed:
-        none of the standard streams is a terminal, or the process outlives it."""
+        """Yield an object that becomes readable when the terminal is lost without a SIGHUP.
+
+        None if it is not needed: none of the standard streams is a terminal, or the process outlives it.
+        """
         fd = next((stream for stream in (0, 1, 2) if os.isatty(stream)), None)
         if fd is None or self.ignored or not self.had_terminal or not hasattr(select, "epoll"):
             yield None
@@ -84,8 +86,10 @@ class Hangups:
 
 
 def install() -> None:
-    """Record each SIGHUP of this process from now on. Does nothing if that is already done, or if the caller ignores
-    SIGHUP."""
+    """Record each SIGHUP of this process from now on.
+
+    Does nothing if that is already done, or if the caller ignores SIGHUP.
+    """
     if _installed() is not None:
         return
     _end_in_finalizers()
@@ -101,7 +105,7 @@ def listen() -> Hangups:
         hangups = Hangups()
         signal.signal(signal.SIGHUP, hangups)
     hangups.listening = True
-    # The interpreter takes its handlers away before the process ends, and keeps what is ignored.
+    # The interpreter removes its handlers before the process ends, but ignored signals stay ignored.
     atexit.unregister(_ignore)
     atexit.register(_ignore)
     return hangups
@@ -123,8 +127,11 @@ def _installed() -> Hangups | None:
 
 
 def above_standard(fd: int) -> int:
-    """Move a descriptor above those of the standard streams. If the caller closed one of these, the pipe would take its
-    number, and the null device that is opened for it later would close the pipe."""
+    """Move a descriptor above those of the standard streams.
+
+    If the caller closed one of these, the pipe would take its number, and the null device that is opened for it later
+    would close the pipe.
+    """
     if fd > 2:
         return fd
     try:
@@ -134,8 +141,10 @@ def above_standard(fd: int) -> int:
 
 
 def _end_in_finalizers() -> None:
-    """End the process at once if a signal handler raises in a finalizer or a callback of the interpreter. Python would
-    print the exception there, drop it, and continue."""
+    """End the process at once if a signal handler raises in a finalizer or a callback of the interpreter.
+
+    Python would print the exception there, drop it, and continue.
+    """
     before = sys.unraisablehook
 
     def unraisable(event: sys.UnraisableHookArgs, /) -> None:

@@ -1,7 +1,7 @@
 """Page that is repainted whenever it changes, on an alternate screen that is closed at the end.
 
-The page consists of lines, like all output; only this module writes control sequences. It does not know the content of
-a page, or decide when it has changed.
+The page consists of lines, like all output; only this module writes control sequences. Callers provide the content, and
+decide when it has changed.
 """
 
 from __future__ import annotations

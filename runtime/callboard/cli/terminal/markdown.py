@@ -3,7 +3,7 @@
 Rich determines text and colours. Its output consists of pieces of text with the codes of a style (`Line.spans`), never
 of sequences: the terminal writes those, after it has removed any from the model's text.
 
-It does not know the author of a text, or whether there is colour.
+The author of a text, and the use of colour, are unknown here.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ class _Heading(TextElement):
 
 
 class _Prose(Markdown):
-    elements = {**Markdown.elements, "fence": _Code, "code_block": _Code, "heading_open": _Heading}  # noqa: RUF012 (rich's table, read only)
+    elements = {**Markdown.elements, "fence": _Code, "code_block": _Code, "heading_open": _Heading}  # noqa: RUF012 - rich's table, which is only read
 
 
 def rendered(text: str, width: int) -> tuple[Line, ...]:
-    """Return a Markdown text as lines of at most `width` columns; code keeps its lines, however long. Never raises for
-    any content."""
+    """Return a Markdown text as lines of at most `width` columns; code keeps its lines, however long.
+
+    Never raises for any content.
+    """
     content = plain(text)
     if len(content) > LARGEST or width < NARROWEST:
         return tuple(Line(line) for line in content.split("\n"))

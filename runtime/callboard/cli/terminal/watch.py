@@ -1,5 +1,7 @@
-"""Common parts of commands that follow something until they are interrupted: immediate lines, a repainted page, and a
-screen's new size."""
+"""Common parts of commands that follow something until they are interrupted.
+
+The parts are immediate lines, a repainted page, and changes of the screen's size.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,9 @@ needed."""
 
 @contextmanager
 def painted(page: Page, *, color: bool) -> Generator[Callable[[], None]]:
-    """Yield a function that paints the current page on an alternate screen. The whole page is printed when that screen
-    closes.
+    """Yield a function that paints the current page on an alternate screen.
 
-    Painting raises `BrokenPipeError` if the reader is gone.
+    The whole page is printed when that screen closes. Painting raises `BrokenPipeError` if the reader is gone.
     """
 
     def leave() -> None:
@@ -33,13 +34,13 @@ def painted(page: Page, *, color: bool) -> Generator[Callable[[], None]]:
             say_line(styled(lines, color=color).removesuffix("\n"))
 
     with ExitStack() as stack:
-        stack.callback(leave)  # after the painter has given the screen back
+        stack.callback(leave)  # runs after the painter has restored the screen
         painter = stack.enter_context(Painter(sys.stdout, color=color))
         yield lambda: painter.paint(page(*painter.size))
 
 
 def say_line(text: str) -> None:
-    """Write the line to stdout at once. Raises `BrokenPipeError` if the reader is gone, which ends the watching."""
+    """Write the line to stdout at once. Raises `BrokenPipeError` if the reader is gone."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     sys.stdout.flush()

@@ -8,8 +8,10 @@ from callboard.types.records import Cause
 
 
 def authority_of(state: AgentState) -> Cause:
-    """Return the authority that an agent may pass on now: that of its turn; between turns, of the newest turn; before
-    the first turn, of its mail."""
+    """Return the authority that an agent may pass on now.
+
+    The authority is that of the agent's turn; between turns, of the newest turn; before the first turn, of its mail.
+    """
     if state.turns.count:
         return state.turns.authority
     return weakest(counts_as(envelope, state.me.kind) for envelope in state.inbox.mail)

@@ -1,7 +1,8 @@
-"""Rules for content that is too large for a conversation: which texts are written to a file first. Pure.
+"""Rules for content that is too large for a conversation: the texts that are written to a file first. Pure.
 
 A person's paste and another agent's long message are never cut: the file contains the whole text, and the conversation
-its path, its beginning and its end. Nothing is refused. The engine writes the files before the delivery is recorded.
+contains its path, its beginning and its end. Nothing is refused. The engine writes the files before the delivery is
+recorded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def file_of(name: str) -> str:
     reduced = _UNSAFE.sub("", name)[:100]
     if reduced == name and name:
         return f"{reduced}.txt"
-    # What was taken out may have told it from another.
+    # The removed characters may be the difference to another name.
     return f"{reduced}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}.txt"
 
 

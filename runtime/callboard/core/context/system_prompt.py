@@ -1,12 +1,11 @@
-"""The system prompt and the runtime's reminders. Pure.
+"""The system prompt, the runtime's reminder of open todos, and descriptions of the available agent types. Pure.
 
 Sections have a fixed order and contain only facts that do not change from step to step: the same facts give the same
 bytes. The agent's own facts (name, role, folder) are in the last section, after all sections that agents of a type
 share (docs/decisions/0010-shared-prefixes.md). A clock, git status, teammates and todos are not included: they come as
 reminders, since each change of a system prompt makes the service read the whole conversation again. Text from a
-repository or a skill about itself is quoted as data.
-
-Descriptions of the available agent types: short enough for a tool's description. Pure.
+repository or a skill about itself is quoted as data. Descriptions of agent types are short enough for the description
+of a tool.
 """
 
 from __future__ import annotations
@@ -87,8 +86,11 @@ _MARK = b'"cache_control"'
 
 
 def system_prompt(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
-    """Return the system blocks: one for each section with content, the agent's own last. The same arguments give the
-    same bytes. Agents that differ only in name, role and folder share all blocks but the last."""
+    """Return the system blocks: one for each section with content, the agent's own last.
+
+    The same arguments give the same bytes. Agents that differ only in name, role and folder share all blocks but the
+    last.
+    """
     sections = (
         _identity(spec),
         _TRUST,
@@ -105,8 +107,10 @@ def system_prompt(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
 
 
 def shared_part(system: bytes) -> bytes:
-    """Return the system prompt, as JSON, up to its first cache mark: the part that agents of a type share. Empty
-    without a mark."""
+    """Return the system prompt, as JSON, up to its first cache mark: the part that agents of a type share.
+
+    Empty without a mark.
+    """
     end = system.find(_MARK)
     return system[:end] if end >= 0 else b""
 
@@ -204,7 +208,7 @@ def _quoted(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of others as one line without tags of the runtime."""
+    """Return a text from another source as one line without tags of the runtime."""
     return _quoted(" ".join(text.split()))
 
 
@@ -220,8 +224,10 @@ _LEFT_OVER = re.compile(r"\s*(?:Examples?|For example)\s*:\s*[-*]*\s*$", re.IGNO
 
 
 def fitted(descriptions: Mapping[str, str]) -> dict[str, str]:
-    """Return the descriptions without their examples, each on one line. If they are too long together, each is cut at
-    the end of a sentence or word."""
+    """Return the descriptions without their examples, each on one line.
+
+    If they are too long together, each is cut at the end of a sentence or word.
+    """
     most = max(SHORTEST, min(LONGEST, ALL // max(1, len(descriptions))))
     return {name: _cut(_plain(text), most) for name, text in descriptions.items()}
 

@@ -59,8 +59,10 @@ class McpLimits:
 
 
 def limits_of(environment: Mapping[str, str], settings: McpSettings | None = None) -> McpLimits:
-    """Return the limits from the environment, then from the settings. A variable that is not a number above 0 is
-    ignored."""
+    """Return the limits from the environment, then from the settings.
+
+    A variable that is not a number above 0 is ignored.
+    """
     chosen = settings or McpSettings()
     tokens = _number(environment, "MAX_MCP_OUTPUT_TOKENS") or chosen.result_tokens
     return McpLimits(
@@ -72,8 +74,10 @@ def limits_of(environment: Mapping[str, str], settings: McpSettings | None = Non
 
 
 def wait_before_start(starts: Sequence[float], now: float) -> float | None:
-    """Return the seconds to wait before a process is restarted, from the times of earlier starts; None: too many
-    already."""
+    """Return the seconds to wait before a process is restarted; None after too many starts.
+
+    The wait depends on the times of earlier starts.
+    """
     recent = sum(1 for at in starts if now - at < RESTARTS_WITHIN)
     return PAUSES[recent] if recent < RESTARTS else None
 

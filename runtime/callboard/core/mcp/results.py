@@ -1,10 +1,10 @@
-"""Conversion of a server's answer to content blocks that are valid in any request. Pure, and tolerant: the answer is
-untrusted.
+"""Conversion of a server's answer to content blocks that are valid in any request, and cleaning of its texts.
+
+Pure, and tolerant: the answer is untrusted.
 
 Text stays, images become the API's image blocks (by their bytes, not by their declared type), and everything else is
-described as text: audio, files, links. Nothing is refused: content that cannot be shown is named in its place.
-
-Texts of servers are untrusted data. They are cut and cleaned before a person or a model sees them. Pure.
+described as text: audio, files, links. Nothing is refused: content that cannot be shown is named in its place. Texts of
+servers are cut and cleaned before a person or a model sees them.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def resource_blocks(contents: Sequence[Any]) -> tuple[Json, ...]:
 
 
 def shortened(blocks: Sequence[Json], most: int, whole: str) -> tuple[Json, ...]:
-    """Return head and tail of the texts, `most` characters together, with the path of the file that contains the whole;
-    images stay."""
+    """Return head and tail of the texts, `most` characters together; images stay.
+
+    The mark between them has the path of the file that contains the whole.
+    """
     text = whole_text(blocks)
     half = most // 2
     mark = f"\n[Result cut: {most:,} of {len(text):,} characters. Whole: {whole}]\n"
@@ -142,8 +144,10 @@ def _image(data: object, called: object) -> Json:
 
 
 def _kind_of(text: str) -> str:
-    """Return the media type of an image by its first bytes; empty if the API does not accept it, or it is not
-    base64."""
+    """Return the media type of an image by its first bytes.
+
+    Empty if the API does not accept it, or it is not base64.
+    """
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

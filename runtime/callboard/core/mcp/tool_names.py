@@ -1,14 +1,9 @@
-"""Names by which models call the tools of servers: `mcp__server__tool`, and clashes between them. Pure.
+"""Names by which models call the tools of servers, clashes, an agent's tools, and mentioned resources. Pure.
 
-Names are normalised as the service requires (`core/toolset.normalised`). Two tools that a model could not distinguish
-are never both present: the first one stays (row B30).
-
-Also resources of MCP servers that a person mentions: `@server:uri`. Pure.
-
-Also the tools of MCP servers that an agent has, by the entries of its type: `mcp__server`, `mcp__server__*`, `mcp__*`.
-Pure.
-
-A list narrows, a denial removes, and a child never has more than its parent.
+A name `mcp__server__tool` is normalised as the service requires (`core/tool_access.normalised`). Of two tools that a
+model could not distinguish, only the first one stays. The type of an agent names tools by `mcp__server`,
+`mcp__server__*`, `mcp__*`: a list narrows, a denial removes, and a child never has more tools than its parent. A
+resource is mentioned as `@server:uri`.
 """
 
 from __future__ import annotations
@@ -23,8 +18,10 @@ PREFIX = "mcp__"
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return the name by which a model calls a server's tool. For a plugin's server `plugin:p:s` it is
-    `mcp__plugin_p_s__tool`."""
+    """Return the name by which a model calls a server's tool.
+
+    For a plugin's server `plugin:p:s` it is `mcp__plugin_p_s__tool`.
+    """
     return normalised(f"{PREFIX}{server}__{tool}")
 
 
@@ -36,8 +33,10 @@ def own_clashes(server: str, tools: Iterable[str]) -> str:
 
 
 def clashes_with(server: str, names: Iterable[str], owned: Mapping[str, Collection[str]]) -> str:
-    """Return the tools of a server (by model names) that another server (name -> its tools) already has; empty if there
-    are none."""
+    """Return the tools of a server that another server already has; empty if there are none.
+
+    `names`: the names by which a model calls the server's tools. `owned`: server -> its tools.
+    """
     problems: list[str] = []
     for name in sorted(names):
         owner = next((other for other, owner_tools in owned.items() if other != server and name in owner_tools), None)
@@ -60,8 +59,11 @@ _ENDS = ".,;:!?)]}>\"'`"
 
 
 def mentioned(text: str, servers: Mapping[str, frozenset[str]]) -> tuple[tuple[str, str], ...]:
-    """Return (server, uri) of each mention, in order, once. `servers`: name -> its listed resources. Other resources
-    count too (a server may know more than it lists), without trailing punctuation."""
+    """Return (server, uri) of each mention, in order, once.
+
+    `servers`: name -> its listed resources. Other resources count too, without trailing punctuation, because a server
+    may know more than it lists.
+    """
     mentions: dict[tuple[str, str], None] = {}
     for match in _MENTION.finditer(text):
         server = match[1]

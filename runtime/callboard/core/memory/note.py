@@ -1,9 +1,7 @@
-"""A memory note, and the index of a folder of notes: values, their texts, and validation. Pure.
+"""Memory notes and the index of a folder of notes: values, their texts, validation, and changes line by line. Pure.
 
 A note is one Markdown file with front matter; `MEMORY.md` lists the notes of its folder, one per line, and may contain
 other lines that people wrote. The content of a note is data: it gives no permission and no orders.
-
-Also the changes of a note as shown to a person, line by line. Pure.
 """
 
 from __future__ import annotations
@@ -108,8 +106,10 @@ def note_of(file: str, fields: Mapping[str, object], body: str) -> Note:
 
 
 def indexed(index: str, notes: Iterable[Note]) -> str:
-    """Return the index with a line for each note, and without lines for removed notes. All other lines are
-    unchanged."""
+    """Return the index with a line for each note, and without lines for removed notes.
+
+    All other lines are unchanged.
+    """
     unlisted = {note.file: note for note in notes}
     lines: list[str] = []
     for line in index.splitlines():
@@ -176,8 +176,10 @@ def _line(note: Note) -> str:
 
 
 def _scalar(value: str) -> str:
-    """Return a value that YAML reads back as this text: bare if it consists of plain words, otherwise quoted as in
-    JSON."""
+    """Return a value that YAML reads back as this text.
+
+    The value is bare if it consists of plain words, otherwise quoted as in JSON.
+    """
     bare = _PLAIN.fullmatch(value) and value.casefold() not in _WORDS
     return value if bare else json.dumps(value, ensure_ascii=False)
 

@@ -2,7 +2,7 @@
 
 Known forms are found by their prefix; others by an indicative name next to a value that looks random; the rest only by
 being long and random. A digest, a uuid, a path, a word of a language and a placeholder are not secrets. Doubtful text
-is refused: the refusal names the line, which can be written differently.
+is refused. The refusal names the line, so that its author can write it differently.
 """
 
 from __future__ import annotations
@@ -102,8 +102,10 @@ def refusal(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with a mark in place of each line that contains a secret, for text that the runtime stores by
-    itself."""
+    """Return the text with a mark in place of each line that contains a secret.
+
+    Used for text that the runtime stores by itself.
+    """
     secret_lines = {secret.line for secret in secrets_in(text)}
     lines = enumerate(text.splitlines(), 1)
     return "\n".join("(left out: it looks like a secret)" if at in secret_lines else line for at, line in lines)
@@ -142,11 +144,11 @@ def _named(match: re.Match[str]) -> bool:
 def _random(run: str) -> bool:
     """Return True for a run of letters and digits that is not a word, path, digest or uuid."""
     if _HEX.fullmatch(run) or _UUID.fullmatch(run):
-        return False  # a digest or a commit; a key in hex stands beside its name
+        return False  # a digest or a commit; a hexadecimal key is found by the name next to it
     parts = [part for part in re.split(r"[/_=+-]+", run) if part]
     longest = max(parts, key=len, default="")
     if len(longest) < 20 and not ("+" in run or run.endswith("=")):
-        return False  # words put together: a path, a name
+        return False  # joined words: a path, a name
     kinds = sum((any(c.isupper() for c in run), any(c.islower() for c in run), any(c.isdigit() for c in run)))
     return kinds == 3 and _entropy(run) >= _DRAWN and _switches(run) >= len(run) // 4
 

@@ -1,7 +1,7 @@
 """Dead letters for envelopes that will never be read: conditions, recipient, and text. Pure.
 
-A dead letter goes to the agent that sent the envelope, in the life that sent it. An unread dead letter is not reported,
-so that none causes another.
+A dead letter goes to the agent that sent the envelope, in the life that sent it. No dead letter is sent for an unread
+dead letter.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ _SHOWN = 200
 
 
 def over(life: int, row: AgentRow) -> bool:
-    """Return True if this life of a name is over. That of a crashed agent is not: the user may resume it."""
+    """Return True if this life of a name is over. A crashed agent's life is not: the user may resume it."""
     return row.incarnation > life or row.life == "stopped"
 
 
 def teller(dead: Envelope, sender: AgentRow | None) -> int | None:
-    """Return the life of the sender to notify; None for nobody.
+    """Return the life of the sender to notify; None if nobody is notified.
 
-    The user, schedules and the runtime have no row: for them the log and the screen have the news. A lead's next life
-    takes over from the one before; a teammate's new life knows nothing of the messages of the old one.
+    The user, schedules and the runtime have no row: the log and the screen inform the user. A lead's next life takes
+    over from the previous one; a teammate's next life does not know the messages of the previous one.
     """
     if sender is None or sender.kind == "subagent" or dead.type in MOOT:
         return None
-    if sender.kind == "lead":  # between two lives, too: what comes to the one that is over moves on to the next
+    if sender.kind == "lead":  # also between two lives: the next one takes over the mail
         return sender.incarnation
     life = dead.sender_incarnation or sender.incarnation
     return None if over(life, sender) else life
 
 
 def dead_letter(dead: Envelope, life: int, now: float) -> Envelope:
-    """Return the dead letter for the envelope's sender. Its id is derived from the envelope's: it arrives once, however
-    often it is sent."""
+    """Return the dead letter for the envelope's sender.
+
+    Its id is derived from the envelope's: it arrives once, however often it is sent.
+    """
     wakes = dead.mode == "wake" and dead.type in AWAITED
     return Envelope(
         id=short_id("env", dead.id, "dead_letter"),

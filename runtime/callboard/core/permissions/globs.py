@@ -54,8 +54,10 @@ def matcher(segment: str, *, dots: bool = True) -> re.Pattern[str]:
 
 
 def means_secret(segment: str, *, dots: bool = True) -> bool:
-    """Return True if a pattern spells out enough of a secret's name to be meant for it, whether the file exists
-    or not."""
+    """Return True if a pattern spells out enough of a secret's name to be meant for it.
+
+    The file need not exist.
+    """
     match = matcher(segment, dots=dots).fullmatch
     dotted = segment.startswith((".", "\\.", "["))
     if (dotted or (not dots and _letters(segment) >= _FEWEST_LETTERS)) and any(map(match, _DOTTED_SECRETS)):
@@ -81,7 +83,7 @@ def _tokens(segment: str) -> Iterator[tuple[str, str]]:
             yield "set", _set(match[1], match[2])
             at = match.end()
         elif char == "[" and "]" in segment[at + 2 :]:
-            yield "set", _ANY  # where it ends, and what is in it, depends on the locale and on the version
+            yield "set", _ANY  # the end and the content depend on the locale and on the version
             at = segment.rindex("]") + 1
         else:
             yield {"*": ("any", _ANY), "?": ("any", _ONE)}.get(char, ("literal", char))

@@ -1,11 +1,12 @@
-"""Modes as an order of rights: what a child may have of its parent's, and what a scheduled turn has; and
-the modes that a person may choose. Pure.
+"""Modes as an order of rights: a child's mode, the mode of a scheduled turn, and a person's choice of modes. Pure.
+
+The mode of a child is below its parent's.
 
     plan < dontAsk < default < acceptEdits < bypassPermissions
                      default < sandboxed   < bypassPermissions
 
-`acceptEdits` and `sandboxed` are not ordered: without a sandbox of level 2 `sandboxed` is `default`, with one it is
-more than `acceptEdits`. What is within both is `default`.
+`acceptEdits` and `sandboxed` are not ordered: without a sandbox of level 2, `sandboxed` equals `default`; with one, it
+allows more than `acceptEdits`. The most permissive mode within both is `default`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ SANDBOX_NEEDED = 2
 
 
 def within(parent: Mode, own: Mode | None) -> Mode:
-    """Return the mode of an agent that `parent` starts and whose type has the mode `own`: the most permissive mode
-    within both."""
+    """Return the mode of an agent that `parent` starts and whose type has the mode `own`.
+
+    The result is the most permissive mode within both.
+    """
     if own is None or own == parent:
         return parent
     if {parent, own} == {"acceptEdits", "sandboxed"}:
@@ -38,14 +41,17 @@ def _width(mode: Mode) -> int:
 
 
 def inherited(parent: PermissionRules, own: PermissionRules) -> PermissionRules:
-    """Return the rules of an agent whose parent has `parent` and whose type has `own`: denials and asks are inherited,
-    allowances are not."""
+    """Return the rules of an agent whose parent has `parent` and whose type has `own`.
+
+    Denials and asks are inherited, allowances are not.
+    """
     return PermissionRules(ask=parent.ask, deny=parent.deny).joined(own)
 
 
 def of_turn(own: Mode, profile: Mode | None, authority: Cause) -> Mode:
-    """Return the mode in which the calls of a turn are judged. `profile`: the mode of scheduled turns from the
-    settings.
+    """Return the mode in which the calls of a turn are judged.
+
+    `profile`: the mode of scheduled turns from the settings.
 
     A turn started by a schedule has the full power of `bypassPermissions` only if its profile says so. Otherwise it is
     `sandboxed`, which asks for everything that leaves the sandbox. No turn has more rights than its agent.
@@ -63,6 +69,6 @@ def selectable_modes(*, may_bypass: bool) -> tuple[str, ...]:
 
 
 def next_mode(mode: str, *, may_bypass: bool) -> str:
-    """Return the mode that Shift-Tab goes on to."""
+    """Return the mode that Shift-Tab selects next."""
     circle = ("default", "acceptEdits", "plan", *((BYPASS,) if may_bypass else ()))
     return circle[(circle.index(mode) + 1) % len(circle)] if mode in circle else circle[0]

@@ -28,9 +28,11 @@ def no_more_fires(node: BudgetNode, now: float) -> str:
 
 
 def delivered(schedule: Schedule) -> Literal["turn", "step"]:
-    """Return how the schedule's prompt is delivered. With a budget or rights, always as a separate turn: in a shared
-    turn, the calls made for the schedule cannot be distinguished from others, and the turn cannot be ended for the
-    schedule alone."""
+    """Return how the schedule's prompt is delivered.
+
+    With a budget or rights, always as a separate turn: in a shared turn, the calls made for the schedule cannot be
+    distinguished from others, and the turn cannot be ended for the schedule alone.
+    """
     limited = schedule.budget != Budget() or schedule.fire_budget != Budget() or schedule.rights != ScheduleRights()
     ends_alone = schedule.deadline is not None or schedule.overlap == "replace"
     return "turn" if limited or ends_alone else schedule.deliver

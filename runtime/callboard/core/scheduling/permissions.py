@@ -23,8 +23,10 @@ _MODES: Mapping[str, PermissionMode] = MappingProxyType({mode: mode for mode in 
 
 
 def narrowed(spec: AgentSpec, rights: ScheduleRights) -> AgentSpec:
-    """Return the agent's spec under which calls are judged in a turn of a schedule with these rights, and in the agents
-    that this turn starts. An unknown mode counts as the least permissive."""
+    """Return the agent's spec under which calls are judged in a turn of a schedule with these rights.
+
+    The spec also applies in the agents that this turn starts. An unknown mode counts as the least permissive.
+    """
     if rights == ScheduleRights():
         return spec
     limit = _MODES.get(rights.mode, _LEAST)
@@ -37,8 +39,11 @@ def narrowed(spec: AgentSpec, rights: ScheduleRights) -> AgentSpec:
 
 
 def none_more(rights: ScheduleRights, turn: ScheduleRights) -> ScheduleRights:
-    """Return the rights of a schedule created in a turn of another one: no more than that one's. Of two lists of allow
-    rules, only the common ones count. Without common rules, only calls that only read run without asking."""
+    """Return the rights of a schedule created in a turn of another one, no more than those of the other one.
+
+    Of two lists of allow rules, only the common ones count. Without common rules, only calls that only read run without
+    asking.
+    """
     modes: list[PermissionMode] = [_MODES.get(mode, _LEAST) for mode in (rights.mode, turn.mode) if mode]
     mode: str = within(modes[0], modes[-1]) if modes else ""
     both = tuple(rule for rule in rights.allow if rule in turn.allow) or (NOTHING_UNASKED,)
@@ -60,8 +65,11 @@ def in_turn(spec: AgentSpec, schedule: Schedule | None) -> AgentSpec:
 
 
 def judged_in_turn(spec: AgentSpec, schedule: Schedule | None) -> AgentSpec:
-    """Return the narrowed spec for judging the agent's own calls in that turn. If the schedule lets it only read, the
-    spec is without `submit_plan`: an approval would end the agent's own mode `plan`, and not that of the schedule."""
+    """Return the narrowed spec for judging the agent's own calls in that turn.
+
+    If the schedule lets it only read, the spec is without `submit_plan`: an approval would end the agent's own mode
+    `plan`, and not that of the schedule.
+    """
     spec = in_turn(spec, schedule)
     if schedule is None or not schedule.rights.mode or _MODES.get(schedule.rights.mode, _LEAST) != _LEAST:
         return spec

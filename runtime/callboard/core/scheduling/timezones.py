@@ -17,7 +17,7 @@ FIRST_MOMENT = int(datetime(1000, 1, 1, tzinfo=UTC).timestamp())
 LAST_MOMENT = int(datetime(9000, 1, 1, tzinfo=UTC).timestamp())
 """First and last moments of any fire: the calendar of the standard library ends in the years 1 and 9999."""
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local minutes carry no zone; that is the point of them
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local minutes have no zone
 _SECOND = timedelta(seconds=1)
 _LONGEST_NAME = 100
 _NOT_ZONES = ("right/", "posix/", "posixrules")
@@ -29,7 +29,7 @@ def zone_of(name: str) -> ZoneInfo:
     if name and not name.startswith(_NOT_ZONES):
         try:
             return ZoneInfo(name)
-        except (KeyError, ValueError, OSError):  # zoneinfo's own words for unknown, malformed, and a folder's name
+        except (KeyError, ValueError, OSError):  # unknown, malformed, or the name of a folder
             pass
     raise ValueError(f"{quoted(name)} is not a known time zone: {_likely(name)}")
 
@@ -50,8 +50,10 @@ def seconds_of(local: datetime) -> int:
 
 
 def moment_of(zone: ZoneInfo, local: datetime) -> int:
-    """Return the moment at which the clocks show `local` for the first time; for a time inside a gap, the end of the
-    gap."""
+    """Return the moment at which the clocks show `local` for the first time.
+
+    For a time inside a gap: the end of the gap.
+    """
     first = _as_seconds(local.replace(tzinfo=zone, fold=0).utcoffset())
     second = _as_seconds(local.replace(tzinfo=zone, fold=1).utcoffset())
     at = seconds_of(local) - first

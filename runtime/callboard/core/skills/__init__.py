@@ -1,1 +1,1 @@
-"""Skills and slash commands, pure: parsing of input, expansion, and the catalogue."""
+"""Skills and slash commands: parsing of input, expansion, and the catalogue. Pure."""

@@ -24,10 +24,10 @@ _MANY = "*"
 
 
 def normal_paths(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths in stored form: relative to the workspace, without `./` and doubled slashes, without duplicates,
-    sorted.
+    """Return the paths in stored form: relative to the workspace, without duplicates, sorted.
 
-    Raises `ToolRefused` for a path that is empty, absolute, outside the workspace, or too long, and for too many paths.
+    The stored form has no `./` and no doubled slashes. Raises `ToolRefused` for a path that is empty, absolute, outside
+    the workspace, or too long, and for too many paths.
     """
     normalized = tuple(dict.fromkeys(_normal(path) for path in paths))
     if len(normalized) > MOST_FILES:

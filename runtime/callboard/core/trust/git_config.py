@@ -41,8 +41,10 @@ class Setting:
 
 
 def git_settings(text: str) -> list[Setting]:
-    """Return the settings of a configuration file in order. Raises nothing: an unreadable line becomes a setting
-    without a name."""
+    """Return the settings of a configuration file in order.
+
+    Raises nothing: an unreadable line becomes a setting without a name.
+    """
     settings: list[Setting] = []
     section = ""
     for line, content in _logical_lines(text):
@@ -72,8 +74,10 @@ def git_claims(path: str, settings: list[Setting]) -> list[Claim]:
 
 
 def loud(settings: list[Setting]) -> Iterator[Setting]:
-    """Yield the settings that are not known to be harmless. An alias of another git command is harmless: it does not
-    run by itself."""
+    """Yield the settings that are not known to be harmless.
+
+    An alias of another git command is harmless: it does not run by itself.
+    """
     for setting in settings:
         alias = setting.name.startswith("alias.") and not setting.value.lstrip().startswith("!")
         if not alias and not setting_is_quiet(setting.name):
@@ -81,8 +85,10 @@ def loud(settings: list[Setting]) -> Iterator[Setting]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines without surrounding spaces, with lines joined that a backslash continues; a backslash in a comment
-    continues nothing."""
+    """Yield lines without surrounding spaces, with lines joined that a backslash continues.
+
+    A backslash in a comment continues nothing.
+    """
     joined = ""
     begun = 0
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
@@ -154,6 +160,8 @@ def config_is_quiet(text: str) -> bool:
 
 
 def setting_is_quiet(name: str) -> bool:
-    """Return True if a setting of this name (section and key in lower case) does not make git run, include or redirect
-    anything."""
+    """Return True if a setting of this name does not make git run, include or redirect anything.
+
+    The name is section and key in lower case.
+    """
     return bool(_QUIET_KEY.fullmatch(name)) and not _LOUD_KEY.fullmatch(name)

@@ -1,4 +1,6 @@
-"""Values with their line numbers; all members of a duplicate name are kept. For reports, not for use as settings.
+"""JSON and YAML values with their line numbers; all members of a duplicate name are kept.
+
+For reports, not for use as settings.
 
 The JSON parser of the standard library reports no lines. Texts occur in a document in the order in which they are
 parsed, so the lines of their tokens are assigned in that order.
@@ -47,8 +49,10 @@ def json_node(text: str) -> YamlNode:
 
 
 def node_of(value: object, lines: Mapping[Address, int], at: Address = (), near: int = 1) -> YamlNode:
-    """Return a node for a value that was parsed elsewhere, with the lines of its parts by their addresses. A part
-    without a line gets that of its container, `near`."""
+    """Return a node for a value that was parsed elsewhere, with the lines of its parts by their addresses.
+
+    A part without a line gets that of its container, `near`.
+    """
     line = lines.get(at, near)
     if isinstance(value, dict):
         members = cast("dict[object, object]", value).items()

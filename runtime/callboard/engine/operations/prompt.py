@@ -1,12 +1,13 @@
-"""Prompt and tool list of an agent, composed at its start and again when its tools have changed; and the reminders at
-the beginning of a turn: changes in its surroundings, instruction files, and notes from memory.
+"""Prompt and tool list of an agent, and the reminders at the beginning of a turn.
 
-A resume renders the same bytes. A change of the list changes the beginning of every later request, so the service reads
-the whole conversation again once (docs/context.md).
+The prompt is composed at the agent's start, and again when its tools have changed. A resume renders the same bytes. A
+change of the list changes the beginning of every later request, so the service reads the whole conversation again once
+(docs/context.md).
 
-Reading the surroundings is an operation, because git may be slow and the agent still receives mail. Its result is noted
-and needs no separate commit. Instruction files and notes are injected at the beginning of a turn; for the files that a
-tool touches, `tool_call.py` queues their instructions. Injections are journalled, so that a resume repeats none.
+Reminders are changes in the surroundings, instruction files, and notes from memory. Reading the surroundings is an
+operation, because git may be slow and the agent still receives mail. Its result is noted and needs no separate commit.
+Instruction files and notes are injected at the beginning of a turn; `tool_call.py` queues the instructions for the
+files that a tool touches. Injections are journalled, so that a resume repeats none.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ async def set_prompt(agent: AgentRuntime) -> None:
     """Record the prompt with which an agent starts in this process, unless it is already in use."""
     parts = None
     in_use = await _in_use(agent)
-    if in_use is not None:  # as it was, if the runtime's own tools still are: servers may take their time to come
+    if in_use is not None:  # unchanged if the runtime's own tools are: servers may need time to connect
         parts = await _composed(agent, listed_tools(in_use[1]))
         if agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
             return
@@ -65,8 +66,7 @@ async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
 
 
 async def _in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
-    """Return the prompt and the tools that the journal names; None if there are none yet, or their bytes are
-    damaged."""
+    """Return the prompt and the tools that the journal names; None if it names none yet, or their bytes are damaged."""
     if not agent.state.context.system:
         return None
     try:
@@ -117,8 +117,10 @@ def guides(agent: AgentRuntime) -> bool:
 
 
 async def at_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
-    """Return the injections for the beginning of a turn: changed instruction files, then notes relevant to the agent's
-    mail."""
+    """Return the injections for the beginning of a turn.
+
+    The injections are changed instruction files, then notes relevant to the agent's mail.
+    """
     ports = agent.host.ports
     state = agent.state
     injections: tuple[Injection, ...] = ()

@@ -88,8 +88,10 @@ async def _sessions(places: WorkspacePaths, notice: Notice) -> int:
 
 
 def _write(places: WorkspacePaths, file: Path, sessions: int) -> None:
-    """Write the archive completely or not at all. The database is copied first, so that all files that it names exist
-    when they are copied."""
+    """Write the archive completely or not at all.
+
+    The database is copied first, so that all files that it names exist when they are copied.
+    """
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     manifest = {"callboard": __version__, "workspace": str(places.workspace), "sessions": sessions}
     try:
@@ -112,8 +114,10 @@ def _write(places: WorkspacePaths, file: Path, sessions: int) -> None:
 
 
 def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
-    """Add all files below a folder. A file that an agent changes at the same time is copied in its current state, or
-    not at all."""
+    """Add all files below a folder.
+
+    A file that an agent changes at the same time is copied in its current state, or not at all.
+    """
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not path.is_file():
             continue

@@ -1,4 +1,4 @@
-"""What a type checker has to refuse: each line with `wrong` behind it, and no other."""
+"""Code that a type checker must reject: each line marked `wrong`, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m callboard.adapters.models.rehearsal SCENARIO`: run the emulator as a process until it is interrupted.
+"""Emulator as a process: `python -m callboard.adapters.models.rehearsal SCENARIO` runs until it is interrupted.
 
 Writes one line to stdout once it accepts requests: `listening on URL`. Mistakes in the file go to stderr, with exit
 code 3.
@@ -36,7 +36,7 @@ def main() -> int:
     )
     try:
         scenario = load_scenario(arguments.scenario)
-        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        with contextlib.suppress(KeyboardInterrupt):  # the usual end
             asyncio.run(run_server(scenario, _announce, host=arguments.host, port=arguments.port, options=options))
     except CallboardError as error:
         sys.stderr.write(f"{error}\n")

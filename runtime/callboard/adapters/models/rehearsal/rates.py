@@ -1,7 +1,7 @@
 """Rate limits as in the API: amounts per minute, reported in headers and enforced with a 429.
 
-There are two kinds. A window begins with the first request after the previous one ended, and is full again at its end.
-A bucket is full at first and refills continuously, as in the real service. Tokens read from the cache do not count.
+Two kinds exist. A window begins with the first request after the previous one ended, and is full again at its end. A
+bucket is full at first and refills continuously, as in the real service. Tokens read from the cache do not count.
 """
 
 from __future__ import annotations

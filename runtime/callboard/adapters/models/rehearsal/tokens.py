@@ -1,6 +1,6 @@
-"""Token estimates and the prompt cache, as accurate as an emulator can be: the cost of a prompt, and its cache reads.
+"""Token estimates and the prompt cache of the emulator: the cost of a prompt, and its cache reads.
 
-`survey` walks a request once; each block is serialized once, and hashed on top of the preceding ones. `PromptCache`
+`survey` walks a request once. Each block is serialized once, and hashed together with the preceding ones. `PromptCache`
 remembers prefixes by those hashes. Entries are written at `cache_control` marks, found by looking back 20 blocks, live
 for 5 minutes or 1 hour by the caller's clock, and can be read once the reply that wrote them has begun.
 """
@@ -85,8 +85,10 @@ class BlockTokens(NamedTuple):
 
 
 def survey(request: Json) -> list[PromptPrefix]:
-    """Return a valid request as its growing prefixes, in the cache's order: tools, system, messages. One entry per
-    block."""
+    """Return a valid request as its growing prefixes, in the cache's order: tools, system, messages.
+
+    One entry per block.
+    """
     how = rendering(request)
     pieces = head_pieces(request)
     for message in cast("list[Json]", request["messages"]):
@@ -100,8 +102,10 @@ def survey(request: Json) -> list[PromptPrefix]:
 
 
 def rendering(request: Json) -> str:
-    """Return the fields that change how messages are rendered: they change the prefixes of messages, but not those of
-    tools and system."""
+    """Return the fields that change the rendering of messages.
+
+    They change the prefixes of messages, but not those of tools and system.
+    """
     return json.dumps([request.get("tool_choice"), request.get("thinking")], sort_keys=True)
 
 
@@ -118,7 +122,7 @@ def message_pieces(message: Json, how: str) -> list[BlockTokens]:
 
 
 def chained(pieces: Iterable[BlockTokens]) -> list[PromptPrefix]:
-    """Return each piece on top of the preceding ones."""
+    """Return each piece together with the preceding ones."""
     prefixes: list[PromptPrefix] = []
     digest = b""
     tokens = 0
@@ -132,7 +136,7 @@ def chained(pieces: Iterable[BlockTokens]) -> list[PromptPrefix]:
 def _piece(kind: str, block: Json) -> BlockTokens:
     mark = block.get("cache_control")
     plain = block if mark is None else {name: value for name, value in block.items() if name != "cache_control"}
-    # `repr` of plain JSON data says all of it, and costs half of what `json.dumps` does.
+    # `repr` of plain JSON data is unambiguous, and costs half as much as `json.dumps`.
     raw = f"{kind} {plain!r}".encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(raw, digest_size=16).digest()
     return BlockTokens(digest, block_tokens(block), str(cast("Json", mark).get("ttl", "5m")) if mark else None)
@@ -206,8 +210,10 @@ class PromptCache:
         )
 
     def began(self, plan: CachePlan, now: float) -> None:
-        """Record that the reply to a planned request began: its prefixes can be read from now on, and the prefixes that
-        it read live longer."""
+        """Record that the reply to a planned request began.
+
+        From now on, the prefixes of the request can be read, and the prefixes that it read live longer.
+        """
         for digest in plan.reads:
             entry = self._entries.get((plan.model, digest))
             if entry is not None:
@@ -226,5 +232,5 @@ class PromptCache:
 
 
 def output_tokens(blocks: Sequence[Mapping[str, object]]) -> int:
-    """Return the estimate for a reply; even an empty one costs something."""
+    """Return the estimate for a reply. Even an empty one costs something."""
     return 1 + sum(block_tokens(dict(block)) for block in blocks)

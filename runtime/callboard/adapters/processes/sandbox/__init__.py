@@ -1,1 +1,1 @@
-"""The sandbox of commands: the levels that a machine supports, the permitted paths, and the setup."""
+"""Sandbox of commands: the levels that a machine supports, the permitted paths, and the setup."""

@@ -1,12 +1,13 @@
-"""Callboard's process inside the sandbox at level 3: it connects the command's programs to the proxy, and does the work
-of the shell of level 2.
+"""Callboard's process inside the sandbox at level 3, which connects the command's programs to the proxy.
+
+The process also does the work of the shell of level 2.
 
 Its text is passed to Python inside (`-c`), so it needs no file there, and only the standard library. Programs use an
-HTTP proxy on a port of their own loopback; each connection to it is forwarded to the socket of the proxy outside, which
-decides. argv: SOCKET PORT PORTS SHELL COMMAND PROCESSES. Descriptor 3 gets `begun`, then the end of the command and the
-number of remaining processes. This process stays while descriptor 4 is open.
+HTTP proxy on a port of their own loopback. Each connection to that port is forwarded to the socket of the proxy
+outside, which decides. argv: SOCKET PORT PORTS SHELL COMMAND PROCESSES. Descriptor 3 gets `begun`, then the end of the
+command and the number of remaining processes. This process stays while descriptor 4 is open.
 """
-# ruff: noqa: PTH208
+# ruff: noqa: PTH208 - only the names are needed, and pathlib would take longer to import than all the rest
 
 import contextlib
 import os
@@ -35,15 +36,17 @@ def tunnel(outer: socket.socket, port: int) -> bool:
 
 
 def connect(inner: socket.socket, path: str, port: int) -> None:
-    """Forward one connection of a program in both directions. `port`: of the machine outside; 0: the program uses the
-    proxy."""
+    """Forward one connection of a program in both directions.
+
+    `port`: of the machine outside; 0: the program uses the proxy.
+    """
     with inner, socket.socket(socket.AF_UNIX) as outer:
         try:
             outer.connect(path)
             if port and not tunnel(outer, port):
                 return
         except OSError:
-            return  # who would let it out has gone
+            return  # the proxy outside has ended
         back = threading.Thread(target=carry, args=(outer, inner), daemon=True)
         back.start()
         carry(inner, outer)
@@ -74,7 +77,7 @@ def run(shell: str, command: str, processes: str) -> int:
         if processes.isdecimal():
             resource.setrlimit(resource.RLIMIT_NPROC, (int(processes), int(processes)))
         os.closerange(3, 4096)
-        os.execv(shell, ["bash", "--noprofile", "--norc", "-c", command])  # noqa: S606 - judged before
+        os.execv(shell, ["bash", "--noprofile", "--norc", "-c", command])  # noqa: S606 - permission was decided before
     finally:
         os._exit(126)
 

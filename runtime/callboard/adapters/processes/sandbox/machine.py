@@ -1,6 +1,7 @@
 """Abilities of this machine: Landlock, the system call filter, bubblewrap. Tested, not guessed.
 
-A kernel may support a feature but deny it to this user (a container, a hardened distribution), so bubblewrap is run.
+A kernel may support a feature but deny it to this user (a container, a hardened distribution), so bubblewrap is run as
+a test.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Machine:
 
     @property
     def best(self) -> int:
-        """Return the best level. Level 3 differs from 2 only by what it lets through."""
+        """Return the best level. Level 3 differs from level 2 only in the network access."""
         return 3 if self.bwrap else 1 if self.abi >= LEAST_ABI else 0
 
     def reason(self, level: int) -> str:
@@ -69,11 +70,10 @@ def examine(workspace: Path, environment: Mapping[str, str]) -> Machine:
 
 
 def find_group() -> str:
-    """Return a control group that limits the number of processes and in which others can be created; empty if there is
-    none.
+    """Return a control group that limits the number of processes; empty if there is none.
 
-    In version 1 it is the group of this process; in version 2 the parent group, because a group with processes has no
-    children.
+    Other groups can be created in it. In version 1 it is the group of this process; in version 2 the parent group,
+    because a group with processes has no children.
     """
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)

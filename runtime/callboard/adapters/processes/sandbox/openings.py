@@ -5,8 +5,7 @@ that contains the workspace or the runtime's files is opened only to a command t
 act. For any other command only the file is opened. If the file is missing, it is created empty first, and removed again
 unless the command touched it.
 """
-# ruff: noqa: PTH108, PTH112, PTH119, PTH120
-# Paths are text here: they become words of a command line, and are compared by the hundred.
+# ruff: noqa: PTH108, PTH112, PTH119, PTH120 - paths are text here: they become words of a command line, and are compared by the hundred
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def missing(grants: Iterable[PathGrant], homes: Sequence[str], closed: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """An empty file that was created so that it could be opened to a command."""
+    """Empty file that was created so that it could be opened to a command."""
 
     path: str
     mark: tuple[int, int, int]
@@ -100,8 +99,10 @@ def _mark(facts: os.stat_result) -> tuple[int, int, int]:
 
 
 def _folder_of(grant: PathGrant, homes: Sequence[str], closed: Sequence[str]) -> str | None:
-    """Return the folder that must be writable: the path if it is a folder that remains, else the nearest existing
-    folder above it. None if that would open too much."""
+    """Return the folder that must be writable; None if that would open too much.
+
+    The folder is the path itself if that is a folder that remains, else the nearest existing folder above it.
+    """
     folder = os.path.dirname(grant.path) if grant.access == "delete" else grant.path
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)

@@ -1,11 +1,11 @@
-"""Restrictions that a process applies to itself before it becomes a command: capabilities, Landlock, the system call
-filter (level 1).
+"""Restrictions that a process applies to itself before it becomes a command (level 1).
 
-Loaded by `launch_child.py`, so this module also imports only the standard library. All of it takes about half a
-millisecond. If a restriction cannot be applied, raises OSError: the command is then not run.
+The restrictions are capabilities, Landlock, and the system call filter.
+
+`launch_child.py` loads this module, so it also imports only the standard library. All restrictions together take about
+half a millisecond. If one cannot be applied, OSError is raised, and the command is not run.
 """
-# ruff: noqa: PTH102, PTH106, PTH112, PTH123
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH102, PTH106, PTH112, PTH123 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def drop_capabilities() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for number in range(64):
         if libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0):
-            break  # past the last one, or we have no right to: then there are none to lose either
+            break  # past the last one, or not permitted: then there are no capabilities to drop
     libc.prctl(PR_CAP_AMBIENT, 4, 0, 0, 0)
     header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
     if libc.capset(header, bytes(24)):
@@ -71,14 +71,15 @@ def unprivileged() -> Generator[None]:
 
 
 def landlock(abi: int, read: list[str], write: list[str], connect: bool) -> None:
-    """Restrict this process: only `read` and paths beneath it can be read and run; `write` and paths beneath it can
-    also be changed.
+    """Restrict this process: it can read and run only `read`, change only `write`, and paths beneath them.
+
+    `write` can also be read and run.
 
     `connect` False: no TCP port can be bound or connected to (ABI 4). Signals and connections to abstract sockets
     cannot leave this domain (ABI 6). A path that does not exist is left out.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    # A kernel refuses rights, and a longer structure, that its version of Landlock does not know.
+    # A kernel refuses rights, and a longer structure, that its version of Landlock does not support.
     rights = (1 << (13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16)) - 1
     handled = (rights, 0 if connect else 0b11, 0b11)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
@@ -125,7 +126,7 @@ def limit(limits: list[str]) -> None:
         name, _, text = entry.partition(":")
         kind = getattr(resource, f"RLIMIT_{name}")
         most = int(text)
-        if name == "NPROC":  # it counts all threads of the user, so those that run anyhow come on top
+        if name == "NPROC":  # the limit counts all threads of the user, so the running ones are added
             with open("/proc/loadavg", encoding="ascii") as file:
                 most += int(file.read().split()[3].partition("/")[2])
         _, hard = resource.getrlimit(kind)
@@ -134,8 +135,10 @@ def limit(limits: list[str]) -> None:
 
 
 class ControlGroup:
-    """A control group for one command, which limits its processes even for root. If none can be created, only the
-    resource limit applies."""
+    """Control group for one command, which limits its processes even for root.
+
+    If none can be created, only the resource limit applies.
+    """
 
     def __init__(self, parent: str, most: str) -> None:
         self.path = f"{parent}/callboard-{os.getpid()}"
@@ -157,6 +160,6 @@ class ControlGroup:
         try:
             os.rmdir(self.path)
         except OSError:
-            return  # it was never made
+            return  # it was never created
         finally:
             self.path = ""

@@ -1,4 +1,4 @@
-"""The folder of a store: private, owned by this user, on a disk of this machine; and its lock files.
+"""Folder of a store: private, owned by this user, on a disk of this machine; and its lock files.
 
 A folder of another user is refused, and so are file systems whose locks do not work between machines: SQLite's log
 needs shared memory, and two hosts on one file would lose each other's writes.
@@ -32,7 +32,7 @@ def prepare(folder: Path) -> None:
             f"the state folder {folder} belongs to user {status.st_uid}, not to {os.geteuid()}: "
             "run as its owner, or choose another folder"
         )
-    # `mkdir` sets the mode only of a new folder, and never adds what the umask takes away
+    # `mkdir` sets the mode only of a new folder, and never adds permissions that the umask removes
     # (test_everything_in_the_folder_is_private).
     if stat.S_IMODE(status.st_mode) != 0o700:
         folder.chmod(0o700)
@@ -59,7 +59,7 @@ def file_system(folder: Path, mountinfo: str | None = None) -> str:
         try:
             mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
         except OSError:
-            return ""  # no such table on this system: a local disk is the best guess, and the common case
+            return ""  # the system has no such table: a local disk is the best guess, and the common case
     real = folder.resolve()
     best = -1
     kind = ""
@@ -83,7 +83,7 @@ def open_lock(path: Path) -> int:
 
 
 def try_lock(descriptor: int, operation: int) -> bool:
-    """Try to lock without waiting (`fcntl.LOCK_EX` or `LOCK_SH`), and return True if the lock was granted."""
+    """Try to lock without waiting (`fcntl.LOCK_EX` or `LOCK_SH`). Return True if the lock was granted."""
     try:
         # Not a POSIX record lock: the process would lose that by closing any other descriptor of the file
         # (docs/decisions/0002-apsw-and-one-writer-thread.md).

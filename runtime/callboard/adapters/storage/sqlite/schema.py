@@ -1,8 +1,9 @@
-"""The tables, the creation of a database file, and the refused files and versions of SQLite.
+"""Tables of the database, creation of its file, and the refused files and versions of SQLite.
 
 A record's key has its stream's number in the upper bits and its seq in the lower 40. So records of one stream are
 adjacent, one B-tree contains all of them, and the last number of a stream is one look-up. A deleted key remains as a
-row without a value: watchers are notified of it, and the largest revision, which numbers the commits, never decreases.
+row without a value, so that watchers are notified of it, and the largest revision, which numbers the commits, never
+decreases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from callboard.adapters.storage.sqlite.place import DATABASE, sync_folder
 from callboard.adapters.storage.sqlite.sql import pragma, run
 from callboard.types.errors import WorkspaceUnusable
 
-APPLICATION = 0x43424431  # "CBD1", in the file's header: tells our files from others'
+APPLICATION = 0x43424431  # "CBD1", in the file's header: identifies Callboard's files
 VERSION = 1
 SEQ_BITS = 40
 BUSY_MS = 10_000
@@ -42,8 +43,10 @@ UPGRADES: Mapping[int, Upgrade] = MappingProxyType({})
 
 
 def record_crc(stream: str, seq: int, record_id: str | None, data: bytes) -> int:
-    """Return the checksum of a record, over its data, its id, and its place, so that a misplaced record is also
-    detected."""
+    """Return the checksum of a record, over its data, its id, and its place.
+
+    The place is included to detect a misplaced record.
+    """
     return zlib.crc32(data, zlib.crc32(repr((seq, record_id, stream)).encode()))
 
 
@@ -53,8 +56,10 @@ def row_crc(key: str, revision: int, value: bytes) -> int:
 
 
 def refuse_old_sqlite(version: str) -> None:
-    """Raise `WorkspaceUnusable` for versions in which a reset of the log can corrupt a file that two
-    connections write."""
+    """Raise `WorkspaceUnusable` for versions of SQLite that can corrupt the database.
+
+    In them, a reset of the log can corrupt a file that two connections write.
+    """
     numbers = tuple(int(part) for part in version.split("."))
     if numbers < (3, 51, 3) and numbers != (3, 50, 7):
         raise WorkspaceUnusable(
@@ -94,20 +99,20 @@ def use_log(connection: apsw.Connection) -> None:
 def create(folder: Path) -> None:
     """Create an empty database atomically. Raises `apsw.Error`, `OSError`.
 
-    It gets its name once it is finished. So a file of that name without tables is always damaged, and never a store
-    that was being created.
+    The file gets its name only when it is finished. So a file of that name without tables is always damaged, and never
+    a store that was being created.
     """
     draft = folder / f"{DATABASE}.new"
     for leftover in folder.glob(f"{DATABASE}.new*"):
         leftover.unlink()
-    # SQLite would create the file as the umask allows, and gives the log the mode of the database
+    # SQLite would create the file with the mode that the umask allows, and gives the log the mode of the database
     # (test_everything_in_the_folder_is_private).
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(draft))
     try:
         run(connection, f"PRAGMA application_id = {APPLICATION}")
         run(connection, "PRAGMA journal_mode = WAL")
-        run(connection, "BEGIN")  # no `with connection`: on a full disk it hides that behind a failed rollback
+        run(connection, "BEGIN")  # no `with connection`: on a full disk its failed rollback would hide the cause
         for statement in TABLES:
             run(connection, statement)
         run(connection, f"PRAGMA user_version = {VERSION}")

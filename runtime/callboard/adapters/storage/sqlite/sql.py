@@ -9,8 +9,10 @@ import apsw
 
 
 def run(connection: apsw.Connection, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """Run a statement to its end and return its rows. Raises `apsw.Error`. An unfinished statement would keep the log
-    from shrinking."""
+    """Run a statement to its end and return its rows.
+
+    Raises `apsw.Error`. An unfinished statement would keep the log from shrinking.
+    """
     return cast(Any, connection).execute(statement, bindings).fetchall()
 
 

@@ -19,17 +19,17 @@ SKILLS = Operation("skills")
 
 
 def starting(state: AgentState, facts: Facts) -> st.Step | None:
-    """Run the start hooks, whose texts precede the next model call."""
+    """Run the start hooks. Their texts precede the next model call."""
     if not facts.starts or START_HOOKS in facts.running or state.lifecycle.ended or state.lifecycle.stop:
         return None
     return st.AskStartHooks(facts.starts)
 
 
 def start_source(state: AgentState, asked_since_summary: bool | None) -> StartSource | None:
-    """Return the source of this agent's start as in `SessionStart`; None: its hooks ran already.
+    """Return the source of this agent's start as in `SessionStart`; None if its hooks have already run.
 
-    `asked`: whether they ran in this process since the last summary of its conversation; None: never. A subagent starts
-    once, before its first model call.
+    `asked_since_summary`: True if the hooks ran in this process since the last summary of its conversation; False if
+    only before that summary; None if they did not run. A subagent starts once, before its first model call.
     """
     if asked_since_summary:
         return None

@@ -1,12 +1,12 @@
 """A person's own stages: Python callables named in the settings, and called like any other stage.
 
-`(view, budget, now, **params) -> list[Edit] | None`: `view` is a `Conversation`, `budget` tokens, `now` Unix seconds.
-It must be a function of these, since it may be called again, and must not change its arguments. It runs in the loop and
-blocks all other agents of its process.
+`(view, budget, now, **params) -> list[Edit] | None`: `view` is a `Conversation`, `budget` tokens, `now` Unix seconds. A
+stage must depend only on its arguments, since it may be called again, and must not change them. It runs in the event
+loop and blocks all other agents of its process.
 
 A failing stage does not stop the agent. The result is refused as a whole, with the reason, for an exception, a return
-value that is not a list of edits, and edits that break a law of the view, do not make it smaller, or write outside the
-agent's own results.
+value that is not a list of edits, and edits that violate an invariant of the view, do not make it smaller, or write
+outside the agent's own results.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def is_own(stage: str) -> bool:
 def ask_own(
     stage: OwnStage | None, view: Conversation, budget: int, situation: Situation, *, params: Json
 ) -> list[Edit] | StageRefusal:
-    """Call the stage. Return its edits (none if it has nothing to do), or the reason why they are refused. Raises
-    nothing."""
+    """Call the stage.
+
+    Return its edits (none if it has nothing to do), or the reason why they are refused. Raises nothing.
+    """
     if stage is None:
         return StageRefusal("no such callable was loaded when this process started: is it still in your settings?")
     try:
         result = stage(view, budget, situation.now, **params)
-    except Exception as failed:  # noqa: BLE001  # it is not our code: whatever it raises, the agent goes on without it
+    except Exception as failed:  # noqa: BLE001 - the code of a user: whatever it raises, the agent goes on without it
         return StageRefusal(f"{type(failed).__name__}: {failed}"[:LONGEST])
     if result is None:
         return []
@@ -69,9 +71,9 @@ def _fault(view: Conversation, edits: Sequence[Edit], folder: str) -> str:
     try:
         after = edited(view, edits)
         faults = edit_faults(view, after) + invariants(after.messages, sent=view.messages[-1].role == "user")
-    except Exception as failed:  # noqa: BLE001  # an edit that cannot even be applied
+    except Exception as failed:  # noqa: BLE001 - an edit by the code of a user, which cannot even be applied
         return f"its edits cannot be applied: {type(failed).__name__}: {failed}"
     if faults:
         return f"its edits break a law of the view: {faults[0]}"
-    # Edits of one size could be made for ever, one undoing the other.
+    # Edits of one size could be repeated forever, one undoing the other.
     return "" if after.tokens < view.tokens else "its edits do not make the view smaller"

@@ -1,10 +1,10 @@
-"""The laws of a view, and of the step from one view to its edited form. Pure; a broken law is returned by name, never
-raised.
+"""Invariants of a view, and of an edit. Pure; a violation is returned by name, never raised.
 
 `invariants` checks one view: each call has its result in the next user message; results come first; the first message
-is the user's; neighbours differ in role; ids increase; nothing is empty; bytes and tokens match the blocks.
-`edit_faults` compares two: the first message, pins, unanswered results and the newest user message are still there; the
-view is not larger; no assistant text was added. An undo may make the view larger, and may restore texts of the history.
+is the user's; neighbors differ in role; ids increase; nothing is empty; bytes and tokens match the blocks.
+`edit_faults` compares a view with its edited form: the first message, pins, unanswered results and the newest user
+message are still there; the view is not larger; no assistant text was added. An undo may make the view larger, and may
+restore texts of the history.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from callboard.types.records import Json
 
 
 def pins(messages: Sequence[ViewMessage]) -> tuple[ViewBlock, ...]:
-    """Return the blocks that count as pinned: the first instruction, the newest assignment, and the newest text of each
-    instruction file.
+    """Return the blocks that count as pinned.
 
-    An older assignment is replaced by a newer one: pins that are never removed would eventually fill the window.
+    The blocks are the first instruction, the newest assignment, and the newest text of each instruction file. An older
+    assignment is replaced by a newer one: pins that are never removed would eventually fill the window.
     """
     marked = Messages.of(messages).pinned()
     files = {_first_line(block): block for block in marked if block.source == "instructions"}
@@ -33,8 +33,10 @@ def pins(messages: Sequence[ViewMessage]) -> tuple[ViewBlock, ...]:
 
 
 def invariants(messages: Sequence[ViewMessage], *, sent: bool = True) -> list[str]:
-    """Return the names of all laws that this view breaks. `sent`: it is about to be sent, so it must end with a user
-    message."""
+    """Return the names of all invariants that this view violates.
+
+    `sent`: it is about to be sent, so it must end with a user message.
+    """
     faults: list[str] = []
     if messages and messages[0].role != "user":
         faults.append("the first message is not the user's")
@@ -56,7 +58,7 @@ class Viewed(Protocol):
 
 
 def edit_faults(before: Viewed, after: Viewed, history: Sequence[ViewMessage] | None = None) -> list[str]:
-    """Return the names of all laws that the step from one view to its edited form breaks.
+    """Return the names of all invariants that the step from one view to its edited form violates.
 
     `history` is given only for an undo: the unreduced messages, whose texts may be restored and make the view larger.
     """

@@ -12,9 +12,9 @@ Requests leave out two things, which the journal and the view keep:
 
 - Thinking of another model. A service accepts thinking only from the model that signed it, which each thinking block
   names (`ViewBlock.by`). The same reader receives the same bytes at every call, so that its cached prefix is kept.
-- A call of the service's own tools without a result, once a user message follows. The service paused in the middle of
-  it, the reply was given up, and the service would refuse the history from then on. Messages with calls of this
-  runtime's tools are not changed: there the service may still be at work.
+- A call of the service's own tools without a result, once a user message follows. The service paused during the call,
+  the reply was abandoned, and the service would refuse the history from then on. Messages with calls of this runtime's
+  tools are not changed: the service may still be working on such a reply.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_call(block: ViewBlock) -> bool:
 
 
 def is_private(block: ViewBlock) -> bool:
-    """Return True if the block is not sent to every model (`sending`)."""
+    """Return True if the block is not sent to every model (`wire_for`)."""
     return bool(block.by) or is_service_call(block)
 
 
@@ -92,8 +92,10 @@ def joined(message: ViewMessage, blocks: tuple[ViewBlock, ...], turn: str) -> Vi
 
 
 def results_first(blocks: tuple[ViewBlock, ...]) -> tuple[ViewBlock, ...]:
-    """Return results, then the rest. Stable: an existing result never changes its index, so an edit keeps its
-    target."""
+    """Return results, then the rest.
+
+    Stable: an existing result never changes its index, so an edit keeps its target.
+    """
     return (*(b for b in blocks if is_result(b)), *(b for b in blocks if not is_result(b)))
 
 
@@ -130,7 +132,7 @@ def is_plain(block: ViewBlock) -> bool:
 
 def dumped(data: Json) -> bytes:
     """Return one block as it is sent."""
-    # A lone surrogate has no UTF-8: it becomes "?" rather than a request that nobody can read.
+    # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -219,7 +221,7 @@ class _Chunk:
         return self.others[reader]
 
 
-@dataclass(slots=True, eq=False, repr=False)  # nothing sets a field again; `frozen` would make each step pay for that
+@dataclass(slots=True, eq=False, repr=False)  # no field is set again; `frozen` would cost time at each step
 class Messages(Sequence[ViewMessage]):
     """Messages in ascending order of their ids. Create with `Messages.of`, then grow.
 
@@ -239,7 +241,7 @@ class Messages(Sequence[ViewMessage]):
         """Create the sequence of these messages."""
         return messages if isinstance(messages, Messages) else _built((), tuple(messages))
 
-    # What it knows, at no cost
+    # Values available at no cost
 
     @property
     def tokens(self) -> int:
@@ -248,17 +250,19 @@ class Messages(Sequence[ViewMessage]):
 
     @property
     def result_tokens(self) -> int:
-        """Return the tokens of all results: no clearing or persisting can save more. Check this before searching for
-        results."""
+        """Return the tokens of all results: no clearing or persisting can save more.
+
+        Check this before searching for results.
+        """
         return self._all().results
 
     @property
     def bulk(self) -> int:
-        """Return the tokens of the results of more than `SMALL` tokens: the most that a stage that skips smaller ones
-        can save.
+        """Return the tokens of the results of more than `SMALL` tokens.
 
-        Cleared marks and short answers, of which a long session has thousands, do not count here. If it is less than a
-        stage must save, no search is needed; otherwise `bulky` lists the messages.
+        A stage that skips smaller results can save no more than that. Cleared marks and short answers, of which a long
+        session has thousands, do not count here. If it is less than a stage must save, no search is needed; otherwise
+        `bulky` lists the messages.
         """
         return self._all().bulk
 
@@ -267,7 +271,7 @@ class Messages(Sequence[ViewMessage]):
         """Return the newest message."""
         return self._tail[-1] if self._tail else None
 
-    # What it knows at the cost of its chunks and tail
+    # Values that cost a walk over the chunks and the tail
 
     def tokens_of(self, source: Source) -> int:
         """Return the tokens of all blocks of a source. For `compactor`, this is an upper bound for the summaries."""
@@ -275,13 +279,15 @@ class Messages(Sequence[ViewMessage]):
         return old + sum(block.tokens for message in self._tail for block in message.blocks if block.source == source)
 
     def pinned(self) -> list[ViewBlock]:
-        """Return all blocks with a pin, in order (see `laws.pins` for the pins that count)."""
+        """Return all blocks with a pin, in order (`invariants.pins` returns the pins that count)."""
         old = [block for chunk in self._chunks for block in chunk.pinned]
         return old + [block for message in self._tail for block in message.blocks if block.pinned]
 
     def bulky(self, *, newest_first: bool = False) -> Iterator[int]:
-        """Yield the indexes of the messages with results of more than `SMALL` tokens. Chunks without them are
-        skipped."""
+        """Yield the indexes of the messages with results of more than `SMALL` tokens.
+
+        Chunks without them are skipped.
+        """
         places = [chunk.bulky for chunk in self._chunks]
         places.append(_bulky(self._tail))
         pairs = list(zip(self._starts, places, strict=True))
@@ -290,8 +296,9 @@ class Messages(Sequence[ViewMessage]):
                 yield start + place
 
     def pieces(self, replaced: Mapping[int, bytes] | None = None, reader: str = "") -> list[bytes]:
-        """Return the bytes of all messages for the model `reader` (`sending`; empty: unchanged), in pieces to be joined
-        by commas. `replaced`: bytes to use instead, by index.
+        """Return the bytes of all messages for the model `reader`, in pieces to be joined by commas.
+
+        `reader`: as for `wire_for`; empty: unchanged. `replaced`: bytes to use instead, by index.
 
         A piece is one message or, for old messages, several joined. The newest `FULL` are separate pieces.
         """
@@ -299,7 +306,7 @@ class Messages(Sequence[ViewMessage]):
         for index, wire in (replaced or {}).items():
             groups.setdefault(self._chunk_at(index), {})[index] = wire
         made = [chunk.wire_for(reader) for chunk in self._chunks]
-        for number in sorted(groups, reverse=True):  # from the end: what stands before keeps its place
+        for number in sorted(groups, reverse=True):  # from the end, so that earlier indexes stay valid
             whole = self._of_chunk(number)
             alone = [
                 wire_for(message, reader, last=message is self.last) if message.private else message.wire
@@ -310,7 +317,7 @@ class Messages(Sequence[ViewMessage]):
             made[number : number + 1] = alone
         return [wire for wire in made if wire]
 
-    # Look-ups by id: ids rise
+    # Look-ups by id, in ascending order
 
     def find(self, id: int) -> int | None:
         """Return the index of the message with this id."""
@@ -322,7 +329,7 @@ class Messages(Sequence[ViewMessage]):
         start = self._below(first)
         return start, max(start, self._below(last + 1))
 
-    # Growing and changing: each returns another sequence, which shares all chunks that are not touched
+    # Growing and changing: each method returns another sequence that shares all unchanged chunks
 
     def append(self, message: ViewMessage) -> Messages:
         """Return the messages with one more at the end. Its id must be higher than all others."""
@@ -367,14 +374,14 @@ class Messages(Sequence[ViewMessage]):
         if end == len(self._chunks):
             return _built(preceding, middle)
         later = self._chunks[end + 1 :]
-        if len(middle) < FULL // 2:  # too small for a chunk of its own: it joins the next
+        if len(middle) < FULL // 2:  # too small for a separate chunk: joined with the next
             middle += later[0].messages if later else self._tail
             if not later:
                 return _built(preceding, middle)
             later = later[1:]
         return _whole((*preceding, *_cut(middle), *later), self._tail)
 
-    # A sequence
+    # Methods of a sequence
 
     def __bool__(self) -> bool:
         return bool(self._tail)
@@ -432,7 +439,7 @@ class Messages(Sequence[ViewMessage]):
             ),
         )
 
-    # Inside
+    # Internals
 
     def _all(self) -> _Sums:
         return _plus(self._before, self._tail[-1]) if self._tail else self._before
@@ -512,8 +519,10 @@ def _whole(chunks: tuple[_Chunk, ...], tail: tuple[ViewMessage, ...]) -> Message
 
 
 def _built(chunks: tuple[_Chunk, ...], messages: tuple[ViewMessage, ...]) -> Messages:
-    """Return these chunks, and the rest cut into chunks and a tail that is long enough, if there are enough
-    messages."""
+    """Return these chunks, and the rest cut into chunks and a tail that is long enough.
+
+    The tail is shorter if there are not enough messages.
+    """
     while chunks and len(messages) < FULL:
         chunks, messages = chunks[:-1], chunks[-1].messages + messages
     surplus = max(0, len(messages) - FULL) // FULL * FULL
